@@ -17,7 +17,6 @@ from fedboost.people.facts import (
     ComparisonFacts,
     DemoFacts,
     EstimateFacts,
-    LayoutsFacts,
     PrivacyFacts,
     ReleaseFacts,
     SessionFacts,
@@ -27,6 +26,7 @@ from fedboost.people.facts import (
     VerificationFacts,
     WarningFacts,
 )
+from fedboost.people.layouts import LayoutsFacts
 from fedboost.people.privacy_report import Outlook, Planned, PrivacyReport
 from fedboost.people.training import metrics_of
 

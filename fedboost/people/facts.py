@@ -318,32 +318,6 @@ class EstimateFacts:
 
 
 @dataclass(frozen=True)
-class LayoutFacts:
-    """The estimate of a training in one layout over links: its protection, empty where rows are shipped;
-    seconds of a round and of the training; megabytes a party sends in all; round trips of a round."""
-
-    layout: str
-    protection: str
-    seconds_a_round: float
-    seconds: float
-    megabytes: float
-    round_trips: float
-
-
-@dataclass(frozen=True)
-class LayoutsFacts:
-    """The layouts over a link; why there is none with votes, or empty; the fastest one under that protection:
-    of the terms, or plain where that one could not be tried."""
-
-    layouts: list[LayoutFacts]
-    rtt_ms: float
-    bandwidth_mbit: float
-    no_votes: str
-    protection: str
-    fastest: str
-
-
-@dataclass(frozen=True)
 class Figure:
     """A mean over splits, and the interval it lies in with the rows that might have been held out; NaN where
     there is none."""

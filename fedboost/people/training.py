@@ -4,11 +4,10 @@ Promises: a metric that is not published has a dash.
 Refuses: nothing.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 
 from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.people.facts import DemoFacts, EstimateFacts, LayoutsFacts, ModelFacts, Traffic, TrainingFacts
+from fedboost.people.facts import DemoFacts, EstimateFacts, ModelFacts, Traffic, TrainingFacts
 from fedboost.people.text import Block, cell, duration, one_line, size, table
 from fedboost.terms.terms import Terms
 
@@ -132,28 +131,3 @@ def estimates(
     )
     for name, advice in missing.items():
         yield Text(f"{name}: {advice}")
-
-
-def layouts(facts: LayoutsFacts, rounds: int) -> Iterator[Block]:
-    """Yield a table of layouts over links."""
-    from rich.table import Table
-    from rich.text import Text
-
-    lines = Table()
-    for heading in ("layout", "protection", "a round", f"{rounds} rounds", "sent", "trips"):
-        lines.add_column(heading, justify="left" if heading in ("layout", "protection") else "right")
-    for layout in facts.layouts:
-        times = duration(layout.seconds_a_round), duration(layout.seconds)
-        trips = f"{layout.round_trips:.1f}" if layout.protection else ""
-        lines.add_row(layout.layout, layout.protection, *times, size(layout.megabytes * 1e6), trips)
-    yield Text("")
-    yield lines
-    wide = f" and {facts.bandwidth_mbit:g} Mbit/s" if math.isfinite(facts.bandwidth_mbit) else ""
-    yield Text(
-        f"Over links of {facts.rtt_ms:g} ms{wide}, each party and the aggregator on a machine of its own: a "
-        f"round is its round trips (trips), its bytes through a party's link, and the time of the machines; "
-        f"sent is what a party sends in all. Under {facts.protection}, {facts.fastest} take least time. With "
-        f"all rows in one place it would be the last line, for comparison: no row leaves its site here."
-    )
-    if facts.no_votes:
-        yield Text(f"votes: {facts.no_votes}")

@@ -45,7 +45,7 @@ MIN_ROWS_A_PARTY = 20
 SAMPLED_PARTIES = 100
 """Of more parties, each seals a smaller sample."""
 FEWER = 4
-"""Of a sample, one row in so many is taken for the first trees: what all of them take longer is of the rows."""
+"""Of a sample, one row in so many is taken for the first trees: what all of them take longer is the rows'."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
     **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
@@ -74,7 +74,7 @@ class Grown:
     """Trees that were grown: the parts of each question's answer, those before the first round too; how many
     of them until the end of the first round; rounds; seconds of a round, of all parties and the aggregator in
     turn, of which the program decides for some, and that each further row takes; seconds before the first, in
-    which kernels are loaded and rows read; bytes that a party sent without any protection: in the first round,
+    which kernels are loaded and rows read; bytes that a party sent without protection: in the first round,
     with all before it, and in all later ones."""
 
     segments: list[tuple[Segment, ...]]
