@@ -73,7 +73,7 @@ def test_who_was_refused_and_why(tmp_path):
     assert wrong_role["peer"] == "analyst 'analyst'"
     assert "certificate of analyst 'analyst': it may not act as party" in wrong_role["reason"]
     assert wrong_version["peer"] == "party 'south'"
-    assert "speaks wire version 3, the party 2" in wrong_version["reason"]
+    assert "speaks wire version 4, the party 2" in wrong_version["reason"]
     assert all(line["address"].startswith("127.0.0.1:") for line in (wrong_name, wrong_role, wrong_version))
 
 

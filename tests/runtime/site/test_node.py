@@ -50,8 +50,8 @@ def test_a_second_party_of_the_same_name_is_refused(folder):
         ({"name": b""}, "a party must give its name"),
         ({"name": b"x" * 257}, "a party must give its name"),
         ({"name": b"\xff\xfe"}, "a party must give its name"),
-        ({"version": "4"}, "speaks wire version 3, the party 4"),
-        ({"version": None}, "speaks wire version 3, the party names none"),
+        ({"version": "5"}, "speaks wire version 4, the party 5"),
+        ({"version": None}, "speaks wire version 4, the party names none"),
     ],
     ids=["none", "empty", "long", "no text", "newer", "no version"],
 )
@@ -70,19 +70,19 @@ def test_a_party_that_does_not_greet_well_is_told_why(folder, greeting, said):
 def test_an_analyst_of_another_version_is_told_so(folder):
     async def scenario():
         async with consortium(folder, {}) as one, channel_to(one) as opened:
-            code, details = await status_of(submit(opened, terms(TWO), version="4"))
+            code, details = await status_of(submit(opened, terms(TWO), version="5"))
             assert code == grpc.StatusCode.INVALID_ARGUMENT
-            assert "speaks wire version 3, the analyst 4" in details
+            assert "speaks wire version 4, the analyst 5" in details
 
     in_time(scenario())
 
 
 def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
-    monkeypatch.setattr(channel, "VERSIONS", ((channel.VERSION_KEY, "4"),))
+    monkeypatch.setattr(channel, "VERSIONS", ((channel.VERSION_KEY, "5"),))
 
     async def scenario():
         async with consortium(folder, {}) as one:
-            with pytest.raises(ConfigError, match="wire version 3, the party 4; install the same version"):
+            with pytest.raises(ConfigError, match="wire version 4, the party 5; install the same version"):
                 await one.start_party("north", rows())
 
     in_time(scenario())
