@@ -56,6 +56,7 @@ bench: $(VENV)/dev
 
 bench-long: $(VENV)/dev
 	mkdir -p $(RESULTS)
+	$(call measure,curious)
 	$(call measure,faults)
 	$(call measure,malformed)
 	$(call measure,crashes)

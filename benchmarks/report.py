@@ -74,6 +74,7 @@ SECTIONS = {
     ),
     "larger": Section("Tables larger than the memory"),
     "malformed": Section("Malformed messages"),
+    "curious": Section("A curious aggregator"),
     "faults": Section("Faults"),
     "crashes": Section("Killed processes"),
     "soak": Section("Sessions back to back"),

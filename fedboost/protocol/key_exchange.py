@@ -8,8 +8,9 @@ terms.
 Refuses: strangers, doubles, a key twice, another's signature, a certificate of another role, and a meeting in
 which this party's own greeting was changed (PeerError).
 
-Key confirmation needs no message of its own: the first share a party receives (`privacy.masked`) is sealed
-under a key derived from the session digest, and no self mask is given away before all shares were opened.
+Key confirmation needs no message of its own: only the vectors of parties that hold the same session digest
+and keys add up to a sum that opens, and where there are self masks, none is given away before all shares that
+were sealed under those keys were opened.
 """
 
 import hashlib

@@ -93,7 +93,7 @@ class Group:
     def digest(self) -> bytes:
         """Bytes of the group, to which the session's name is bound."""
         names = (member.encode() for member in self.members)
-        return fields.pack(fields.number(self.colluding), *names)
+        return fields.pack(fields.number(self.majority), fields.number(self.colluding), *names)
 
 
 # ---- keys of a session ------------------------------------------------------------------------------
