@@ -1,6 +1,7 @@
 """`fedboost estimate`: its bytes are those of a training over the network."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from masked_consortia import masked
@@ -102,12 +103,15 @@ def test_layouts_in_words_fit_a_terminal(tmp_path):
 
 
 @pytest.mark.slow
-def test_more_parties_than_masks_take_have_an_estimate_of_plain_alone(tmp_path):
+def test_more_parties_than_masks_take_have_an_estimate_of_plain_alone(tmp_path, monkeypatch):
+    few = replace(PROTECTIONS["masked"], max_parties=5)
+    for table in (PROTECTIONS, estimate.PROTECTIONS):
+        monkeypatch.setitem(table, "masked", few)
     (tmp_path / "terms.toml").write_text(terms_to_toml(terms(rounds=2)))
-    end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 2500, "--parties", 1001)
+    end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 2500, "--parties", 6)
     assert end.code == 0, end.err
-    assert "masked: takes 1000 parties at most" in end.out
-    assert set(estimated(tmp_path, terms(rounds=2), "--rows", 2500, "--parties", 1001)) == {"plain"}
+    assert "masked: takes 5 parties at most" in end.out
+    assert set(estimated(tmp_path, terms(rounds=2), "--rows", 2500, "--parties", 6)) == {"plain"}
 
 
 OBJECTIVES = {

@@ -151,7 +151,8 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shr
     cells = protection.sample_cells * min(parties, SAMPLED_PARTIES) // parties
     tag = Tag(1, 1, names, SESSION, (Segment(cells, bits),))
     sealers, opener = _ends(protection, names, key_bits, tag, shrinks)
-    values: Int64 = np.random.default_rng(0).integers(-1000, 1000, cells)
+    most = max(0, min(1000, (1 << bits - 1) // parties - 1))  # so that the sum fits its cell
+    values: Int64 = np.random.default_rng(0).integers(-most, most + 1, cells)
     parts = {names[0]: [*sealers[names[0]].seal(values, tag)]}  # tables are made, the first time
     parts[names[1]], sealing = _timed(lambda: [*sealers[names[1]].seal(values, tag)])
     parts |= {name: [*sealers[name].seal(values, tag)] for name in names[2:]}
