@@ -8,9 +8,9 @@ sides train in turns; fedboost's models are compared.
 A tree's seconds are the median of rounds 6 to 25 of one training; its CPU seconds are those of all processes
 of the side together in these rounds, divided by 20. All share the cores of one machine here.
 
-The claims: 200,000 x 50, three processes: `plain` takes at most 0.9 times as long as XGBoost, `masked` at most
-1.2 times. 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows and
-two threads, `masked` at most 1.15 times `plain`. 20,000 x 20, three processes behind links of 50 ms
+The claims: 200,000 x 50, three processes: `plain` takes at most 0.9 times as long as XGBoost, `masked` at
+most 1.2 times. 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows
+and two threads, `masked` at most 1.15 times `plain`. 20,000 x 20, three processes behind links of 50 ms
 (`delay.py`): `plain` takes at most 0.36 s a tree, `masked` at most 1.1 times as long.
 """
 

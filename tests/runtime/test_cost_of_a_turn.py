@@ -78,10 +78,10 @@ def calls_of(tree, work):
 
     def count(frame, event, argument):
         code = frame.f_code
-        foreign = "/pydantic/" in code.co_filename or "/json/" in code.co_filename
-        if event == "call" and (foreign or code is replace.__code__):
-            if frame.f_back.f_code.co_name not in HASHES:
-                calls[f"{code.co_filename}: {code.co_name}"] += 1
+        counts = any(f"/{folder}/" in code.co_filename for folder in ("pydantic", "json"))
+        counts = event == "call" and (counts or code is replace.__code__)
+        if counts and frame.f_back.f_code.co_name not in HASHES:
+            calls[f"{code.co_filename}: {code.co_name}"] += 1
 
     def on_round(row):
         if row["round"] == tree:

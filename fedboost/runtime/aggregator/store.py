@@ -1,7 +1,8 @@
 """The journal of one session in a file: what was recorded is found again after a crash.
 
-Promises: a record is on the disk when `append` returns; a record that was being written when the process died
-is dropped, and nothing else; the file appears with its first record.
+Promises: a record is on the disk when `append` returns, and one that was collected when `sync` does, several
+of them after one wait for the disk; a record that was being written when the process died is dropped, and
+nothing else; the file appears with its first record.
 Refuses: files that are no journal, of another version, or changed within (ConfigError by name); a second
 process with the same folder; a disk that is full (DurabilityError: nothing that follows may be done).
 

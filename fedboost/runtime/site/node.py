@@ -10,9 +10,7 @@ error ends the process; once it has been let in, it dials again whatever happens
 import asyncio
 import contextlib
 import random
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from os import urandom
 from typing import Any, NamedTuple
@@ -23,7 +21,7 @@ from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, qu
 from fedboost.horizontal.holder import holder_of
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Ask, FromParty, Leave, Offer, SessionEnded, ToParty
+from fedboost.protocol.messages import Ask, Leave, Offer, SessionEnded, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
@@ -37,6 +35,7 @@ from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.review import Reviewer
 from fedboost.runtime.site.rows import SiteRows
+from fedboost.runtime.site.session_thread import SessionThread
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.telemetry import AT_HAND
@@ -60,14 +59,7 @@ LARGE_MESSAGE = 1 << 16
 """Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
 there and back."""
 
-LARGE_REPLY = 1 << 16
-"""Bytes above which a reply leaves while the next is computed; the smaller ones wait for the last, so that the
-thread of the connection is woken once."""
-
 Inbox = asyncio.Queue[ToParty | PeerError | None]
-Reply = tuple[FromParty, bytes]
-Replies = asyncio.Queue[list[Reply] | None]
-"""Of one message. A report's parts are kept by the session anyway, so they may all wait here."""
 
 
 class Offered(NamedTuple):
@@ -91,9 +83,7 @@ class PartyNode:
         self._audit, self._memory, self._watch = _open_state(config, self._log)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
-        self._hung_up = threading.Event()
-        self._thread = ThreadPoolExecutor(1, "session")
-        """Computes the replies to one message after the other."""
+        self._thread = SessionThread()
         self._offered = Offered("")
         self._attended = False
         self._refusals = 0
@@ -121,13 +111,13 @@ class PartyNode:
         except DurabilityError as error:
             raise ConfigError(str(error)) from None
         finally:
-            self._hung_up.set()
+            self._thread.hung_up.set()
             with contextlib.suppress(DurabilityError):
                 self._close_session(STOPPED, paused=True)
             self._close()
 
     def _close(self) -> None:
-        self._thread.shutdown(wait=False)
+        self._thread.close()
         if self._audit:
             self._audit.close()
         self._memory.close()
@@ -169,7 +159,7 @@ class PartyNode:
     async def _attend(self, opened: Any, once: bool) -> None:
         """Use a connection, from its beginning to its loss."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
-        self._hung_up.clear()
+        self._thread.hung_up.clear()
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         inbox: Inbox = asyncio.Queue(MAX_UNREAD_MESSAGES)
         reader = asyncio.create_task(self._read(call, inbox, opened))
@@ -195,7 +185,7 @@ class PartyNode:
         except asyncio.InvalidStateError:
             pass  # the aggregator closed the stream while an answer was being written
         finally:
-            self._hung_up.set()
+            self._thread.hung_up.set()
             reader.cancel()
             if self._session is not None:
                 self._session.hang_up()
@@ -220,12 +210,12 @@ class PartyNode:
                 except PeerError as error:
                     message = error
                 if isinstance(message, SessionEnded):
-                    self._hung_up.set()
+                    self._thread.hung_up.set()
                 elif isinstance(message, Offer):
-                    self._hung_up.clear()
+                    self._thread.hung_up.clear()
                 await inbox.put(message)
         finally:
-            self._hung_up.set()
+            self._thread.hung_up.set()
             self._watch.metrics.connected(False)
             if reviewing is not None:
                 reviewing.cancel()
@@ -239,47 +229,20 @@ class PartyNode:
         session = self._session_for(message)
         if session is None:
             return
-        replies: Replies = asyncio.Queue()
-        loop = asyncio.get_running_loop()
         begin = time.monotonic()
-        computing = self._thread.submit(self._compute, session, message, replies, loop)
-        computing.add_done_callback(lambda _: loop.call_soon_threadsafe(replies.put_nowait, None))
-        try:
-            while (early := await replies.get()) is not None:
-                await self._write(call, early)
-        except BaseException:
-            await asyncio.wrap_future(computing)  # one thread at a time is in the session
-            raise
-        await self._write(call, computing.result())
+        async with contextlib.aclosing(self._thread.replies(session, message)) as replies:
+            async for reply, data in replies:
+                try:
+                    if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
+                        self._close_session(reply.reason)
+                finally:
+                    await call.write(self._watch.sent(data))
         if isinstance(message, Ask) and session.ended is None:
             self._watch.answered(message, time.monotonic() - begin)
         if session.ended is not None:
             self._end(session.ended, message)
             if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
                 await asyncio.sleep(min(0.1 * 2 ** (self._left - FREE_REFUSALS - 1), MAX_PAUSE_SECONDS))
-
-    async def _write(self, call: Any, replies: list[Reply]) -> None:
-        for reply, data in replies:
-            try:
-                if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
-                    self._close_session(reply.reason)
-            finally:
-                await call.write(self._watch.sent(data))
-
-    def _compute(
-        self, session: PartySession, message: ToParty, replies: Replies, loop: asyncio.AbstractEventLoop
-    ) -> list[Reply]:
-        """Put large replies to a message into the queue as they come; the last ones. Runs in a thread of its
-        own."""
-        ready: list[Reply] = []
-        for reply in session.handle(message):
-            ready.append((reply, encode_from_party(reply)))
-            if self._hung_up.is_set():
-                break  # nobody wants the rest
-            if len(ready[-1][1]) > LARGE_REPLY:
-                loop.call_soon_threadsafe(replies.put_nowait, ready)
-                ready = []
-        return ready
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
@@ -332,7 +295,7 @@ class PartyNode:
         return Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
     def _ask_somebody(self, text: str) -> bool:
-        return terminal_ask(text, self._hung_up.is_set)
+        return terminal_ask(text, self._thread.hung_up.is_set)
 
 
 def _open_state(config: PartyConfig, log: Any) -> tuple[AuditLog | None, FileMemory, Watch]:

@@ -99,6 +99,24 @@ def test_every_record_comes_back(record):
 
 
 @pytest.mark.slow
+def test_collected_records_are_written_together(tmp_path, monkeypatch):
+    synced = []
+    fdatasync = os.fdatasync
+    held = Folder(tmp_path)
+    one = held.begin("session-1")
+    monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(fdatasync(file)))
+    for record in RECORDS:
+        one.collect(record)
+    assert read_journal(one.path)[0] == ()
+    one.sync()
+    one.sync()
+    past, _ = read_journal(one.path)
+    assert len(synced) == 1
+    assert all(same(*pair) for pair in zip(past, RECORDS, strict=True))
+    one.close()
+    held.close()
+
+
 def test_wherever_the_process_died_only_the_last_record_is_lost(tmp_path):
     path = written(tmp_path)
     whole = path.read_bytes()
