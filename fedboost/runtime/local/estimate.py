@@ -78,8 +78,8 @@ class Grown:
     sent: float
 
 
-def grow(terms: Terms, table: Any, parties: int) -> Grown:
-    """Grow trees over the rows of a table, for some seconds."""
+def grow(terms: Terms, table: Any, parties: int, shares_turns: bool = True) -> Grown:
+    """Grow trees over the rows of a table, for some seconds. shares_turns: queries may share a turn."""
     names, segments = [f"p{number}" for number in range(parties)], list[tuple[Segment, ...]]()
     shards = split_by_weights(table, names, [1.0] * parties, 0, terms.columns.group)
 
@@ -90,7 +90,7 @@ def grow(terms: Terms, table: Any, parties: int) -> Grown:
                 query = program.send(answer) if answer is not None else next(program)
             except StopIteration as end:
                 return end.value
-            segments.append(query.segments)
+            segments.extend([query.segments] if shares_turns else [part.segments for part in query.parts])
             answer = yield query
 
     marks = [time.process_time()]  # not those of the wall, on which others' work would count
@@ -175,7 +175,7 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
     share = min(1.0, table.num_rows / rows)
     trees, params = alone.trees, ("min_child_weight", "reg_lambda", "gamma")
     fewer = {name: getattr(trees, name) * share for name in params} if share < 1 else {}
-    grown = grow(alone.changed(**fewer), table, parties)
+    grown = grow(alone.changed(**fewer), table, parties, terms.shares_turns)
     more_bits = math.ceil(math.log2(1 / share))
     segments = [
         tuple(Segment(s.cells, min(64, s.bits + more_bits)) for s in answer) for answer in grown.segments
