@@ -49,7 +49,7 @@ class Case:
 
     @property
     def turns(self) -> int:
-        """Turns of a tree: one a level (with votes two below the root); the root shares the end of a round."""
+        """Turns of a tree: one a level, of which the root shares the end of a round; with votes two below."""
         return self.depth + (self.depth - 1 if self.votes else 0)
 
     @property
