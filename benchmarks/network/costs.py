@@ -49,8 +49,8 @@ class Case:
 
     @property
     def turns(self) -> int:
-        """Questions of a tree: one a level (with votes two below the root), and the end of the round."""
-        return self.depth + 1 + (self.depth - 1 if self.votes else 0)
+        """Turns of a tree: one a level, of which the root shares the end of a round; with votes two below."""
+        return self.depth + (self.depth - 1 if self.votes else 0)
 
     @property
     def legs(self) -> int:

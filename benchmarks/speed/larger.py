@@ -30,7 +30,6 @@ from pyarrow import parquet
 
 import fedboost as fb
 from fedboost.boosting.programs.boosting import train
-from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.data.shard import to_shard
@@ -70,7 +69,7 @@ def train_here(path: Path, scratch: Path | None, rounds: int) -> None:
     while True:
         answer = party.answer(query)
         most = max(most, own_memory())
-        if isinstance(query, EndRoundQuery):
+        if query.ends_tree:
             ends.append(time.monotonic())
         try:
             query = program.send(answer)

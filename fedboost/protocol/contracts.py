@@ -276,6 +276,7 @@ class Rowless:
 GrownTrees = list[tuple[Tree, Splits]]
 """The trees of a session so far, each with the splits that its last histograms led to."""
 Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster]]
-"""An algorithm: a generator that yields queries, receives sums, and returns the model. TreeAborted is thrown
-into it instead of a sum that will not come, TrainingStopped after the last round that is wanted; it keeps its
-trees in the list it is given, and does not ask for those that are there already."""
+"""An algorithm: a generator that yields queries, receives the sum of each, and returns the model; queries
+that share a turn are one (`several.Several`). TreeAborted is thrown into it instead of a sum that will not
+come, TrainingStopped after the last round that is wanted; it keeps its trees in the list it is given, and
+does not ask for those that are there already."""

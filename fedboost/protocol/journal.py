@@ -1,6 +1,6 @@
 """What an aggregator writes down, so that a restart finds the session where it was: the terms, the trees, and
-the sums that were opened but for histograms, in order. The program is run again over them; the tree that was
-growing is asked for again from its root.
+the sums that were opened but those within a tree, in order. The program is run again over them; the tree that
+was growing is asked for again from its root, or from the level below where the root shared a turn.
 
 Promises: `decode(encode(r))` is the record; a record is written before anything that follows from it is said.
 Refuses: bytes that are no record (ConfigError: the file is the user's).
@@ -41,7 +41,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Opened:
-    """The sum of a query (by its digest), which was no histogram, was opened in this turn."""
+    """The sum of a query (by its digest), which was not within a tree, was opened in this turn."""
 
     turn: int
     query: bytes

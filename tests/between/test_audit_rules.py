@@ -205,3 +205,22 @@ def test_groups_that_differ_by_as_many_as_collude(path):
     for agreed in (first, third):
         terms_file(path, agreed.digest).unlink()
     assert warnings(path) == ["similar-groups", "terms", "terms"]  # s2's terms still say two
+
+
+SHARED = (
+    *("RowsQuery + QuantileQuery", "StartQuery", "EndRoundQuery + HistogramQuery", "HistogramQuery"),
+    *("EndRoundQuery + HistogramQuery", "HistogramQuery", "EndRoundQuery"),
+)
+
+
+def test_queries_that_share_a_turn_are_named_and_counted_each(path):
+    terms, _ = agreement(rounds=2, max_depth=2)
+    written(path, terms, [answer(terms, turn, what) for turn, what in enumerate(SHARED, 1)])
+    assert warnings(path) == []
+    for text in (fedboost("audit", path).out, fedboost("audit", path, "--session", "s1").out):
+        assert "row count; magnitudes of labels, weights" in text
+        assert "how many rows lie in each column interval" in text
+    level = SHARED.index("HistogramQuery")
+    more = [*SHARED[:level], "HistogramQuery", *SHARED[level:]]
+    written(path, terms, [answer(terms, turn, what) for turn, what in enumerate(more, 1)], "s2")
+    assert warnings(path) == ["too-many"]

@@ -30,7 +30,7 @@ GOLDEN = {
     "counts, weights": ("b2c26e4a213e9a59", "43841764aff9c737", "dc9df37a776b6b76"),
     "amounts": ("c913093afc89184a", "6cc3bcf4166083b7", "9081f43142ecd197"),
     "amounts or nothing": ("c3d58284f6c264c4", "28e24a522c2606bb", "09cc7b627309a7e9"),
-    "slopes": ("b07345baf9664921", "99e87cfec2576f77", "13d174f17b35d5ca"),
+    "slopes": ("fc7029f30aa40b31", "cdcc40b8f4e143bc", "948623f035f24410"),
     "medians": ("e2c3ae9715550344", "66130bb589ea0083", "e9041a8a1e27428c"),
     "medians, weights": ("9db36fc97d28dac2", "1a6144f117b753bb", "0dbb6b1231e374f8"),
     "quantiles": ("ad8eba272e4ee1c4", "b767a3ed3c9b8548", "2ac299d983730dba"),

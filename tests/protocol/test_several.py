@@ -90,6 +90,12 @@ def test_the_turns_before_the_first_tree():
     ]
 
 
+def test_where_cells_are_encrypted_the_first_grid_has_a_turn_of_its_own():
+    """Its cells would be more than twice as wide as once the rows are known."""
+    terms = terms_of(X, 3, protection="paillier", keyholder="p0")
+    assert next(train(terms, [])).parts == (RowsQuery(),)
+
+
 def test_no_root_is_asked_for_behind_the_last_tree():
     turns = kinds_of(**SMALL)
     assert turns[-1] == [EndRoundQuery]

@@ -69,7 +69,7 @@ class PseudoHuber(Objective):
         slope = self.huber_slope
         distance = slope * math.sqrt(max(hessian ** (-2.0 / 3.0) - 1.0, 0.0)) * (1.0 - ROUNDING)
         ratio = max(distance - step, 0.0) / slope
-        steepest = (1.0 + ratio * ratio) ** -1.5 * (1.0 + ROUNDING)
+        steepest = min((1.0 + ratio * ratio) ** -1.5 * (1.0 + ROUNDING), 1.0)
         return min(gradient + steepest * step, slope), steepest
 
 

@@ -91,8 +91,9 @@ class Grown:
         return (rounds - 1) / max(self.rounds - 1, 1)
 
 
-def grow(terms: Terms, table: Any, parties: int, whole: bool) -> Grown:
-    """Grow trees over the rows of a table, for some seconds; whole: those are all rows."""
+def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool = True) -> Grown:
+    """Grow trees over the rows of a table, for some seconds; whole: those are all rows. shares_turns: queries
+    may share a turn."""
     names, segments = [f"p{number}" for number in range(parties)], list[tuple[Segment, ...]]()
     shards = split_by_weights(table, names, [1.0] * parties, 0, terms.columns.group)
     few = shards if whole else _fewer(table, names, terms)
@@ -109,7 +110,7 @@ def grow(terms: Terms, table: Any, parties: int, whole: bool) -> Grown:
                 return end.value
             finally:
                 deciding.append(time.process_time() - begin)
-            segments.append(query.segments)
+            segments.extend([query.segments] if shares_turns else [part.segments for part in query.parts])
             answer = yield query
 
     marks = [time.process_time()]  # not those of the wall, on which others' work would count
@@ -213,7 +214,7 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
     share = min(1.0, table.num_rows / rows)
     trees, params = alone.trees, ("min_child_weight", "reg_lambda", "gamma")
     fewer = {name: getattr(trees, name) * share for name in params} if share < 1 else {}
-    grown = grow(alone.changed(**fewer), table, parties, share == 1.0)
+    grown = grow(alone.changed(**fewer), table, parties, share == 1.0, terms.shares_turns)
     in_turn = grown.a_round + grown.a_row * (rows - table.num_rows)
     more_bits = math.ceil(math.log2(1 / share))
     segments = [

@@ -57,6 +57,11 @@ def test_margins_that_stay_have_hardly_wider_bounds(loss):
     assert hessian <= 0.25 * (1 + 1e-6)
 
 
+def test_the_bounds_of_pseudo_huber_never_pass_those_of_all_labels():
+    """A bit of the hessian more or less is many leaves far from their labels."""
+    assert PseudoHuber(3.0).bounds_after(4.0, 1.0, 1e9) == (3.0, 1.0)
+
+
 @pytest.mark.parametrize("loss", [Poisson(), Gamma(), Tweedie()])
 def test_a_step_beyond_all_scales_has_no_bound(loss):
     assert loss.bounds_after(1.0, 1.0, 2 * MAX_STEP) == (math.inf, math.inf)
