@@ -167,7 +167,7 @@ def test_a_journal_without_a_record_is_none(tmp_path, content):
     held.close()
 
 
-@pytest.mark.parametrize("content", [b"fedboost journal 1\n", b"PK\x03\x04 something else"])
+@pytest.mark.parametrize("content", [b"fedboost journal 2\n", b"PK\x03\x04 something else"])
 def test_another_version_is_refused_by_name(tmp_path, content):
     path = tmp_path / "session-1.journal"
     path.write_bytes(content)
