@@ -17,7 +17,6 @@ MAX_FUNCTION_LINES = 60
 MAX_CLASS_LINES = 250
 MAX_CLASS_ATTRIBUTES = 15
 REASONS = {
-    "fedboost.gbdt.kernels.split.best_split": "one compiled loop: what is taken out of it costs time",
     "fedboost.gbdt.kernels.predict.predict_margins": "one compiled loop over rows, trees and levels",
     "fedboost.estimators.base.Federated.__init__": "scikit-learn wants each parameter in the signature",
     "fedboost.estimators.base.Federated": "scikit-learn wants an attribute for each parameter",

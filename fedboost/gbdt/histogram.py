@@ -49,9 +49,9 @@ class Layout:
     def of(cls, cut_points: CutPoints) -> "Layout":
         """The layout of these cut points."""
         value_bins = np.array([cuts.size + 1 for cuts in cut_points.cuts], np.int64)
-        features = np.arange(value_bins.size)
-        kinds = np.array(cut_points.missing, np.bool_), np.isin(features, cut_points.categorical)
-        return cls._made(value_bins, *kinds, tuple(features.tolist()))
+        missing, categorical = np.array(cut_points.missing, np.bool_), np.zeros(value_bins.size, np.bool_)
+        categorical[[*cut_points.categorical]] = True
+        return cls._made(value_bins, missing, categorical, tuple(range(value_bins.size)))
 
     @classmethod
     def _made(cls, value_bins: Int64, missing: Flags, categorical: Flags, features: Features) -> "Layout":

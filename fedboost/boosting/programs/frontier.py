@@ -31,6 +31,8 @@ REASONS = {
     level.OTHER_SIBLING: "the sums of a node are not its parent's less its sibling's",
 }
 
+LEAF_WORDS = LEAF.itemsize // 8
+
 
 class Columns:
     """Features by which the nodes of a round's trees may split: shares of shares, sampled as in XGBoost, and
@@ -40,11 +42,8 @@ class Columns:
         self._terms, self._tree = terms, terms.first_tree + tree
         shares = terms.draws.colsample_bytree, terms.draws.colsample_bylevel, terms.draws.colsample_bynode
         self._sampled = min(shares) < 1.0
-        numbers = {name: number for number, name in enumerate(terms.columns.features)}
-        groups = terms.trees.interaction_constraints or ()
-        self._groups = np.zeros((len(groups), len(numbers)), np.bool_)
-        for group, names in zip(self._groups, groups, strict=True):
-            group[[numbers[name] for name in names]] = True
+        groups, features = terms.trees.interaction_constraints or (), terms.columns.features
+        self._groups = np.array([[name in {*group} for name in features] for group in groups], np.bool_)
 
     @property
     def by_path(self) -> bool:
@@ -202,15 +201,17 @@ class Frontier:
         histograms, max_leaves = self._histograms, self._terms.max_leaves_per_round // len(self._terms.roots)
         allowed = self._columns.restrict(self._fresh, histograms.known, histograms.used)
         self._rule.split(self._fresh, histograms.cells, self._layout, allowed)
-        self._waiting = np.concatenate([self._waiting, self._fresh[self._rule.gain_enough(self._fresh)]])
+        gaining = where(self._fresh, self._rule.gain_enough(self._fresh))
+        both = np.concatenate([self._waiting.view(np.int64), gaining.view(np.int64)])
+        self._waiting = both.view(LEAF)
         lossguide = self._terms.trees.grow_policy == "lossguide"
         while self._waiting.size:
             chosen = level.choose(self._waiting, self._counts, max_leaves, lossguide)
-            leaves, self._waiting = self._waiting[chosen], self._waiting[~chosen]
+            leaves, self._waiting = where(self._waiting, chosen), where(self._waiting, ~chosen)
             if not leaves.size:
                 break
             self.growing.split(leaves, histograms.cells)
-            self._families = leaves[(leaves["open_left"] | leaves["open_right"]) != 0]
+            self._families = where(leaves, (leaves["open_left"] | leaves["open_right"]) != 0)
             if self._families.size:
                 return True
         return False
@@ -268,6 +269,12 @@ class Frontier:
         left, opens = self._families["left"], [self._families[name] for name in ("open_left", "open_right")]
         children: Int64 = (left[:, None] + np.arange(2))[np.stack(opens, axis=1) != 0]
         return children
+
+
+def where(leaves: Leaves, chosen: Flags) -> Leaves:
+    """The chosen ones. numpy would copy records field by field, which takes twenty times as long."""
+    rows = leaves.view(np.int64).reshape(-1, LEAF_WORDS)[chosen]
+    return rows.reshape(-1).view(LEAF)
 
 
 def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDArray[Any]:

@@ -158,8 +158,8 @@ class HistogramQuery(BaseQuery):
         return out
 
     def bytes_needed(self, parties: int) -> int:
-        """Bytes of a level's sums beside those of the level above."""
-        return BYTES_PER_HISTOGRAM_CELL * self.cells
+        """Bytes of a level's sums beside those of the level above, which have room for all features."""
+        return BYTES_PER_HISTOGRAM_CELL * len(self.nodes) * STATS * (self.bins + 1)
 
     def release(self, terms: Terms) -> Release | None:
         """The sums of a tree."""

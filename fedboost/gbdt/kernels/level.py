@@ -237,6 +237,30 @@ def _take_bins(cells, own, parent, offsets, sizes, asked, known):
 
 
 @loop
+def _add_children(leaf, children, count, asked, own_slot, positives):
+    """Write the children of a leaf that may split again. Returns the number of children then.
+
+    asked: 1 if the right child was asked for, which has own_slot; positives: of the child that was asked for,
+    and of its sibling."""
+    for child in range(2):
+        if (leaf.open_right if child else leaf.open_left) == 0:
+            continue
+        new = children[count]
+        count += 1
+        new.node, new.root, new.depth = leaf.left + child, leaf.root, leaf.depth + 1
+        new.slot = own_slot if child == asked else leaf.slot
+        new.gradient = leaf.gradient - leaf.left_gradient if child else leaf.left_gradient
+        new.hessian = leaf.hessian - leaf.left_hessian if child else leaf.left_hessian
+        new.positive = positives[0] if child == asked else positives[1]
+        new.lower, new.upper = leaf.lower, leaf.upper
+        if leaf.sign != 0 and (leaf.sign > 0) == (child == 0):
+            new.upper = leaf.middle
+        elif leaf.sign != 0:
+            new.lower = leaf.middle
+    return count
+
+
+@loop
 def take_level(cells, asks, families, children, histograms, slots, offsets, sizes, known, elected, used):
     """Take the sums of the children that were asked for, and give each child that may split a leaf and a
     slot.
@@ -293,20 +317,7 @@ def take_level(cells, asks, families, children, histograms, slots, offsets, size
         if used.size:
             used[slot, leaf.feature] = True
             used[own_slot] = used[slot]
-        for child in range(2):
-            if (leaf.open_right if child else leaf.open_left) == 0:
-                continue
-            new = children[count]
-            count += 1
-            new.node, new.root, new.depth = leaf.left + child, leaf.root, leaf.depth + 1
-            new.slot = own_slot if child == side else slot
-            new.gradient, new.hessian = gradients[child], hessians[child]
-            new.positive = positives[0] if child == side else positives[1]
-            new.lower, new.upper = leaf.lower, leaf.upper
-            if leaf.sign != 0 and (leaf.sign > 0) == (child == 0):
-                new.upper = leaf.middle
-            elif leaf.sign != 0:
-                new.lower = leaf.middle
+        count = _add_children(leaf, children, count, side, own_slot, positives)
     return 0, 0, 0, count, slots
 
 

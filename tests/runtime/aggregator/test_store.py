@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError, DurabilityError
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Begun, Gathered, Opened, Stopped, TreeGrown
 from fedboost.runtime.aggregator.store import VERSION_LINE, Folder, read_journal
@@ -26,14 +26,14 @@ TREE = Tree(
     [0.5, 0, 0],
     [4, 2, 2],
 )
-GREW = TreeGrown(8, TREE, (), [[[0, 0, 3, True, 1, 0]], 1, None, None])
+GREW = TreeGrown(8, TREE, NO_SPLITS, [[[0, 0, 3, True, 1, 0]], 1, None, None])
 BY_LEVEL = dataclasses.replace(TREE, threshold=[0.0] * 3, categories=[1 << 254, 0, 0])
 RECORDS = [
     Begun("session-1", TERMS, "analyst"),
     Gathered(1, ("a", "b", "c")),
     Opened(1, b"q" * 32, np.arange(-3, 4)),
     GREW,
-    TreeGrown(9, BY_LEVEL, (Split(0, 1, 0, True, 1, 1 << 254),), [[], 1, None, None]),
+    TreeGrown(9, BY_LEVEL, Splits.of([Split(0, 1, 0, True, 1, 1 << 254)]), [[], 1, None, None]),
     Gathered(2, ("a", "b")),
     Stopped(9),
     Opened(9, b"r" * 32, np.array([2**62, -(2**62)])),
@@ -185,7 +185,7 @@ def test_a_journal_without_a_record_is_none(tmp_path, content):
     held.close()
 
 
-@pytest.mark.parametrize("content", [b"fedboost journal 1\n", b"PK\x03\x04 something else"])
+@pytest.mark.parametrize("content", [b"fedboost journal 2\n", b"PK\x03\x04 something else"])
 def test_another_version_is_refused_by_name(tmp_path, content):
     path = tmp_path / "session-1.journal"
     path.write_bytes(content)
