@@ -4,7 +4,6 @@ Promises: the same query asked again gets the same bytes; the same request for h
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from fedboost.errors import PeerError
 from fedboost.privacy.protection import Sealer, Tag
@@ -88,4 +87,4 @@ def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Itera
             yield held
         held = Report(ask.turn, ask.attempt, part, cells, ctx=b"" if part else ctx)
     assert held is not None
-    yield replace(held, note=note)
+    yield Report(held.turn, held.attempt, held.part, held.cells, note, held.ctx)

@@ -84,8 +84,10 @@ def test_any_plan_gives_the_sums_of_the_bins(table, seed, threads, tries):
     assert (binned.columns.sizes <= 256).all()
     pairs = (rng.integers(-128, 129, rows) << 32) + rng.integers(0, 129, rows)
     nodes = [np.flatnonzero(rng.random(rows) < share).astype(np.uint32) for share in (1.0, 0.1)]
-    out = np.zeros((2, layout.cells + 2), np.int64)
-    histogram.build(binned, nodes, [pairs] * 2, layout, 128, out, Threads(threads))
+    ends = np.cumsum([node.size for node in nodes])
+    places = np.array([[0, ends[0], 0], [ends[0], ends[1], 0]])
+    every = np.concatenate(nodes)
+    out = histogram.build(binned, every, places, pairs.reshape(1, -1), layout, 128, Threads(threads))
     for sums, node in zip(out, nodes, strict=True):
         due = reference.build_histogram(by_feature.T, node, pairs, layout.offsets, layout.bins)
         assert sums.tolist() == [*due, *reference.sum_positive(node, pairs)]

@@ -10,7 +10,7 @@ from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.samplers import AllRows, Bootstrap, NormSample, RowSampling, Subsample
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.threads import ONE
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Split, Splits
 
 ROWS, OUTPUTS, PARALLEL = 400, 2, 3
 TRAINING = np.arange(ROWS) % 5 != 0
@@ -39,7 +39,7 @@ def bins_of():
 def test_every_margin_moves_by_the_leaf_of_each_parallel_tree(sampler):
     growing, (column, bins) = growing_of(sampler), bins_of()
     left = ROOTS[-1] + 1
-    splits = tuple(Split(root, 0, 0, False, left + 2 * root) for root in ROOTS)
+    splits = Splits.of(Split(root, 0, 0, False, left + 2 * root) for root in ROOTS)
     growing.begin(1)
     margin = np.zeros((OUTPUTS, ROWS))
     values = [(node, float(1 << (node - left))) for node in range(left, left + 2 * len(ROOTS))]
@@ -100,4 +100,4 @@ def test_histograms_are_those_of_the_sampled_rows():
 
 def test_nothing_splits_before_there_are_bins():
     with pytest.raises(PeerError, match="which is unknown"):
-        growing_of(AllRows()).apply((Split(0, 0, 0, True, 10),), UNBINNED)
+        growing_of(AllRows()).apply(Splits.of([Split(0, 0, 0, True, 10)]), UNBINNED)

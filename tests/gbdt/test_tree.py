@@ -11,7 +11,7 @@ from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.split import BestSplit
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_CHILD, Split, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
 
 ROOT = 0
 
@@ -52,7 +52,7 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
                 at, levels = 0, int.from_bytes(rng.bytes(32), "little") % (2 ** (at + 1) - 1) + 1
             splits.append(Split(node, feature, at, bool(rng.integers(2)), free, levels))
             free += 2
-        nodes.apply(tuple(splits), bins, LAYOUT)
+        nodes.apply(Splits.of(splits), bins, LAYOUT)
         for split in splits:
             leaves.remove(split.node)
             leaves += [split.left, split.left + 1]
@@ -61,7 +61,7 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
         for leaf in leaves:
             assert nodes.of(leaf).tolist() == [row for row in range(rows) if leaf_of[row] == leaf]
     margin, values = np.zeros((1, rows)), [(leaf, leaf / 8) for leaf in leaves]
-    nodes.move_margins((), values, bins, LAYOUT, margin)
+    nodes.move_margins(NO_SPLITS, values, bins, LAYOUT, margin)
     assert margin.tolist() == [[leaf_of[row] / 8 for row in range(rows)]]
 
 
@@ -78,9 +78,7 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
         (Split(3, 3, 1, False, 5), "by levels that feature 3 has not"),
         (Split(3, 3, 1, False, 5, 0b1), "by levels that feature 3 has not"),
         (Split(3, 3, 0, False, 5, 1 << 5), "by levels that feature 3 has not"),
-        (Split(3, 3, 0, False, 5, -1), "by levels that feature 3 has not"),
         (Split(3, 0, 0, False, 5, 0b1), "by levels that feature 0 has not"),
-        (Split(3, 0, 0, False, 5, -1), "by levels that feature 0 has not"),
         (Split(3, -1, 0, False, 5), "feature -1"),
         (Split(3, 0, 10, False, 5), "bin 10 of 10"),
         (Split(3, 0, -1, False, 5), "bin -1 of 10"),
@@ -89,10 +87,10 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
 )
 def test_a_split_that_does_not_fit_the_tree(split, says):
     nodes, bins = RowsOfNodes(20), table(20)
-    nodes.apply((Split(ROOT, 0, 4, False, 1), Split(1, 0, 1, False, 3)), bins, LAYOUT)
+    nodes.apply(Splits.of([Split(ROOT, 0, 4, False, 1), Split(1, 0, 1, False, 3)]), bins, LAYOUT)
     before = {leaf: nodes.of(leaf).tolist() for leaf in (2, 3, 4)}
     with pytest.raises(PeerError, match=says):
-        nodes.apply((split,), bins, LAYOUT)
+        nodes.apply(Splits.of([split]), bins, LAYOUT)
     assert {leaf: nodes.of(leaf).tolist() for leaf in (2, 3, 4)} == before
 
 
@@ -101,9 +99,9 @@ def test_a_split_that_does_not_fit_the_tree(split, says):
 )
 def test_values_must_be_those_of_the_leaves(values):
     nodes, margin = RowsOfNodes(20), np.zeros((1, 20))
-    nodes.apply((Split(ROOT, 0, 4, False, 1),), table(20), LAYOUT)
+    nodes.apply(Splits.of([Split(ROOT, 0, 4, False, 1)]), table(20), LAYOUT)
     with pytest.raises(PeerError, match="leaf values"):
-        nodes.move_margins((), list(values.items()), table(20), LAYOUT, margin)
+        nodes.move_margins(NO_SPLITS, list(values.items()), table(20), LAYOUT, margin)
     assert not margin.any()
 
 
@@ -148,14 +146,15 @@ def test_a_split_after_the_last_bin_has_no_finite_threshold():
 
 def test_trees_with_roots_of_their_own_grow_as_one_and_part():
     nodes, bins = RowsOfNodes(20, roots=2), table(20)
-    nodes.apply((Split(1, 0, 4, False, 2), Split(0, 1, 1, True, 4), Split(3, 2, 0, False, 6)), bins, LAYOUT)
+    splits = Split(1, 0, 4, False, 2), Split(0, 1, 1, True, 4), Split(3, 2, 0, False, 6)
+    nodes.apply(Splits.of(splits), bins, LAYOUT)
     assert [nodes.root_of(node) for node in (2, 4, 5, 6, 7)] == [1, 0, 0, 1, 1]
     for root, leaves in ((0, (4, 5)), (1, (2, 6, 7))):
         assert sorted(row for leaf in leaves for row in nodes.of(leaf).tolist()) == list(range(20))
         for leaf in leaves:
             assert nodes.root_of(leaf) == root
     margin = np.zeros((2, 20))
-    nodes.move_margins((), [(2, 1.0), (4, 2.0), (5, 3.0), (6, 4.0), (7, 5.0)], bins, LAYOUT, margin)
+    nodes.move_margins(NO_SPLITS, [(2, 1.0), (4, 2.0), (5, 3.0), (6, 4.0), (7, 5.0)], bins, LAYOUT, margin)
     assert set(margin[0]) <= {2.0, 3.0}
     assert set(margin[1]) <= {1.0, 4.0, 5.0}
 

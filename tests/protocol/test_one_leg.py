@@ -21,6 +21,7 @@ from fedboost.privacy.masked import two_leg_opener, two_leg_sealer
 from fedboost.privacy.masked.pairwise import Group, Handshake, PairMasks, Stream
 from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
+from fedboost.protocol.several import Several
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file
 
@@ -101,11 +102,13 @@ class Twisted(Together):
 
 def other_question(message):
     """Other rows behind the sum, so that the cells are wider, in the first histogram."""
-    if isinstance(message, Ask) and isinstance(message.query, HistogramQuery) and not message.query.splits:
-        return dataclasses.replace(
-            message, query=dataclasses.replace(message.query, rows=message.query.rows + 1)
-        )
-    return message
+    if not isinstance(message, Ask) or not isinstance(message.query.parts[-1], HistogramQuery):
+        return message
+    *others, histogram = message.query.parts
+    if histogram.splits:
+        return message
+    changed = dataclasses.replace(histogram, rows=histogram.rows + 1)
+    return dataclasses.replace(message, query=Several((*others, changed)) if others else changed)
 
 
 @pytest.mark.parametrize("on_loss", ["wait", "stop", "shrink"])
@@ -120,7 +123,7 @@ def test_a_party_that_was_asked_another_question_is_named_by_its_context(on_loss
         assert said in session.attendance.reason("p3")
     else:
         assert reason_of(session).startswith("party p3 broke the protocol: " + said)
-        assert not any(isinstance(query, HistogramQuery) for query in opened)
+        assert not any(isinstance(query.parts[-1], HistogramQuery) for query in opened)
 
 
 @pytest.mark.parametrize("ctx", [b"", bytes(32)])
@@ -344,7 +347,7 @@ def test_c12_reports_of_earlier_attempts_that_come_late_are_not_added(late):
     take = together.session.run.take
 
     def counting(total):
-        if isinstance(together.session.run.pending, RowsQuery):
+        if isinstance(together.session.run.pending.parts[0], RowsQuery):
             rows.append(int(total[0]))
         take(total)
 

@@ -278,7 +278,7 @@ def test_answers_are_split_as_they_were_joined():
     assert cells.size == sum(segment.cells for segment in BOTH.segments)
     assert BOTH.from_cells(cells).tolist() == values.tolist()
     assert BOTH.fits(values)
-    assert not Several((END, dataclasses.replace(ROOT, widths=((4, 4),)))).fits(values)
+    assert not Several((END, dataclasses.replace(ROOT, widths=bytes([4, 4])))).fits(values)
 
 
 def test_a_digest_names_each_query_and_their_order():

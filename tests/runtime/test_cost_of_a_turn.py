@@ -68,10 +68,6 @@ def test_a_round_waits_for_the_disk_once_at_the_aggregator_and_never_at_a_site(t
     assert more == {"answers": more["answers"], "transaction": more["answers"], "fdatasync": ROUNDS}
 
 
-HASHES = {"digest_of", "encode", "iterencode", "dumps"}
-"""The hash of a query is one over its JSON: what calls the encoder for it."""
-
-
 def calls_of(tree, work):
     """Calls by name of Python functions from the end of this tree on: of pydantic, of JSON, and `replace`."""
     calls = Counter()
@@ -80,7 +76,7 @@ def calls_of(tree, work):
         code = frame.f_code
         counts = any(f"/{folder}/" in code.co_filename for folder in ("pydantic", "json"))
         counts = event == "call" and (counts or code is replace.__code__)
-        if counts and frame.f_back.f_code.co_name not in HASHES:
+        if counts:
             calls[f"{code.co_filename}: {code.co_name}"] += 1
 
     def on_round(row):

@@ -37,7 +37,7 @@ class Rows:
         sizes = rng.integers(1, 9, NUMERIC)
         missing = (*(rng.random(NUMERIC) < 0.5).tolist(), bool(seed % 2))
         cuts = [np.arange(size - 1, dtype=np.float32) for size in (*sizes, LEVELS)]
-        self.cut_points = CutPoints(tuple(cuts), missing, (NUMERIC,))
+        self.cut_points = CutPoints.of(tuple(cuts), missing, (NUMERIC,))
         self.layout = Layout.of(self.cut_points)
         self.sizes = (self.layout.value_bins + self.layout.missing).tolist()
         self.codes = [rng.integers(0, size, ROWS) for size in self.sizes]

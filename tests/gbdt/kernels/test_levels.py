@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_cases import binned
+from kernel_cases import binned, columns_of
 
 from fedboost.gbdt.kernels.levels import build_level, fit_level, pack_level, unpack_level
 from tests.gbdt.reference import histogram, levels
@@ -50,10 +50,10 @@ def test_build_level(features):
     rows = rng.permutation(300).astype(np.uint32)
     pieces = np.array([[0, 0, 120], [1, 120, 120], [1, 120, 200], [2, 200, 300]])
     outputs, targets = np.array([1, 0, 1]), np.array([0, 3, 3, 1])
-    begins = offsets.astype(np.int64)
+    columns = columns_of(sizes, offsets)
     out = np.zeros((4, 2 * sum(sizes) + 2), np.int64)
     for first, last in ((0, features // 2), (features // 2, features)):
-        table = rows, pairs, outputs, pieces, targets, begins, begins + sizes
+        table = rows, pairs, outputs, pieces, targets, columns
         build_level(bins, *table, first, last, 1 << 15, out)
     due = np.zeros_like(out)
     for (number, begin, end), target in zip(pieces, targets, strict=True):

@@ -13,11 +13,12 @@ from fedboost.errors import SessionFailed
 from fedboost.protocol.messages import Leave
 from fedboost.runtime.aggregator import connected
 from fedboost.runtime.local.cluster import ANYTHING
-from fedboost.runtime.site import node
+from fedboost.runtime.site import node, session_thread
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.rows import MAX_MISFITS
-from fedboost.wire.messages import encode_from_party
+from fedboost.runtime.site.watch import Watch
+from fedboost.wire.messages import decode_from_party
 
 # ---- what a site decides, and what it records -------------------------------------------------------
 
@@ -120,14 +121,14 @@ def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_end(tmp_
 def test_a_refusal_is_recorded_before_it_leaves(tmp_path, monkeypatch):
     """The aggregator cannot take it and hang up before it is written down."""
     audit, recorded = tmp_path / "north.audit.jsonl", []
-    encode = encode_from_party
+    sent = Watch.sent
 
-    def listening(message):
-        if isinstance(message, Leave):
+    def listening(watch, data):
+        if isinstance(decode_from_party(data), Leave):
             recorded.append(read_log(audit)[-1].event)
-        return encode(message)
+        return sent(watch, data)
 
-    monkeypatch.setattr(node, "encode_from_party", listening)
+    monkeypatch.setattr(Watch, "sent", listening)
 
     async def scenario():
         async with consortium(tmp_path / "c", {}) as one:
@@ -182,7 +183,7 @@ def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
     monkeypatch.setattr(node, "urandom", draw)
     monkeypatch.setattr(node.PartySession.__init__.__globals__["Handshake"], "pair_keys", pair_keys)
     for direction in ("encode_from_party", "encode_to_party"):
-        end = node if direction == "encode_from_party" else connected
+        end = session_thread if direction == "encode_from_party" else connected
         encode = getattr(end, direction)
 
         def listening(message, encode=encode):
