@@ -209,7 +209,7 @@ def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
     ]
     shown = b"".join([model.to_bytes(), str(error).encode(), repr(events).encode(), log.read_bytes()])
     shown += repr((bundles, model)).encode()
-    assert len(secrets) > 100
+    assert len(secrets) > 10
     for secret in secrets:
         for form in (
             secret,
