@@ -30,11 +30,11 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
 
-MAX_VALUES = 4_000_000
+MAX_VALUES = 8_000_000
 """Rows times features of the trees that are grown; of more rows a part is taken."""
 MAX_SECONDS = 10.0
 """Of trees that are grown; further rounds are taken to be like the last."""
-FIRST_ROUNDS = 3
+FIRST_ROUNDS = 10
 """Rounds that tell how long one takes."""
 MESSAGE_SECONDS = 1.4e-3
 """Of a question to one party and its answer, at both ends: gRPC, TLS, the audit log and the memory of the
@@ -117,7 +117,7 @@ def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool
     first = terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds))
     simulate(first, few, nthread=1, on_round=lambda row: marks.append(time.process_time()))
     start, *further = np.diff(marks)
-    usual = min(further, default=start)
+    usual = float(np.median(further)) if further else start
     rounds = min(terms.trees.rounds, max(FIRST_ROUNDS, int(MAX_SECONDS / usual)))
     begin = time.process_time()
     marks = []
@@ -128,7 +128,8 @@ def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool
 
     result = simulate(terms.changed(rounds=rounds), shards, nthread=1, program=watched, on_round=mark)
     grown = len(result.history)
-    longer = max(float(min(np.diff(marks), default=usual) - usual), 0.0)
+    same = np.diff(marks)[: len(further)]
+    longer = max(float(np.median(same)) - usual, 0.0) if same.size else 0.0
     a_row = 0.0 if whole else longer / (table.num_rows * (1 - 1 / FEWER))
     a_round, decides = (time.process_time() - begin) / grown, sum(deciding) / grown
     sent = sum(sent for sent, _ in result.traffic.values()) / parties
