@@ -12,6 +12,7 @@ from typing import Any
 from fedboost.errors import ConfigError
 from fedboost.people.facts import EstimateFacts
 from fedboost.people.layouts import LayoutFacts, LayoutsFacts
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.local.estimate import MESSAGE_SECONDS, estimate
 from fedboost.terms.terms import Terms
 
@@ -84,7 +85,7 @@ def layouts(
         else:
             further = estimate(changed, rows, parties, table)
             every += [over_link(other, facts, rounds, link) for facts in further]
-    plain = next(facts for facts in estimates if facts.protection == "plain")
+    plain = next(facts for facts in estimates if not PROTECTIONS[facts.protection].hides)
     every.append(in_one_place(terms, rows, parties, plain, link))
     tried = terms.hiding.protection in {facts.protection for facts in every}
     protection = terms.hiding.protection if tried else plain.protection
