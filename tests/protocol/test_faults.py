@@ -31,7 +31,7 @@ def test_a_seed(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [0, REFRESHED, NOISY])
 def test_the_seeds_have_every_fault_and_every_end(first):
-    outcomes = [play(seed) for seed in range(first, first + 70)]
+    outcomes = [play(seed) for seed in range(first, first + 210)]
     faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
     assert {"drop", "twice", "swap", "back", "restart", "blackout", "crash", "tick"} <= set(faults)
     assert {outcome.terms.hiding.protection for outcome in outcomes} == {"plain", "masked"}

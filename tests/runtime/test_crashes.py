@@ -85,7 +85,7 @@ def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monkeypatc
 
     def filling_up(file, data, place):
         written_so_far.append(len(data))
-        if len(written_so_far) == 20:
+        if len(written_so_far) == 10:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(file, data, place)
 

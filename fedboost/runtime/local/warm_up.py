@@ -13,10 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import MIN_SPARSE_FEATURES
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.gbdt.partition import SHARED
 from fedboost.kernel_cache import folders
+from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.terms.terms import Terms
 
@@ -46,6 +49,10 @@ def compile_all() -> Path:
     for settings in _trainings():
         model = simulate(Terms.read(settings), [table] * PARTIES).model
         model.predict(table)
+    alone = _settings("binary:logistic", protection="plain")
+    simulate(Terms.read(alone), [table.take(np.arange(SHARED) % ROWS)], nthread=2)
+    alone["columns"] = {"numeric": ["age"], "label": "benign"}
+    simulate(Terms.read(alone), [SparseTable(ROWS, table.select(["benign"]), ("age",), *_first_rows())])
     model = simulate(Terms.read(_settings("binary:logistic")), [table] * PARTIES).model
     model.shap_values(table)
     model.partial_dependence(table, "age")
@@ -78,6 +85,11 @@ def _settings(objective: str, **settings: Any) -> dict[str, Any]:
     }
     columns = {"columns": {**_FEATURES, **label}}
     return {"objective": objective, **_SMALL, **own.get(objective, {}), **columns, **settings}
+
+
+def _first_rows() -> tuple[Int64, Int64, Float32]:
+    """Return the numbers of a sparse column that has values in its first rows alone."""
+    return np.array([0, 9]), np.arange(9), np.arange(1, 10, dtype=np.float32)
 
 
 def _table() -> pa.Table:

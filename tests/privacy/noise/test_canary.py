@@ -31,9 +31,10 @@ def drawn(epsilon, times_mu, segments=4000):
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["local", "distributed"])
 def test_no_more_is_proved_than_is_stated(placement):
-    found = canary.audit(canary.terms_of(EPSILON, placement), RUNS)
-    assert found.holds
-    assert found.gaussian > 0.3 * EPSILON  # the attack is worth something
+    terms = canary.terms_of(EPSILON, placement)
+    audits = [canary.audit(terms, RUNS, seed) for seed in range(4)]
+    assert all(found.holds for found in audits)
+    assert np.mean([found.gaussian for found in audits]) > 0.3 * EPSILON  # the attack is worth something
 
 
 @pytest.mark.slow
