@@ -52,6 +52,7 @@ bench: $(VENV)/dev
 	$(if $(DATA),$(call measure,votes,--data $(DATA)))
 	$(if $(DATA),$(call measure,wide,--data $(DATA)))
 	$(if $(DATA),$(call measure,privacy,--data $(DATA)))
+	$(call measure,turns,--folder $(RESULTS))
 	$(BIN)/python benchmarks/report.py $(RESULTS)
 
 bench-long: $(VENV)/dev

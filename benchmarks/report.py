@@ -34,6 +34,7 @@ class Section:
 
 
 SECTIONS = {
+    "turns": Section("Turns"),
     "accuracy": Section(
         "Accuracy",
         "At 100 rounds and rate 0.3 these models overfit, and any change of the bins moves the AUC of a\n"
