@@ -185,8 +185,9 @@ class TrainingState(Protocol):
         """Raise Refused if a training under these terms cannot stand here."""
         ...
 
-    def check_splits(self, terms: Terms, splits: Splits) -> None:
-        """Raise Refused unless the tree that grows can have these splits next."""
+    def check_next(self, terms: Terms, query: Any) -> None:
+        """Raise Refused unless the tree that grows can have the splits of this query next, and where the
+        query ends it, those leaves."""
         ...
 
     def has_passed(self, earlier: Position) -> bool:
