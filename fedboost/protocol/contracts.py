@@ -25,6 +25,9 @@ from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
 
+MAX_CELLS = 1 << 27
+"""Integers in one answer: a gigabyte at a party, far beyond practical sizes."""
+
 
 class Query(Protocol):
     """A question to all holders. Bytes: `digest` names it in transcripts; `wire` knows how it travels."""
