@@ -16,7 +16,7 @@ import numpy as np
 
 from fedboost.boosting.queries.leaves import RESIDUAL_TURNS, ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.rules import check_scales, check_splits, check_tree
+from fedboost.boosting.queries.rules import check_leaves, check_scales, check_splits, check_tree
 from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
@@ -227,6 +227,7 @@ class BoostingState:
         for number, done in enumerate(self.rounds):
             check_tree(terms, number - 1, done.splits, done.values)
             check_splits(terms, done.splits)
+            check_leaves(terms, done.splits, done.values)
         if self.levels and not self.rounds and (terms.objective.loss.quantile is None or self.start is None):
             raise Refused("histograms before the first tree")
         if not self.rounds and self.levels > RESIDUAL_TURNS:
@@ -241,13 +242,17 @@ class BoostingState:
         if self.scales is not None:
             check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
 
-    def check_splits(self, terms: Terms, splits: Splits) -> None:
-        """Raise Refused unless the tree that grows can have these splits next."""
-        check_splits(terms, self.splits + splits)
+    def check_next(self, terms: Terms, query: Query) -> None:
+        """Raise Refused unless the tree that grows can have the splits of this query next, and where the
+        query ends it, those leaves."""
+        splits = self.splits + query.splits
+        check_splits(terms, splits)
+        if isinstance(query, EndRoundQuery):
+            check_leaves(terms, splits, query.values)
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
         """Raise Refused unless `tree` is the tree that grows once it has the splits in `last`."""
-        self.check_splits(terms, last)
+        check_splits(terms, self.splits + last)
         nodes = 2 * len(self.splits + last) + len(terms.roots)
         if not (
             {len(column) for column in vars(tree).values()} == {nodes}

@@ -100,7 +100,7 @@ def count_norms(norms: Float64) -> Int64:
 
 def probabilities(norms: Float64, threshold: float, share: float) -> Probabilities:
     """Probability of each row: norm / threshold, from MIN_PROBABILITY_FACTOR * share to 1."""
-    return np.clip(norms / threshold, MIN_PROBABILITY_FACTOR * share, 1.0)
+    return np.maximum(np.minimum(norms, threshold) / threshold, MIN_PROBABILITY_FACTOR * share)
 
 
 def mvs_threshold(counts: Int64, share: float) -> float:

@@ -8,7 +8,6 @@ the query (PeerError).
 
 import numpy as np
 
-from fedboost.boosting.queries.base import MAX_CELLS
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
@@ -17,6 +16,7 @@ from fedboost.gbdt.growing import Bins, GrowingRows
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.split import SplitRule
 from fedboost.gbdt.tree import Splits
+from fedboost.protocol.contracts import MAX_CELLS
 
 
 class OwnHistograms:

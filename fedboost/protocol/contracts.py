@@ -25,6 +25,9 @@ from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
 
+MAX_CELLS = 1 << 27
+"""Integers in one answer: a gigabyte at a party, far beyond practical sizes."""
+
 
 class Query(Protocol):
     """A question to all holders. Bytes: `digest` names it in transcripts; `wire` knows how it travels."""
@@ -185,8 +188,9 @@ class TrainingState(Protocol):
         """Raise Refused if a training under these terms cannot stand here."""
         ...
 
-    def check_splits(self, terms: Terms, splits: Splits) -> None:
-        """Raise Refused unless the tree that grows can have these splits next."""
+    def check_next(self, terms: Terms, query: Any) -> None:
+        """Raise Refused unless the tree that grows can have the splits of this query next, and where the
+        query ends it, those leaves."""
         ...
 
     def has_passed(self, earlier: Position) -> bool:

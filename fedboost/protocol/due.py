@@ -59,7 +59,7 @@ def check_due(ask: Ask, now: Situation) -> None:
     ask.query.check(terms)
     for query in ask.query.parts:
         if query.of_tree or query.ends_tree:
-            state.check_splits(terms, query.splits)
+            state.check_next(terms, query)
         if query is not ask.query.parts[-1]:
             state = state.after(query)
 

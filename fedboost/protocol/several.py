@@ -3,8 +3,8 @@
 Promises: it is asked, answered, opened, written down and remembered as one: one hash, one place where the
 training stands before it and one after; each query is held to the terms where the queries before it leave
 the training.
-Refuses (Refused): terms under which each query needs a turn of its own (`Terms.shares_turns`), and the ends
-of several trees.
+Refuses (Refused): terms under which each query needs a turn of its own (`Terms.shares_turns`), the ends
+of several trees, and more integers than an answer may have.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
-from fedboost.protocol.contracts import Query
+from fedboost.protocol.contracts import MAX_CELLS, Query
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
 
@@ -96,6 +96,8 @@ class Several:
             raise Refused("several queries in one turn, where the roster may change or answers get noise")
         if sum(part.ends_tree for part in self.parts) > 1:
             raise Refused("the ends of several trees in one turn")
+        if self.cells > MAX_CELLS:
+            raise Refused(f"answers of {self.cells} integers in one turn, at most {MAX_CELLS} are given")
         for part in self.parts:
             part.check(terms)
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from fedboost.boosting.memory import GIB, check_terms, within
-from fedboost.boosting.queries.base import MAX_CELLS
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import Refused, TreeAborted
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grids
+from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.terms import Terms
 
 DEFAULT = 4 * GIB

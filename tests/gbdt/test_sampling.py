@@ -166,3 +166,12 @@ def test_rows_are_drawn_poisson_many_times(mean):
 def test_no_row_is_drawn_more_often_than_cells_are_made_for(monkeypatch):
     monkeypatch.setattr(sampling, "mixed", lambda keys, *_: np.full(keys.size, (1 << 64) - 1, np.uint64))
     assert set(sampling.bootstrap_counts(KEYS[:3], 1.0, 0).tolist()) == {sampling.MAX_BOOTSTRAP_COUNT}
+
+
+@pytest.mark.parametrize("threshold", [5e-324, 1e-300, 1e300])
+def test_a_threshold_of_any_size_gives_probabilities(threshold):
+    """It comes from outside, and a warning of numpy's is an error here."""
+    sizes = np.array([0.0, 5e-324, 1.0, 1e300])
+    chances = sampling.probabilities(sizes, threshold, 0.5)
+    assert ((chances > 0) & (chances <= 1)).all()
+    assert chances[sizes >= threshold].tolist() == [1.0] * int((sizes >= threshold).sum())

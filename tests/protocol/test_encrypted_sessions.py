@@ -13,8 +13,9 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.protocol import party
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.messages import Offer, OpenRequest, OpenShare, Report
+from fedboost.protocol.messages import Ask, Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
+from fedboost.protocol.several import Several
 
 ROWS = 90
 SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}
@@ -79,6 +80,27 @@ def test_a_key_holder_need_not_have_rows(protection):
     aggregator, _ = watched(terms, sites)
     assert aggregator.phase == "done", aggregator.error
     assert aggregator.booster.to_xgboost() == model_of(X, y, parts, **SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", [(), ((7, 0.5),), ((0, 0.5), (1, 0.5))])
+def test_a_key_holder_without_rows_refuses_values_of_other_leaves(protection, values):
+    """It has no leaves of its own to compare with."""
+    rows = [np.arange(0), *randomly(ROWS, 3)]
+    terms, sites = consortium(protection, 4, rows_of=rows, keyholder_rows=False)
+    sites["p0"] = dataclasses.replace(sites["p0"], holder=None)
+
+    def look(name, message):
+        if name != "p0" or not isinstance(message, Ask) or not message.query.ends_tree:
+            return message
+        end, *further = message.query.parts
+        changed = dataclasses.replace(end, values=values)
+        return dataclasses.replace(message, query=Several((changed, *further)) if further else changed)
+
+    aggregator, _ = watched(terms, sites, look)
+    assert str(aggregator.error) == (
+        "party p0 left: the leaf values are not those of the leaves of the tree that grew"
+    )
 
 
 @pytest.mark.parametrize(

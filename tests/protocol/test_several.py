@@ -7,6 +7,7 @@ import pytest
 from inprocess import randomly, run, terms_of
 from liar import Left, Liar, end_of, never, root_of
 
+from fedboost.boosting.programs import asking
 from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
@@ -15,7 +16,7 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.cut_points import Grids
-from fedboost.protocol import journal
+from fedboost.protocol import journal, several
 from fedboost.protocol.journal import Gathered, Opened, Stopped, TreeGrown
 from fedboost.protocol.messages import Ask, Report
 from fedboost.protocol.several import MAX_QUERIES, Several
@@ -222,6 +223,16 @@ def test_a_party_leaves_if_several_are_asked_where_the_roster_may_change():
 def test_the_ends_of_two_trees_share_no_turn():
     with pytest.raises(Refused, match="the ends of several trees"):
         Several((END, dataclasses.replace(END, tree=1))).check(terms_of(X, 4))
+
+
+def test_the_answers_of_a_turn_are_one_vector_that_a_party_can_hold(monkeypatch):
+    terms = terms_of(X, 4)
+    BOTH.check(terms)
+    monkeypatch.setattr(several, "MAX_CELLS", BOTH.cells - 1)
+    with pytest.raises(Refused, match=f"answers of {BOTH.cells} integers in one turn"):
+        BOTH.check(terms)
+    monkeypatch.setattr(asking, "MAX_CELLS", BOTH.cells - 1)
+    assert next(asking.together(terms, END, ROOT)) == END
 
 
 def test_each_query_is_held_to_the_terms():

@@ -15,14 +15,13 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import NO_SPLITS, Splits
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
+from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.noise import ROWS, Noise, Release
 from fedboost.terms.terms import Terms
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
 """Limit of the rows of a sum, exclusive."""
-MAX_CELLS = 1 << 27
-"""Integers in one answer: a gigabyte at a party, far beyond practical sizes."""
 BYTES_PER_CELL = 16
 """Bytes that the aggregator needs for each integer: of the running sum, and of the opened sum."""
 

@@ -85,3 +85,12 @@ def check_splits(terms: Terms, splits: Splits) -> None:
             f"{terms.trees.max_depth}"
         )
     raise Refused(f"split {place + 1} is not one by feature {split.feature} of the terms")
+
+
+def check_leaves(terms: Terms, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
+    """Raise Refused unless each leaf of a tree of these splits, which `check_splits` allows, has a value, and
+    no other node has. A key holder without rows has no leaves of its own to compare with."""
+    is_leaf = np.ones(len(terms.roots) + 2 * len(splits), np.bool_)
+    is_leaf[splits.node] = False
+    if np.flatnonzero(is_leaf).tolist() != sorted(node for node, _ in values):
+        raise Refused("the leaf values are not those of the leaves of the tree that grew")

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedboost.boosting.queries.base import MAX_CELLS
 from fedboost.errors import Refused
 from fedboost.privacy.bit_packing import CHUNK_CELLS
+from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
 
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------

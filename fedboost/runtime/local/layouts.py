@@ -22,7 +22,7 @@ USUAL_VOTES = 20
 VALUE_BYTES = 4
 """Bytes of a value of a row that is shipped."""
 MAX_RTT_MS = 60_000
-MAX_BANDWIDTH_MBIT = 1_000_000
+MIN_BANDWIDTH_MBIT, MAX_BANDWIDTH_MBIT = 0.001, 1_000_000
 MBIT = 1e6 / 8
 
 
@@ -42,9 +42,9 @@ class Link:
         link = cls(0.0 if rtt is None else rtt, math.inf if bandwidth is None else bandwidth)
         if not 0 <= link.rtt_ms <= MAX_RTT_MS:
             raise ConfigError(f"--rtt is {rtt:g}; give milliseconds from 0 to {MAX_RTT_MS:,}")
-        if bandwidth is not None and not 0 < bandwidth <= MAX_BANDWIDTH_MBIT:
-            most = f"{MAX_BANDWIDTH_MBIT:,}"
-            raise ConfigError(f"--bandwidth is {bandwidth:g}; give Mbit/s above 0, at most {most}")
+        if bandwidth is not None and not MIN_BANDWIDTH_MBIT <= bandwidth <= MAX_BANDWIDTH_MBIT:
+            limits = f"from {MIN_BANDWIDTH_MBIT} to {MAX_BANDWIDTH_MBIT:,}"
+            raise ConfigError(f"--bandwidth is {bandwidth:g}; give Mbit/s {limits}")
         return link
 
     def seconds(self, round_trips: float, megabytes: float) -> float:

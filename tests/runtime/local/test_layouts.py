@@ -29,6 +29,13 @@ def test_rows_are_shipped_once():
 
 def test_links_that_cannot_be():
     assert Link.of(None, None) is None
-    for rtt, bandwidth in ((-1.0, None), (float("nan"), 1.0), (1e9, 1.0), (1.0, 0.0), (1.0, float("inf"))):
+    for rtt, bandwidth in (
+        (-1.0, None),
+        (float("nan"), 1.0),
+        (1e9, 1.0),
+        (1.0, 0.0),
+        (1.0, float("inf")),
+        (1.0, 1e-300),
+    ):
         with pytest.raises(ConfigError, match=r"--rtt is|--bandwidth is"):
             Link.of(rtt, bandwidth)
