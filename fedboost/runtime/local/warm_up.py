@@ -16,7 +16,9 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.binned import MIN_SPARSE_FEATURES
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.gbdt.partition import SHARED
 from fedboost.kernel_cache import folders
+from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.terms.terms import Terms
 
@@ -46,7 +48,13 @@ def compile_all() -> Path:
     for settings in _trainings():
         model = simulate(Terms.read(settings), [table] * PARTIES).model
         model.predict(table)
-    model = simulate(Terms.read(_settings("binary:logistic")), [table] * PARTIES).model
+    numeric = _settings(
+        "binary:logistic", protection="plain", columns={"numeric": ["dose"], "label": "benign"}
+    )
+    simulate(Terms.read(numeric), [_sparse(table)])
+    terms = Terms.read(_settings("binary:logistic", protection="plain"))
+    simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)  # of so many rows threads share splits
+    model = simulate(terms, [table]).model
     model.shap_values(table)
     model.partial_dependence(table, "age")
     if (folder := folders().write) is None:
@@ -98,4 +106,13 @@ def _table() -> pa.Table:
             "weight": draw.random(ROWS),
             **{name: np.where(draw.random(ROWS) < 0.97, 0.0, dose) for name in RARE},
         }
+    )
+
+
+def _sparse(table: pa.Table) -> SparseTable:
+    """The labels, and one column of which only the values that are not 0 are kept."""
+    values = table["dose"].to_numpy().astype(np.float32)
+    rows = np.flatnonzero(values)
+    return SparseTable(
+        ROWS, table.select(["benign"]), ("dose",), np.array([0, rows.size]), rows, values[rows]
     )
