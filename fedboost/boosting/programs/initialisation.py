@@ -120,8 +120,7 @@ def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | No
     """The rows of all parties; exponent counts of gradients, hessians and weights where margins begin; the
     counts over the first grids, if they share the turn."""
     numeric = len(terms.columns.numeric)
-    # The rows are not known yet, so that the cells of the grids hold any number of them. Where cells are
-    # encrypted their bits cost more than a turn.
+    # Where cells are encrypted their bits cost more than a turn.
     if not numeric or not terms.shares_turns or terms.hiding.uses_key_holder:
         counts = yield RowsQuery()
         return count_rows(counts), counts[1:], None
