@@ -13,14 +13,14 @@ import numpy as np
 from scipy.optimize import nnls
 
 PART_CELLS = 1 << 16
-"""Cells of a part of a report (`privacy.cells`)."""
+"""Cells of a part of a report (`privacy.bit_packing`)."""
 SHARE_BYTES = 90
 """A sealed share of a self mask, with its party's name."""
 GRADIENT_BITS = 16
 SMALLER = 0.33
 """Of a node's rows, what its smaller child has: the mean in trees of generated rows."""
 READ_AHEAD = 1 << 20
-"""Bytes of a report that travel unasked (`shell.limits`)."""
+"""Bytes of a report that travel unasked (`runtime.aggregator.limits`)."""
 OF_NODE = 28.7
 """Bits of a node's pair of sums but for 2 log2(rows): what generated rows take with 16 bits a gradient."""
 SPARSE = 0.5
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def legs(self) -> int:
-        """Round trips of a turn: masked sums are opened with one more."""
+        """Round trips of a turn: one more under masks in two legs, as when docs/scaling.md was measured."""
         return 2 if self.masked else 1
 
     @property

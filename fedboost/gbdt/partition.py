@@ -6,10 +6,9 @@ Refuses: a split of a node that is not a leaf (PeerError: splits come from outsi
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float64, Int64
@@ -18,7 +17,7 @@ from fedboost.gbdt.histogram import Layout, Rows, stretches
 from fedboost.gbdt.kernels import rows as kernels
 from fedboost.gbdt.kernels.rows import NO_LEAF
 from fedboost.gbdt.threads import ONE, Threads
-from fedboost.gbdt.tree import Splits
+from fedboost.gbdt.tree import NO_SPLITS, Splits
 
 SHARED = 1 << 16
 """Rows of a level from which on threads share its splits."""
@@ -31,23 +30,6 @@ _FAULTS = {
     kernels.BIN: "split of node {node} at bin {bin} of {bins}",
     kernels.CATEGORIES: "split of node {node} by levels that feature {feature} has not",
 }
-
-
-class Decisions(NamedTuple):
-    """Splits in the form of the kernels: int64 [5, splits], node, feature, bin, missing_left and left; and
-    uint8 [splits, MAX_CODES / 8], the bits of their categories."""
-
-    columns: Int64
-    categories: npt.NDArray[np.uint8]
-
-    @classmethod
-    def of(cls, splits: Splits) -> "Decisions":
-        """The columns of splits."""
-        return cls(splits.columns.astype(np.int64), splits.categories)
-
-    def part(self, first: int, end: int) -> "Decisions":
-        """Some of the splits."""
-        return Decisions(self.columns[:, first:end].copy(), self.categories[first:end])
 
 
 class RowsOfNodes:
@@ -95,9 +77,9 @@ class RowsOfNodes:
     def places(self, nodes: Sequence[int]) -> Int64:
         """Begins and ends of leaves in `rows`, and their roots: int64 [nodes, 3]."""
         places = np.empty((len(nodes), 3), np.int64)
-        found = kernels.find_leaves(np.array(nodes, np.int64), self._leaves, places)
-        if found < len(nodes):
-            raise PeerError(_FAULTS[kernels.NODE].format(node=nodes[found]))
+        known = kernels.find_leaves(np.array(nodes, np.int64), self._leaves, places)
+        if known < len(nodes):
+            raise PeerError(_FAULTS[kernels.NODE].format(node=nodes[known]))
         return places
 
     def of(self, node: int) -> Rows:
@@ -111,39 +93,37 @@ class RowsOfNodes:
 
     def apply(self, splits: Splits, binned: BinnedRows, layout: Layout) -> None:
         """Send the rows of each split node to its children."""
-        decisions, first = self._decisions(splits), 0
-        arrays = *_kinds(layout), binned.by_feature, self._rows, self._scratch
+        self._make_room(splits)
+        first, arrays = 0, (*_kinds(layout), binned.by_feature, self._rows, self._scratch)
         while first < len(splits):
             if self._threads.number == 1 or self._all < SHARED:
-                first, fault = kernels.split_level(*decisions, first, self._leaves, *arrays)
+                first, fault = kernels.split_level(*_arrays(splits), first, self._leaves, *arrays)
             else:
-                end, fault = self._check(decisions, first, layout)
-                self._share(decisions.part(first, end), arrays)
+                end, fault = self._check(splits, first, layout)
+                self._share(splits[first:end], arrays)
                 first = end
             if fault != kernels.SOUND:
-                raise _refusal(decisions, first, fault, layout)
+                raise _refusal(splits, first, fault, layout)
 
-    def _decisions(self, splits: Splits) -> Decisions:
-        """The columns of splits; there is room for the children then."""
-        decisions = Decisions.of(splits)
-        more = int(decisions.columns[kernels.LEFT].max(initial=0)) + 2 - len(self._leaves)
+    def _make_room(self, splits: Splits) -> None:
+        """Have room for the children of these splits."""
+        more = int(splits.left.max(initial=0)) + 2 - len(self._leaves)
         if more > 0:
             self._leaves = np.concatenate([self._leaves, np.full((more, 3), NO_LEAF, np.int64)])
-        return decisions
 
-    def _check(self, splits: Decisions, first: int, layout: Layout) -> tuple[int, int]:
+    def _check(self, splits: Splits, first: int, layout: Layout) -> tuple[int, int]:
         """The end of splits that are sound and independent of each other, and the fault of the next."""
         kinds = layout.value_bins, layout.categorical
-        end, fault = kernels.check_splits(*splits, first, self._leaves, *kinds)
+        end, fault = kernels.check_splits(*_arrays(splits), first, self._leaves, *kinds)
         return end, fault
 
-    def _share(self, splits: Decisions, arrays: tuple[Any, ...]) -> None:
+    def _share(self, splits: Splits, arrays: tuple[Any, ...]) -> None:
         """Apply splits, independent of each other, by all threads."""
-        pieces, shares = self._threads.cut(self._leaves[splits.columns[kernels.PARENT]], SHARED)
+        pieces, shares = self._threads.cut(self._leaves[splits.node], SHARED)
         counts, targets = np.empty(len(pieces), np.int64), np.empty((len(pieces), 2), np.int64)
 
         def partition(share: slice) -> None:
-            kernels.partition_level(*splits, *arrays, pieces[share], counts[share])
+            kernels.partition_level(*_arrays(splits), *arrays, pieces[share], counts[share])
 
         def join(share: slice) -> None:
             kernels.join_level(self._rows, self._scratch, pieces[share], counts[share], targets[share])
@@ -163,19 +143,19 @@ class RowsOfNodes:
         """Move the margins of each row, float64 [outputs, rows], by the values of its leaves after the last
         splits of the tree: each output has equally many roots, those of the first output first. Every leaf
         must have a value. Rows of the last splits are not sent to the children: another tree comes next."""
-        last = self._decisions(splits)
-        if self._check(last, 0, layout)[0] < len(splits):
+        self._make_room(splits)
+        if self._check(splits, 0, layout)[0] < len(splits):
             self.apply(splits, binned, layout)
-            last = last.part(0, 0)
+            splits = NO_SPLITS
         value_nodes = np.array([node for node, _ in values], np.int64)
         by_node, own = np.zeros(len(self._leaves)), np.array([value for _, value in values], np.float64)
-        if not kernels.match_values(last.columns, self._leaves, value_nodes, own, by_node):
+        if not kernels.match_values(splits.columns, self._leaves, value_nodes, own, by_node):
             raise PeerError("the leaf values are not those of the leaves of the tree that grew")
         output_roots = self._roots // margin.shape[0]
         split_of = np.full(len(self._leaves), NO_LEAF, np.int64)
-        split_of[last.columns[kernels.PARENT]] = np.arange(len(last.categories))
+        split_of[splits.node] = np.arange(len(splits))
         leaves = np.flatnonzero(self._leaves[:, 0] != NO_LEAF)
-        table = *last, *_kinds(layout), binned.by_feature, self._rows
+        table = *_arrays(splits), *_kinds(layout), binned.by_feature, self._rows
         for tree in range(output_roots):  # one after the other: they move the same margins
             nodes = leaves[self._leaves[leaves, 2] % output_roots == tree]
             listed = split_of[nodes], nodes, self._leaves[nodes, 2] // output_roots, by_node
@@ -188,12 +168,17 @@ class RowsOfNodes:
                 self._threads.each(move, shares)
 
 
+def _arrays(splits: Splits) -> tuple[Any, ...]:
+    """The columns and the categories of splits, in the form of the kernels."""
+    return splits.columns, splits.categories
+
+
 def _kinds(layout: Layout) -> tuple[Any, ...]:
     """The bins and the kind of each feature, in the form of the kernels."""
     return layout.value_bins, layout.missing, layout.categorical
 
 
-def _refusal(splits: Decisions, number: int, fault: int, layout: Layout) -> PeerError:
+def _refusal(splits: Splits, number: int, fault: int, layout: Layout) -> PeerError:
     """The error for the fault of a split."""
     node, feature, bin_, _, left = splits.columns[:, number]
     bins = layout.value_bins[feature] if fault == kernels.BIN else 0

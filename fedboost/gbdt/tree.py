@@ -65,6 +65,7 @@ class Splits:
         """categories: None if all features are numeric. The arrays are no longer written to."""
         if categories is None:
             categories = np.zeros((columns.shape[1], BITMAP_BYTES), np.uint8)
+        columns = np.ascontiguousarray(columns)  # one type of array for numba
         columns.setflags(write=False)
         categories.setflags(write=False)
         self.columns = columns

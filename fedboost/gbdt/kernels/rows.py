@@ -3,7 +3,7 @@
 `rows` is uint32, the row numbers of all leaves one after the other. A place is where in it the rows of a leaf
 begin and end, and the root that the leaf is below: int64 [3]; `leaves` has the place of each node, NO_LEAF
 first for other nodes. A piece is a range of the rows of one leaf of a list: the number of the leaf in the
-list, begin and end. Splits are columns and bitmaps of categories (`partition.Decisions`).
+list, begin and end. Splits are columns and bitmaps of categories (`tree.Splits`).
 """
 
 import numpy as np

@@ -34,14 +34,7 @@ from fedboost.privacy.bit_packing import Chunk, Words
 from fedboost.privacy.encrypted.key_holder import KeyHolder
 from fedboost.privacy.encrypted.scheme import NAME_BYTES, Public, Secret, digest_of
 from fedboost.privacy.masked import check_cells
-from fedboost.privacy.masked.pairwise import (
-    BENEATH,
-    Group,
-    PairMasks,
-    check_whole,
-    context,
-    masked_chunks,
-)
+from fedboost.privacy.masked.pairwise import BENEATH, Group, PairMasks, check_whole, context, masked_chunks
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import RandomBytes
 

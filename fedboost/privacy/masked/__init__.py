@@ -1,1 +1,1 @@
-"""Sums under pairwise masks, with shares for parties that are lost."""
+"""Sums under pairwise masks: in one leg, or in two where the roster may shrink."""

@@ -27,13 +27,7 @@ from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields, shamir
 from fedboost.privacy.masked import check_cells
-from fedboost.privacy.masked.pairwise import (
-    KEY_BYTES,
-    TWO_LEGS,
-    Group,
-    context,
-    scratch_of,
-)
+from fedboost.privacy.masked.pairwise import KEY_BYTES, TWO_LEGS, Group, context, scratch_of
 from fedboost.privacy.masked.shares import COMMIT, RECOVER, SEALED_SHARE, by_name, commitment, self_stream
 from fedboost.privacy.protection import Tag
 

@@ -1,4 +1,4 @@
-"""What a training takes, by protection: trees that are really grown here for some seconds, and arithmetic.
+"""The costs of a training, by protection: trees that are really grown here for some seconds, and arithmetic.
 
 Promises: the questions are those of a real training of the given terms, over the user's table or rows that
 are generated; what a party, the key holder and the aggregator do is timed with the very code that does it.
@@ -87,7 +87,7 @@ class Grown:
     sent: tuple[float, float]
 
     def weight(self, rounds: int) -> float:
-        """How often each of the later rounds counts in a training of so many."""
+        """The weight of each later round in a training of this number of rounds."""
         return (rounds - 1) / max(self.rounds - 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""What a training takes over links, by layout: histograms of all features, votes, rows in one place.
+"""The costs of a training over links, by layout: histograms of all features, votes, rows in one place.
 
 Promises: arithmetic on estimates (`estimate`), whose questions and round trips are those of the program and
 the protection. A round takes the time of the machines, its round trips, and its bytes through a party's link.

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import MIN_SPARSE_FEATURES
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
@@ -49,11 +48,13 @@ def compile_all() -> Path:
     for settings in _trainings():
         model = simulate(Terms.read(settings), [table] * PARTIES).model
         model.predict(table)
-    alone = _settings("binary:logistic", protection="plain")
-    simulate(Terms.read(alone), [table.take(np.arange(SHARED) % ROWS)], nthread=2)
-    alone["columns"] = {"numeric": ["age"], "label": "benign"}
-    simulate(Terms.read(alone), [SparseTable(ROWS, table.select(["benign"]), ("age",), *_first_rows())])
-    model = simulate(Terms.read(_settings("binary:logistic")), [table] * PARTIES).model
+    numeric = _settings(
+        "binary:logistic", protection="plain", columns={"numeric": ["dose"], "label": "benign"}
+    )
+    simulate(Terms.read(numeric), [_sparse(table)])
+    terms = Terms.read(_settings("binary:logistic", protection="plain"))
+    simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)  # of so many rows threads share splits
+    model = simulate(terms, [table]).model
     model.shap_values(table)
     model.partial_dependence(table, "age")
     if (folder := folders().write) is None:
@@ -87,11 +88,6 @@ def _settings(objective: str, **settings: Any) -> dict[str, Any]:
     return {"objective": objective, **_SMALL, **own.get(objective, {}), **columns, **settings}
 
 
-def _first_rows() -> tuple[Int64, Int64, Float32]:
-    """Return the numbers of a sparse column that has values in its first rows alone."""
-    return np.array([0, 9]), np.arange(9), np.arange(1, 10, dtype=np.float32)
-
-
 def _table() -> pa.Table:
     """Return rows with missing values, columns that are mostly 0, levels, and a label of each kind."""
     draw = np.random.default_rng(0)
@@ -110,4 +106,13 @@ def _table() -> pa.Table:
             "weight": draw.random(ROWS),
             **{name: np.where(draw.random(ROWS) < 0.97, 0.0, dose) for name in RARE},
         }
+    )
+
+
+def _sparse(table: pa.Table) -> SparseTable:
+    """The labels, and one column of which only the values that are not 0 are kept."""
+    values = table["dose"].to_numpy().astype(np.float32)
+    rows = np.flatnonzero(values)
+    return SparseTable(
+        ROWS, table.select(["benign"]), ("dose",), np.array([0, rows.size]), rows, values[rows]
     )

@@ -19,7 +19,7 @@ NEXT = [(2, 4, 0, 1, 6, 1 << 254 | 0xFFFF), (3, 1, 2, 1, 8, 0), (4, 1, 3, 0, 10,
 
 def columns_of(splits):
     bits = b"".join(split[5].to_bytes(32, "little") for split in splits)
-    numbers = np.array([split[:5] for split in splits], np.int64).reshape(-1, 5).T
+    numbers = np.array([split[:5] for split in splits], np.int32).reshape(-1, 5).T.copy()
     return numbers.copy(), np.frombuffer(bits, np.uint8).reshape(-1, 32)
 
 
