@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy.optimize import nnls
 
+from fedboost.privacy.masked.pairs_graph import degree
+
 PART_CELLS = 1 << 16
 """Cells of a part of a report (`privacy.bit_packing`)."""
-SHARE_BYTES = 90
-"""A sealed share of a self mask, with its party's name."""
 GRADIENT_BITS = 16
 SMALLER = 0.33
 """Of a node's rows, what its smaller child has: the mean in trees of generated rows."""
@@ -49,13 +49,14 @@ class Case:
 
     @property
     def turns(self) -> int:
-        """Turns of a tree: one a level, of which the root shares the end of a round; with votes two below."""
+        """Turns of a tree, a round trip each: one a level, of which the root shares the end of a round; with
+        votes two below."""
         return self.depth + (self.depth - 1 if self.votes else 0)
 
     @property
-    def legs(self) -> int:
-        """Round trips of a turn: one more under masks in two legs, as when docs/scaling.md was measured."""
-        return 2 if self.masked else 1
+    def neighbours(self) -> int:
+        """Parties that a party shares masks with, where one may collude."""
+        return degree(self.parties, 1) if self.masked else 0
 
     @property
     def levels(self) -> list[tuple[int, float, float]]:
@@ -111,9 +112,8 @@ class Case:
 
     @property
     def sent(self) -> float:
-        """Bytes a party sends a tree; messages' headers are left out."""
-        shares = self.turns * (self.parties - 1) * SHARE_BYTES if self.masked else 0
-        return sum(self.level_bytes) + shares
+        """Bytes a party sends a tree; messages' headers and check cells are left out."""
+        return sum(self.level_bytes)
 
     @property
     def windows(self) -> int:
@@ -132,15 +132,13 @@ class Constants:
     """Seconds, each of one core.
 
     A party: update: a row, feature and level, added to a bin; row: a row and turn, routed, quantised, scored;
-    pack: a cell, made and packed; mask: a byte under one mask; party_share: a share of a self mask, made and
-    another's opened; answer: a turn, whatever it has.
+    pack: a cell, made and packed; mask: a byte under one mask; answer: a turn, whatever it has.
 
     The aggregator's session: add: a byte of a party, added; decide: a cell of the sum, checked, subtracted
-    and searched for splits; open: a byte of one party's self mask, taken away; share: one share, relayed;
-    message: a party, turn and leg; turn: a turn.
+    and searched for splits; message: a party and turn; turn: a turn.
 
     The network: rpc: a message at the aggregator, with the answer to it; byte: a byte there, decrypted and
-    copied; party_rpc, party_byte: the same at a party; wait: a leg over a link, whatever it carries, while
+    copied; party_rpc, party_byte: the same at a party; wait: a turn over a link, whatever it carries, while
     processes wake one another. busy is a share: of the cores that all processes share, what they get done.
     """
 
@@ -148,12 +146,9 @@ class Constants:
     row: float
     pack: float
     mask: float
-    party_share: float
     answer: float
     add: float
     decide: float
-    open: float
-    share: float
     message: float
     turn: float
     rpc: float = 0.0
@@ -169,34 +164,29 @@ class Constants:
 
 def party_counts(case: Case) -> dict[str, float]:
     """How often a party's constants count in a tree, for all parties together."""
-    parties, masked = case.parties, float(case.masked)
+    parties = case.parties
     return {
         "update": case.updates,
         "row": case.rows * case.turns,
         "pack": case.cells * parties,
-        "mask": masked * case.dense * parties * parties,
-        "party_share": masked * case.turns * parties * (parties - 1),
+        "mask": case.dense * parties * case.neighbours,
         "answer": case.turns * parties,
     }
 
 
 def aggregator_counts(case: Case) -> dict[str, float]:
     """The same of the aggregator's session."""
-    parties, masked = case.parties, float(case.masked)
     return {
-        "add": case.sent * parties,
+        "add": case.sent * case.parties,
         "decide": case.cells,
-        "open": masked * case.dense * parties,
-        "share": masked * case.turns * parties * (parties - 1),
-        "message": case.turns * case.legs * parties,
+        "message": case.turns * case.parties,
         "turn": case.turns,
     }
 
 
 def rpc_counts(case: Case) -> dict[str, float]:
     """What the network adds at the aggregator: messages, and bytes."""
-    messages = (case.turns * case.legs + case.parts - case.turns) * case.parties
-    return {"rpc": messages, "byte": case.sent * case.parties}
+    return {"rpc": case.parts * case.parties, "byte": case.sent * case.parties}
 
 
 def fit(counts: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> dict[str, float]:
@@ -259,9 +249,9 @@ def predict(case: Case, constants: Constants) -> Cost:
         {"party_rpc": network["rpc"] / parties, "party_byte": network["byte"] / parties}, constants
     )
     party = total(own, constants) + party_network
-    masks = total({name: own[name] for name in ("mask", "party_share")}, constants)
+    masks = total({"mask": own["mask"]}, constants)
     aggregator = total(aggregator_counts(case) | network, constants)
-    trips = case.turns * case.legs * (case.round_trip + constants.wait) if case.round_trip else 0.0
+    trips = case.turns * (case.round_trip + constants.wait) if case.round_trip else 0.0
     if not case.bandwidth or case.bandwidth * case.round_trip > READ_AHEAD:
         trips += case.windows * case.round_trip
     links = [case.sent / case.bandwidth] if case.bandwidth else []

@@ -8,8 +8,8 @@ after the second. Every model is compared with the others of the same rows: they
 - processes: 3, 10, 30 parties as processes on loopback with keys, one thread each, and the aggregator's
   resident memory (Linux). Claim: at most 2 MB more a party.
 - links: three parties behind a proxy that takes half a round trip each way (`delay.py`), with 1, 20 and
-  50 ms, and with 100 Mbit/s a party. Claim: 50 ms add one round trip a turn, plain, and two, masked, and in
-  all at most one more.
+  50 ms, and with 100 Mbit/s a party. Claim: 50 ms add one round trip a turn, plain and masked, and in all at
+  most one more.
 - model: constants from the runs of up to ten parties in one process, the processes of three parties, and the
   link of 1 ms (`costs.py`); then what it says of every run, and of consortia nobody has here.
 
@@ -318,7 +318,7 @@ def calibrate(runs: list[Run]) -> Constants:
     shares = [costs.predict(run.case, constants).seconds / run.seconds for run in near]
     constants = replace(constants, busy=min(statistics.median(shares), 1.0))
     waits = [
-        (run.seconds - costs.predict(run.case, constants).seconds) / (run.case.turns * run.case.legs)
+        (run.seconds - costs.predict(run.case, constants).seconds) / run.case.turns
         for run in far
         if run.kind == "links"
     ]
@@ -345,9 +345,8 @@ def claims(runs: list[Run]) -> bool:
             near, far = min(by_trip), max(by_trip)
             run = by_trip[near]
             trips = (by_trip[far].seconds - run.seconds) / (far - near)
-            due = run.case.turns * run.case.legs
-            holds &= trips <= due + TRIPS_MORE
-            print(f"round trips a tree, {kind_of(run)}: {trips:.1f} (the protocol's: {due})")
+            holds &= trips <= run.case.turns + TRIPS_MORE
+            print(f"round trips a tree, {kind_of(run)}: {trips:.1f} (the protocol's: {run.case.turns})")
     return holds
 
 
