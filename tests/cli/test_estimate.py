@@ -72,8 +72,8 @@ WORKLOADS = {
     "a wide table, a thin link": (300, 300_000, ("--rtt", 5, "--bandwidth", 0.2), "votes", "votes"),
     "many rows": (50, 20_000_000, ("--rtt", 150, "--bandwidth", 10), "histograms", "histograms"),
 }
-"""Features, rows, link; the fastest layout of those that hide rows, and of all. Links decide, not the seconds of
-this machine."""
+"""Features, rows, link; the fastest layout of those that hide rows, and of all. Links decide, not the
+seconds of this machine."""
 
 
 @pytest.mark.slow

@@ -15,6 +15,10 @@ again after the roster had changed at its end; a party that knew the end alone o
 again."""
 
 
+RARE = {0: 26, REFRESHED: 123, NOISY: 69}
+"""Of these many seeds the first in which messages are swapped."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_seeds(batch):
@@ -31,7 +35,7 @@ def test_a_seed(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [0, REFRESHED, NOISY])
 def test_the_seeds_have_every_fault_and_every_end(first):
-    outcomes = [play(seed) for seed in range(first, first + 210)]
+    outcomes = [play(seed) for seed in [*range(first, first + 70), first + RARE[first]]]
     faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
     assert {"drop", "twice", "swap", "back", "restart", "blackout", "crash", "tick"} <= set(faults)
     assert {outcome.terms.hiding.protection for outcome in outcomes} == {"plain", "masked"}
