@@ -83,21 +83,6 @@ class SplitRule:
         gains: Float64 = best_gains(*self._kernel_arguments(histogram, layout, total))
         return gains
 
-    def split(self, leaves: Leaves, histograms: Int64, layout: Layout, allowed: Flags) -> None:
-        """Give each leaf (`LEAF`) its split of highest gain. histograms: int64 [slots, cells]; allowed: bool
-        [leaves, features], or empty for all features."""
-        features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
-        max_categories = self.max_cat_to_onehot, self.max_cat_threshold
-        split_kernels.best_splits(
-            leaves, histograms, allowed, *features, *self.scales, max_categories, self.signs
-        )
-
-    def gain_enough(self, leaves: Leaves) -> Flags:
-        """True for each leaf with a split that gains enough."""
-        gains = leaves["gain"]
-        enough: Flags = (leaves["feature"] >= 0) & (gains > MIN_GAIN) & (gains >= self.gamma)
-        return enough
-
     @cached_property
     def signs(self) -> Int64:
         """The constraint of each feature, if there is any."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Generator
 
 from fedboost.boosting.programs.asking import together
-from fedboost.boosting.programs.frontier import Frontier
+from fedboost.boosting.programs.frontier import Frontier, Ground
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
     Scales,
@@ -33,7 +33,6 @@ from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.sampling import NORM_CELLS
@@ -52,8 +51,8 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
     if score is None:
         score = yield from find_base_score(terms, rows, cut_points, scales)
     end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, constant_values(terms, score), scales)
-    ahead = scales.ahead(terms)
-    root = root_ahead(terms, rows, 0, cut_points, ahead)
+    ahead, ground = scales.ahead(terms), Ground(terms, cut_points)
+    root = root_ahead(terms, rows, 0, ground, ahead)
     started, ended, root_sums = yield from end_and_begin(terms, start, end, root)
     if started is not None:
         check_start(terms, started)
@@ -67,11 +66,12 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
             scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
         own = ahead or scales.for_sampling(terms, norms)
         try:
-            tree, splits = yield from grow_tree(terms, rows, number, cut_points, own, grown, root_sums)
-            values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
+            tree, splits = yield from grow_tree(terms, rows, number, ground, own, grown, root_sums)
+            leaves = tree.leaves
+            values = tuple(zip(leaves, map(tree.value.__getitem__, leaves), strict=True))
             end = end_query(terms, rows, number, splits, values, scales)
             ahead = scales.ahead(terms, exponents, values)
-            root = root_ahead(terms, rows, number + 1, cut_points, ahead)
+            root = root_ahead(terms, rows, number + 1, ground, ahead)
             _, ended, root_sums = yield from end_and_begin(terms, None, end, root)
         except TrainingStopped:
             break
@@ -153,18 +153,18 @@ def end_and_begin(
 
 
 def root_ahead(
-    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales | None
+    terms: Terms, rows: int, number: int, ground: Ground, scales: Scales | None
 ) -> HistogramQuery | None:
     """The query for the root of a tree that is asked before the round before it ended; None without scales,
     and behind the last tree."""
     if scales is None or number == terms.trees.rounds:
         return None
-    return root_query(terms, rows, number, cut_points, scales)
+    return root_query(terms, rows, number, ground, scales)
 
 
-def root_query(terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales) -> HistogramQuery:
+def root_query(terms: Terms, rows: int, number: int, ground: Ground, scales: Scales) -> HistogramQuery:
     """The query for the root of a tree."""
-    sampled_rows, bins = rows * terms.draws.max_bootstrap_count, Layout.of(cut_points).bins
+    sampled_rows, bins = rows * terms.draws.max_bootstrap_count, ground.layout.bins
     pair = scales.gradient, scales.hessian
     return HistogramQuery(
         sampled_rows, number, NO_SPLITS, terms.roots, bins, *pair, threshold=scales.threshold
@@ -175,7 +175,7 @@ def grow_tree(
     terms: Terms,
     rows: int,
     number: int,
-    cut_points: CutPoints,
+    ground: Ground | CutPoints,
     scales: Scales,
     grown: GrownTrees,
     root: Int64 | None = None,
@@ -184,20 +184,22 @@ def grow_tree(
 
     A tree that is cut short, because the roster has to change, ends with the leaves it has. `grown`: the
     trees so far, each with those splits; one that is there already, from before a restart, is not grown
-    again. root: the sum of `root_query`, if it was asked before."""
+    again. ground: or the cut points that it is made of; root: the sum of `root_query`, if it was asked
+    before."""
     if number == len(grown):
-        grown.append((yield from _grow(terms, rows, number, cut_points, scales, root)))
+        ground = Ground(terms, ground) if isinstance(ground, CutPoints) else ground
+        grown.append((yield from _grow(terms, rows, number, ground, scales, root)))
     return grown[number]
 
 
 def _grow(
-    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, root: Int64 | None
+    terms: Terms, rows: int, number: int, ground: Ground, scales: Scales, root: Int64 | None
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
     rule = terms.rule(scales.gradient, scales.hessian)
     sampled_rows, threshold = rows * terms.draws.max_bootstrap_count, scales.threshold
-    frontier = Frontier(terms, sampled_rows, number, cut_points, rule)
+    frontier = Frontier(terms, sampled_rows, number, ground, rule)
     growing = frontier.growing
-    frontier.take_roots((yield root_query(terms, rows, number, cut_points, scales)) if root is None else root)
+    frontier.take_roots((yield root_query(terms, rows, number, ground, scales)) if root is None else root)
     while frontier.split():
         try:
             if terms.histograms.vote_top_k:

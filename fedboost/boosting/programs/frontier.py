@@ -18,8 +18,8 @@ from fedboost.gbdt import sampling
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Flags, Layout
 from fedboost.gbdt.kernels import level
-from fedboost.gbdt.split import LEAF, Leaves, SplitRule
-from fedboost.gbdt.tree import BITMAP_BYTES, NODE, SPLIT_COLUMNS, Splits, Tree
+from fedboost.gbdt.split import LEAF, MIN_GAIN, Leaves, SplitRule
+from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, NODE, SPLIT_COLUMNS, Splits, Tree
 from fedboost.terms.terms import Terms
 
 REASONS = {
@@ -31,8 +31,6 @@ REASONS = {
     level.OTHER_SIBLING: "the sums of a node are not its parent's less its sibling's",
 }
 
-LEAF_WORDS = LEAF.itemsize // 8
-
 
 class Columns:
     """Features by which the nodes of a round's trees may split: shares of shares, sampled as in XGBoost, and
@@ -40,15 +38,12 @@ class Columns:
 
     def __init__(self, terms: Terms, tree: int) -> None:
         self._terms, self._tree = terms, terms.first_tree + tree
-        shares = terms.draws.colsample_bytree, terms.draws.colsample_bylevel, terms.draws.colsample_bynode
-        self._sampled = min(shares) < 1.0
-        groups, features = terms.trees.interaction_constraints or (), terms.columns.features
+        draws, groups = terms.draws, terms.trees.interaction_constraints or ()
+        self._sampled = min(draws.colsample_bytree, draws.colsample_bylevel, draws.colsample_bynode) < 1.0
+        features = terms.columns.features if groups else ()
         self._groups = np.array([[name in {*group} for name in features] for group in groups], np.bool_)
-
-    @property
-    def by_path(self) -> bool:
+        self.by_path = len(groups) > 0
         """True if the path to a node decides by what it may split."""
-        return len(self._groups) > 0
 
     def restrict(self, leaves: Leaves, known: Flags, used: Flags) -> Flags:
         """The features by which each leaf may split, bool [leaves, features], or empty for all of them.
@@ -79,146 +74,145 @@ class Columns:
         return drawn
 
 
+class Ground:
+    """What all trees of a session grow on, in the form of the kernels."""
+
+    def __init__(self, terms: Terms, cut_points: CutPoints) -> None:
+        self.layout = layout = Layout.of(cut_points)
+        self.sizes = layout.value_bins + layout.missing
+        self.features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
+        self.cuts = cut_points.values.astype(np.float64), cut_points.offsets
+        self.categorical = bool(cut_points.categorical)
+        trees, max_leaves = terms.trees, terms.max_leaves_per_round // len(terms.roots)
+        categories = trees.max_cat_to_onehot, trees.max_cat_threshold
+        by_gain = trees.grow_policy == "lossguide"
+        self.limits = MIN_GAIN, float(trees.gamma), *categories, trees.max_depth, max_leaves, by_gain
+
+
 class GrowingTree:
     """The trees of a round while they grow, with their roots first, and the splits that no party knows
     yet."""
 
-    def __init__(self, terms: Terms, layout: Layout, cut_points: CutPoints, rule: SplitRule) -> None:
-        self._rule, self._max_depth = rule, terms.trees.max_depth
-        cuts = layout.value_bins - 1
-        self._features = layout.offsets, layout.value_bins, layout.categorical
-        self._cuts = np.concatenate(cut_points.cuts).astype(np.float64), np.cumsum(cuts) - cuts
-        self._nodes, self._size = np.zeros(len(terms.roots), NODE), 0
-        self._bitmaps = np.zeros((self._nodes.size * bool(layout.categorical.any()), BITMAP_BYTES), np.uint8)
-        self._new = np.zeros((SPLIT_COLUMNS, 0), np.int32)
+    def __init__(self, roots: int, ground: Ground, rule: SplitRule) -> None:
+        self._ground, self._signs, self._rule = ground, rule.signs, (*rule.scales, rule.learning_rate)
+        self._nodes, self._size = np.zeros(roots, NODE), roots
+        self._bitmaps = np.zeros((roots * ground.categorical, BITMAP_BYTES), np.uint8)
+        self._counts = np.ones(roots, np.int64)
+        """Leaves of each root's tree."""
+        self.new_splits = NO_SPLITS
+        """The splits that no party knows yet."""
 
-    def plant(self, cells: Int64, sizes: Int64, roots: Leaves, histograms: Int64) -> tuple[int, int, int]:
+    def plant(self, cells: Int64, roots: Leaves, histograms: Int64) -> tuple[int, int, int]:
         """Take the sums of the roots, as `level.take_roots`."""
-        self._size = roots.size
-        rule = *self._rule.scales, self._rule.learning_rate
-        reason: tuple[int, int, int] = level.take_roots(cells, sizes, roots, histograms, self._nodes, *rule)
+        sums = cells, self._ground.sizes, roots, histograms
+        reason: tuple[int, int, int] = level.take_roots(*sums, self._nodes, *self._rule)
         return reason
 
-    def split(self, leaves: Leaves, histograms: Int64) -> None:
-        """Split leaves, in the order of their nodes, and say which of their children may split again."""
-        self._nodes = with_room(self._nodes, self._size + 2 * leaves.size)
-        self._bitmaps = with_room(self._bitmaps, self._nodes.size)
-        new = np.empty((SPLIT_COLUMNS, leaves.size), np.int32)
-        rule = self._rule
-        level.grow_level(
-            leaves,
-            self._nodes,
-            self._size,
-            self._bitmaps,
-            new,
+    def split(
+        self, fresh: Leaves, waiting: Leaves, allowed: Flags, histograms: Int64
+    ) -> tuple[Leaves, Leaves]:
+        """Split the leaves whose turn it is, as `level.split_level`. Returns the leaves that wait then, and
+        those that were split, of which a child may split again."""
+        room, ground = len(fresh) + len(waiting), self._ground
+        self._nodes = with_room(self._nodes, self._size + 2 * room)
+        self._bitmaps = with_room(self._bitmaps, len(self._nodes))
+        splits, (still_waiting, families) = np.empty((SPLIT_COLUMNS, room), np.int32), np.empty((2, room), LEAF)
+        still_waiting[: len(waiting)] = waiting
+        held, grown, made = level.split_level(
+            fresh,
+            still_waiting,
+            len(waiting),
+            families,
+            allowed,
+            self._counts,
+            (self._nodes, self._size, self._bitmaps, splits),
             histograms,
-            *self._features,
-            *self._cuts,
-            rule.signs,
-            *rule.scales,
-            rule.learning_rate,
-            rule.max_cat_to_onehot,
-            self._max_depth,
+            ground.features,
+            ground.cuts,
+            self._signs,
+            self._rule,
+            ground.limits,
         )
-        self._size += 2 * leaves.size
-        self._new = np.concatenate([self._new, new], axis=1)
+        self._size += 2 * made
+        columns = splits[:, :made]
+        self.new_splits = Splits(columns, self._bitmaps[columns[0]] if ground.categorical else None)
+        return still_waiting[:held], families[:grown]
 
     @property
     def tree(self) -> Tree:
         """The trees so far."""
         return Tree.of(self._nodes[: self._size], self._bitmaps[: self._size])
 
-    @property
-    def new_splits(self) -> Splits:
-        """The splits that no party knows yet."""
-        categories = self._bitmaps[self._new[0]] if self._bitmaps.size else None
-        return Splits(self._new, categories)
-
     def sent(self) -> None:
         """The parties know all splits."""
-        self._new = self._new[:, :0]
+        self.new_splits = NO_SPLITS
 
 
 class Histograms:
     """The histograms of the leaves that may split, each in a slot; of two children that both may split, one
     takes the slot of the parent."""
 
-    def __init__(self, terms: Terms, layout: Layout, by_path: bool) -> None:
+    def __init__(self, terms: Terms, ground: Ground, by_path: bool) -> None:
         """by_path: the path to a leaf decides by what it may split."""
-        roots, features = len(terms.roots), len(layout.features)
-        self._layout, self.sizes = layout, layout.value_bins + layout.missing
-        self.cells, self._size = np.empty((roots, layout.cells), np.int64), roots
+        roots, features = len(terms.roots), len(ground.sizes)
+        self._features = ground.layout.offsets, ground.sizes
+        self.cells, self._size = np.empty((roots, ground.layout.cells), np.int64), roots
         self.known = np.ones((roots * bool(terms.histograms.vote_top_k), features), np.bool_)
         """The features that are known of a slot; empty where all are."""
         self.used = np.zeros((roots * by_path, features), np.bool_)
         """The features by which the path to a leaf splits; empty where they do not matter."""
 
-    def take(self, cells: Int64, asks: Int64, families: Leaves, elected: Flags) -> Leaves:
-        """The children that may split, from the sums of those that were asked for (`level.take_level`)."""
-        size = self._size + int((families["open_left"] & families["open_right"]).sum())
-        self.cells, self.known, self.used = (
-            with_room(array, size, spare=False) for array in (self.cells, self.known, self.used)
-        )
-        children = np.zeros(2 * families.size, LEAF)
-        features, marks = (self._layout.offsets, self.sizes), (self.known, elected, self.used)
-        *refused, count, self._size = level.take_level(
-            cells, asks, families, children, self.cells, self._size, *features, *marks
+    def take(self, cells: Int64, asks: Int64, families: Leaves, both: int, elected: Flags) -> Leaves:
+        """The children that may split, from the sums of those that were asked for (`level.take_level`).
+        both: families of which both children may split."""
+        size = self._size + both
+        self.cells = with_room(self.cells, size, spare=False)
+        self.known = with_room(self.known, size, spare=False)
+        self.used = with_room(self.used, size, spare=False)
+        children, marks = np.empty(len(families) + both, LEAF), (self.known, elected, self.used)
+        *refused, _, self._size = level.take_level(
+            cells, asks, families, children, self.cells, self._size, *self._features, *marks
         )
         refuse(*refused)
-        return children[:count]
+        return children
 
 
 class Frontier:
     """The trees of a round, and their leaves that may split."""
 
-    def __init__(self, terms: Terms, rows: int, number: int, cut_points: CutPoints, rule: SplitRule) -> None:
+    def __init__(self, terms: Terms, rows: int, number: int, ground: Ground, rule: SplitRule) -> None:
         """rows: most rows of a sum; number: of the round."""
-        self._layout = layout = Layout.of(cut_points)
-        self._terms, self._rows, self._number, self._rule = terms, rows, number, rule
+        self._terms, self._rows, self._number, self._rule, self._ground = terms, rows, number, rule, ground
         self._columns = Columns(terms, number)
-        self._histograms = Histograms(terms, layout, self._columns.by_path)
-        self.growing = GrowingTree(terms, layout, cut_points, rule)
+        self._histograms = Histograms(terms, ground, self._columns.by_path)
+        self.growing = GrowingTree(len(terms.roots), ground, rule)
         self._fresh = np.zeros(len(terms.roots), LEAF)
         """Leaves whose best split is not known yet."""
-        self._waiting = self._fresh[:0]
-        """Leaves that gain by a split, in the order of their nodes."""
-        self._counts = np.ones(len(terms.roots), np.int64)
-        """Leaves of each root's tree."""
-        self._families = self._fresh[:0]
-        """Leaves that were split, of which a child may split again."""
-        self._asks: Int64 = np.zeros((0, 4), np.int64)
+        self._waiting = self._families = self._fresh[:0]
+        """Leaves that gain by a split; leaves that were split, of which a child may split again: in the order
+        of their nodes."""
+        self._asks, self._both = np.zeros((0, 4), np.int64), 0
+        """The children that are asked for, and the number of families of which both may split."""
         self._elected = self._histograms.known[:0]
 
     def take_roots(self, cells: Int64) -> None:
         """Take the sum of the query for the roots."""
-        refuse(*self.growing.plant(cells, self._histograms.sizes, self._fresh, self._histograms.cells))
+        refuse(*self.growing.plant(cells, self._fresh, self._histograms.cells))
 
     def split(self) -> bool:
         """Split the leaves whose turn it is. False if none of their children may split.
 
         depthwise: all that gain. lossguide: of each tree the better half, so that a tree takes few turns
         though it grows where it gains most."""
-        histograms, max_leaves = self._histograms, self._terms.max_leaves_per_round // len(self._terms.roots)
+        histograms = self._histograms
         allowed = self._columns.restrict(self._fresh, histograms.known, histograms.used)
-        self._rule.split(self._fresh, histograms.cells, self._layout, allowed)
-        gaining = select(self._fresh, self._rule.gain_enough(self._fresh))
-        both = np.concatenate([self._waiting.view(np.int64), gaining.view(np.int64)])
-        self._waiting = both.view(LEAF)
-        lossguide = self._terms.trees.grow_policy == "lossguide"
-        while self._waiting.size:
-            chosen = level.choose(self._waiting, self._counts, max_leaves, lossguide)
-            leaves, self._waiting = select(self._waiting, chosen), select(self._waiting, ~chosen)
-            if not leaves.size:
-                break
-            self.growing.split(leaves, histograms.cells)
-            self._families = select(leaves, (leaves["open_left"] | leaves["open_right"]) != 0)
-            if self._families.size:
-                return True
-        return False
+        leaves = self._fresh, self._waiting
+        self._waiting, self._families = self.growing.split(*leaves, allowed, histograms.cells)
+        return len(self._families) > 0
 
     def vote_query(self, rows: int) -> VoteQuery:
         """The query for votes on the children that may split."""
-        rule, features = self._rule, len(self._layout.features)
+        rule, features = self._rule, len(self._ground.sizes)
         voters = tuple(self._voters.tolist())
         size = features, len(self._terms.parties)
         return VoteQuery(
@@ -229,7 +223,7 @@ class Frontier:
         """Elect the features with most votes for the children of each leaf that was split; ties go to the
         lowest."""
         self.growing.sent()
-        by_voter = votes.reshape(-1, len(self._layout.features))
+        by_voter = votes.reshape(-1, len(self._ground.sizes))
         family = np.searchsorted(self._families["left"], self._voters, side="right") - 1
         totals = np.zeros((self._families.size, by_voter.shape[1]), np.int64)
         np.add.at(totals, family, by_voter)
@@ -241,8 +235,8 @@ class Frontier:
         """The query for a child of each leaf that was split; for both where features are unknown of the
         parent."""
         known = self._histograms.known
-        self._asks, widths = level.ask_level(self._families, known, self._elected)
-        if not widths.all():
+        self._asks, widths, possible, self._both = level.ask_level(self._families, known, self._elected)
+        if not possible:
             raise PeerError("the gradients above 0 of a node's rows are fewer than its children have")
         elected: tuple[Elected, ...] = ()
         if self._elected.size:
@@ -250,17 +244,18 @@ class Frontier:
             slots = self._families["slot"][family]
             asked = self._elected[family] & ~(known[slots] & (unknown == 1)[:, None])
             elected = tuple(
-                Elected(tuple(np.flatnonzero(own).tolist()), int(self._histograms.sizes[own].sum()))
+                Elected(tuple(np.flatnonzero(own).tolist()), int(self._ground.sizes[own].sum()))
                 for own in asked
             )
         nodes = tuple(self._asks[:, 0].tolist())
         scales, splits = (self._rule.gradient, self._rule.hessian), self.growing.new_splits
-        answer = self._layout.bins, *scales, widths.tobytes(), elected, threshold
+        answer = self._ground.layout.bins, *scales, widths.tobytes(), elected, threshold
         return HistogramQuery(self._rows, self._number, splits, nodes, *answer)
 
     def take(self, cells: Int64) -> None:
         """Take its sum."""
-        self._fresh = self._histograms.take(cells, self._asks, self._families, self._elected)
+        asked = self._asks, self._families, self._both
+        self._fresh = self._histograms.take(cells, *asked, self._elected)
         self.growing.sent()
 
     @property
@@ -269,12 +264,6 @@ class Frontier:
         left, opens = self._families["left"], [self._families[name] for name in ("open_left", "open_right")]
         children: Int64 = (left[:, None] + np.arange(2))[np.stack(opens, axis=1) != 0]
         return children
-
-
-def select(leaves: Leaves, chosen: Flags) -> Leaves:
-    """The leaves that are chosen. numpy would copy records field by field, in twenty times the time."""
-    rows = leaves.view(np.int64).reshape(-1, LEAF_WORDS)[chosen]
-    return rows.reshape(-1).view(LEAF)
 
 
 def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDArray[Any]:

@@ -5,7 +5,7 @@ Leaves and nodes are records of arrays (`LEAF` of gbdt/split.py, `NODE` of gbdt/
 import numpy as np
 
 from fedboost.gbdt.kernels.compile import elementwise, loop
-from fedboost.gbdt.kernels.split import _soft_threshold, categories_right
+from fedboost.gbdt.kernels.split import _soft_threshold, best_splits, categories_right
 
 FEATURES_DISAGREE, NEGATIVE_BIN, OTHER_ROWS, OTHER_TOTAL, NEGATIVE_POSITIVE, OTHER_SIBLING = range(1, 7)
 """Reasons for which sums are refused."""
@@ -83,11 +83,8 @@ def take_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate
 
 
 @loop
-def choose(waiting, counts, max_leaves, by_gain):
-    """True for each waiting leaf that is split now: bool [leaves].
-
-    waiting: in the order of their nodes; counts: leaves of each root's tree, counted up. All of them as far
-    as max_leaves allows; by_gain: of each root's the better half, the highest gains first."""
+def _choose(waiting, counts, max_leaves, by_gain):
+    """True for each waiting leaf that is split now: bool [leaves]; arguments as those of `split_level`."""
     gains, budgets = np.empty(waiting.size, np.float64), np.zeros(counts.size, np.int64)
     chosen = np.zeros(waiting.size, np.bool_)
     for i in range(waiting.size):
@@ -106,48 +103,27 @@ def choose(waiting, counts, max_leaves, by_gain):
 
 
 @loop
-def grow_level(
-    families,
-    nodes,
-    count,
-    bitmaps,
-    splits,
-    histograms,
-    offsets,
-    value_bins,
-    categorical,
-    cuts,
-    starts,
-    signs,
-    factors,
-    penalties,
-    rate,
-    max_cat_to_onehot,
-    max_depth,
-):
-    """Split leaves: write their children behind the `count` nodes of the tree, and say which children may
-    split again.
-
-    families: the leaves with their best splits, in the order of their nodes; bitmaps: uint8 [nodes, 32], the
-    categories that go right, as in `tree.Splits`, or empty; splits: int32 [5, families]; cuts: of all
-    features, from the starts on; signs: as in `best_splits`.
-    """
-    for i in range(families.size):
-        leaf = families[i]
+def _grow(families, tree, made, histograms, features, cuts, signs, rule, max_cat_to_onehot, max_depth):
+    """Split leaves: write their children behind the nodes of the tree, and say which children may split
+    again; made: splits of this level so far; otherwise as `split_level`."""
+    nodes, size, bitmaps, splits = tree
+    offsets, value_bins, _, categorical = features
+    (values, starts), (factors, penalties, rate) = cuts, rule
+    for number in range(families.size):
+        i, count, leaf = made + number, size + 2 * (made + number), families[number]
         f, lower, upper = leaf.feature, leaf.lower, leaf.upper
         right_gradient, right_hessian = leaf.gradient - leaf.left_gradient, leaf.hessian - leaf.left_hessian
         leaf.left = count
         _add_node(nodes, count, leaf.left_gradient, leaf.left_hessian, lower, upper, factors, penalties, rate)
         _add_node(nodes, count + 1, right_gradient, right_hessian, lower, upper, factors, penalties, rate)
-        count += 2
         node = nodes[leaf.node]
         node.left, node.feature, node.missing_left = leaf.left, f, leaf.missing_left
         node.gain = np.float32(min(leaf.gain, _MAX_FLOAT32))
         # A split after the last value bin separates present from missing: every number is below infinity.
-        node.threshold = cuts[starts[f] + leaf.bin] if leaf.bin < value_bins[f] - 1 else np.inf
+        node.threshold = values[starts[f] + leaf.bin] if leaf.bin < value_bins[f] - 1 else np.inf
         if categorical[f]:
-            first, size = np.int64(offsets[f]), value_bins[f]
-            cells, one_hot = histograms[leaf.slot, 2 * first : 2 * (first + size)], size < max_cat_to_onehot
+            first, bins = np.int64(offsets[f]), value_bins[f]
+            cells, one_hot = histograms[leaf.slot, 2 * first : 2 * (first + bins)], bins < max_cat_to_onehot
             for category in categories_right(cells, leaf.bin, one_hot, factors, penalties):
                 bitmaps[leaf.node, category >> 3] |= np.uint8(1 << (category & 7))
             leaf.bin, node.threshold = 0, 0.0
@@ -164,6 +140,55 @@ def grow_level(
             leaf.middle = (low + step_within(other_g, other_h, penalties, lower, upper)) / 2.0
 
 
+@loop
+def split_level(
+    fresh, waiting, held, families, allowed, counts, tree, histograms, features, cuts, signs, rule, limits
+):
+    """Give the fresh leaves their best splits (`best_splits`), add those that gain enough to the leaves that
+    wait, and split the leaves whose turn it is, until a child of one may split again. Returns the number of
+    leaves that wait, of families, and of splits.
+
+    waiting: in the order of their nodes, `held` of them so far; families: the leaves that were split, of
+    which a child may split again, in that order, too; both have room for all leaves. counts: leaves of each
+    root's tree, counted up. tree: its nodes, the number of them, with room for two children of each leaf;
+    bitmaps: uint8 [nodes, 32], the categories that go right, as in `tree.Splits`, or empty; int32 [5,
+    splits]. features: the arrays of a `Layout`; cuts: of all features, and where those of each start; signs:
+    as in `best_splits`; rule: factors, penalties and learning rate.
+
+    limits: the gain to exceed, the gain to reach, max_cat_to_onehot, max_cat_threshold, max_depth, most
+    leaves of a root's tree, and by_gain: if all leaves have their turn, as far as those allow, or of each
+    root's the better half, the highest gains first."""
+    above, least, max_cat_to_onehot, max_cat_threshold, max_depth, max_leaves, by_gain = limits
+    factors, penalties, _ = rule
+    max_categories = max_cat_to_onehot, max_cat_threshold
+    best_splits(fresh, histograms, allowed, features, factors, penalties, max_categories, signs)
+    for i in range(fresh.size):
+        if fresh[i].feature >= 0 and fresh[i].gain > above and fresh[i].gain >= least:
+            waiting[held] = fresh[i]
+            held += 1
+    made, grown = 0, 0
+    while held and not grown:
+        chosen, taken, kept = _choose(waiting[:held], counts, max_leaves, by_gain), 0, 0
+        for i in range(held):
+            if chosen[i]:
+                families[taken] = waiting[i]
+                taken += 1
+            else:
+                waiting[kept] = waiting[i]
+                kept += 1
+        held = kept
+        if not taken:
+            break
+        own = families[:taken]
+        _grow(own, tree, made, histograms, features, cuts, signs, rule, max_cat_to_onehot, max_depth)
+        made += taken
+        for i in range(taken):
+            if families[i].open_left or families[i].open_right:
+                families[grown] = families[i]
+                grown += 1
+    return held, grown, made
+
+
 @elementwise
 def _bits(value):
     """Bits of an integer of at least 0."""
@@ -175,9 +200,10 @@ def _bits(value):
 
 @loop
 def ask_level(families, known, elected):
-    """(asks, widths) of the children to ask for: int64 [asks, 4], the child, its family, 1 for a right child,
-    1 where only features unknown of the parent are asked for; uint8 [asks, 2], bits of the sums of their
-    bins. Refused is a sum that cannot be: then widths are 0.
+    """(asks, widths, possible, both) of the children to ask for: int64 [asks, 4], the child, its family, 1
+    for a right child, 1 where only features unknown of the parent are asked for; uint8 [asks, 2], bits of the
+    sums of their bins; False for a sum that cannot be; the number of families of which both children may
+    split.
 
     known: bool [slots, F], the features that are known of a slot; elected: bool [families, F], those to know
     of the children. Both are empty where all are known. Asked for is the child with the smaller sum of
@@ -189,8 +215,10 @@ def ask_level(families, known, elected):
         np.empty((2 * families.size, 2), np.uint8),
         0,
     )
+    all_possible, both = True, 0
     for i in range(families.size):
         leaf = families[i]
+        both += leaf.open_left & leaf.open_right
         right_gradient, right_hessian = leaf.gradient - leaf.left_gradient, leaf.hessian - leaf.left_hessian
         side, several = np.int64(leaf.left_hessian > right_hessian), 1
         if elected.size and (elected[i] & ~known[leaf.slot]).any():
@@ -208,10 +236,11 @@ def ask_level(families, known, elected):
             positive = leaf.positive - max(other, 0)
             largest = max(positive, positive - gradient)
             possible = min(positive, positive - gradient) >= 0
-            widths[count, 0] = _bits(largest) + 1 if possible else 0
+            all_possible &= possible
+            widths[count, 0] = _bits(largest) + 1
             widths[count, 1] = max(_bits(hessian), 1)
             count += 1
-    return asks[:count], widths[:count]
+    return asks[:count], widths[:count], all_possible, both
 
 
 @loop

@@ -304,25 +304,12 @@ def best_split(
 
 
 @loop
-def best_splits(
-    leaves,
-    histograms,
-    allowed,
-    offsets,
-    value_bins,
-    missing,
-    categorical,
-    factors,
-    penalties,
-    max_categories,
-    signs,
-):
+def best_splits(leaves, histograms, allowed, layout, factors, penalties, max_categories, signs):
     """Give each leaf (`LEAF`) its best split, as `best_split`.
 
-    histograms: int64 [slots, 2 T]; allowed: bool [leaves, F], or empty for all features; signs: int64 [F] as
-    in the limits, or empty."""
-    layout, rule = (offsets, value_bins, missing, categorical), (factors, penalties, max_categories)
-    features, lists = np.zeros(0, np.bool_), _lists()
+    histograms: int64 [slots, 2 T]; allowed: bool [leaves, F], or empty for all features; layout: offsets,
+    value_bins, missing and categorical; signs: int64 [F] as in the limits, or empty."""
+    rule, features, lists = (factors, penalties, max_categories), np.zeros(0, np.bool_), _lists()
     for i in range(leaves.size):
         leaf = leaves[i]
         if allowed.size:
