@@ -59,7 +59,7 @@ class Splits:
     columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left; categories: uint8 [splits,
     32], the bits of `Split.categories`, the lowest first."""
 
-    __slots__ = ("categories", "columns")
+    __slots__ = ("_packed", "categories", "columns")
 
     def __init__(self, columns: Int32, categories: Bytes | None = None) -> None:
         """categories: None if all features are numeric. The arrays are no longer written to."""
@@ -70,6 +70,7 @@ class Splits:
         categories.setflags(write=False)
         self.columns = columns
         self.categories = categories
+        self._packed: bytes | None = None
 
     @classmethod
     def of(cls, splits: "Splits | Iterable[Split]") -> "Splits":
@@ -85,55 +86,57 @@ class Splits:
     @property
     def node(self) -> Int32:
         """The node of each split."""
-        return self._column(0)
+        node: Int32 = self.columns[0]
+        return node
 
     @property
     def feature(self) -> Int32:
         """The feature of each split."""
-        return self._column(1)
+        feature: Int32 = self.columns[1]
+        return feature
 
     @property
     def bin(self) -> Int32:
         """The last bin that goes left; 0 by a categorical feature."""
-        return self._column(2)
+        bin: Int32 = self.columns[2]
+        return bin
 
     @property
     def missing_left(self) -> npt.NDArray[np.bool_]:
         """True where missing values go left."""
-        goes_left: npt.NDArray[np.bool_] = self._column(3) != 0
+        goes_left: npt.NDArray[np.bool_] = self.columns[3] != 0
         return goes_left
-
-    def _column(self, number: int) -> Int32:
-        column: Int32 = self.columns[number]
-        return column
 
     @property
     def left(self) -> Int32:
         """The left child of each split."""
-        return self._column(4)
+        left: Int32 = self.columns[4]
+        return left
 
     @property
     def packed(self) -> bytes:
         """Their bytes, one split after the other."""
-        rows = np.ascontiguousarray(self.columns.T, "<i4").view(np.uint8)
-        return np.concatenate([rows, self.categories], axis=1).tobytes()
+        if self._packed is None:
+            rows = np.empty((self.columns.shape[1], SPLIT_COLUMNS + BITMAP_BYTES // 4), "<i4")
+            rows[:, :SPLIT_COLUMNS] = self.columns.T
+            rows[:, SPLIT_COLUMNS:] = self.categories.view("<i4")
+            self._packed = rows.tobytes()
+        return self._packed
 
     def __len__(self) -> int:
         return len(self.categories)
 
     def __iter__(self) -> Iterator[Split]:
-        bitmaps = (int.from_bytes(row.tobytes(), "little") for row in self.categories)
-        for (node, feature, bin_, missing_left, left), categories in zip(
-            self.columns.T.tolist(), bitmaps, strict=True
-        ):
+        rows = zip(self.columns.T.tolist(), _numbers(self.categories), strict=True)
+        for (node, feature, bin_, missing_left, left), categories in rows:
             yield Split(node, feature, bin_, bool(missing_left), left, categories)
 
     def __getitem__(self, part: slice) -> "Splits":
         return Splits(self.columns[:, part], self.categories[part])
 
     def __add__(self, other: "Splits") -> "Splits":
-        if not len(self) or not len(other):
-            return self if len(self) else other
+        if not self.columns.size or not other.columns.size:
+            return self if self.columns.size else other
         columns = np.concatenate([self.columns, other.columns], axis=1)
         return Splits(columns, np.concatenate([self.categories, other.categories]))
 
@@ -148,6 +151,13 @@ class Splits:
 
 
 NO_SPLITS = Splits.of(())
+
+
+def _numbers(bitmaps: Bytes) -> list[int]:
+    """The bits of each bitmap, the lowest first, as a number."""
+    # Without the zero bytes at its end, which strings of numpy do not have.
+    strings = np.ascontiguousarray(bitmaps).view(f"S{BITMAP_BYTES}").ravel().tolist()
+    return [int.from_bytes(string, "little") if string else 0 for string in strings]
 
 
 @dataclass
@@ -175,8 +185,8 @@ class Tree:
     @classmethod
     def of(cls, nodes: npt.NDArray[np.void], bitmaps: Bytes) -> "Tree":
         """The tree of these nodes (`NODE`); bitmaps: the categories of each, as in `Splits`, or empty."""
-        categories = [int.from_bytes(bitmap.tobytes(), "little") for bitmap in bitmaps]
-        return cls(**{name: nodes[name].tolist() for name in NODE.names or ()}, categories=categories)
+        columns = {name: nodes[name].tolist() for name in NODE.names or ()}
+        return cls(**columns, categories=_numbers(bitmaps))
 
     def add_leaf(self, value: float, cover: float) -> int:
         """Append a leaf; returns its number."""

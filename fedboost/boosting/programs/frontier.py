@@ -116,7 +116,10 @@ class GrowingTree:
         room, ground = len(fresh) + len(waiting), self._ground
         self._nodes = with_room(self._nodes, self._size + 2 * room)
         self._bitmaps = with_room(self._bitmaps, len(self._nodes))
-        splits, (still_waiting, families) = np.empty((SPLIT_COLUMNS, room), np.int32), np.empty((2, room), LEAF)
+        splits, (still_waiting, families) = (
+            np.empty((SPLIT_COLUMNS, room), np.int32),
+            np.empty((2, room), LEAF),
+        )
         still_waiting[: len(waiting)] = waiting
         held, grown, made = level.split_level(
             fresh,
