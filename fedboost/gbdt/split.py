@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.fixedpoint import Float64, Int64, Scale
-from fedboost.gbdt.histogram import STATS, Flags, Layout, Total
+from fedboost.gbdt.histogram import STATS, Layout, Total
 from fedboost.gbdt.kernels import split as split_kernels
 from fedboost.gbdt.kernels.split import best_gains, categories_right
 

@@ -59,7 +59,7 @@ class Splits:
     columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left; categories: uint8 [splits,
     32], the bits of `Split.categories`, the lowest first."""
 
-    __slots__ = ("_packed", "categories", "columns")
+    __slots__ = ("_packed", "_sum", "categories", "columns")
 
     def __init__(self, columns: Int32, categories: Bytes | None = None) -> None:
         """categories: None if all features are numeric. The arrays are no longer written to."""
@@ -71,6 +71,8 @@ class Splits:
         self.columns = columns
         self.categories = categories
         self._packed: bytes | None = None
+        self._sum: tuple[Splits, Splits] | None = None
+        """The splits that were added last, and the sum."""
 
     @classmethod
     def of(cls, splits: "Splits | Iterable[Split]") -> "Splits":
@@ -137,8 +139,10 @@ class Splits:
     def __add__(self, other: "Splits") -> "Splits":
         if not self.columns.size or not other.columns.size:
             return self if self.columns.size else other
-        columns = np.concatenate([self.columns, other.columns], axis=1)
-        return Splits(columns, np.concatenate([self.categories, other.categories]))
+        if self._sum is None or self._sum[0] is not other:
+            columns = np.concatenate([self.columns, other.columns], axis=1)
+            self._sum = other, Splits(columns, np.concatenate([self.categories, other.categories]))
+        return self._sum[1]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Splits) and self.packed == other.packed

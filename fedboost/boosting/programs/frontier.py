@@ -31,6 +31,9 @@ REASONS = {
     level.OTHER_SIBLING: "the sums of a node are not its parent's less its sibling's",
 }
 
+FIRST_ROOM = 126
+"""Nodes below the roots for which a growing tree has room at first: those of a tree of six levels."""
+
 
 class Columns:
     """Features by which the nodes of a round's trees may split: shares of shares, sampled as in XGBoost, and
@@ -95,8 +98,8 @@ class GrowingTree:
 
     def __init__(self, roots: int, ground: Ground, rule: SplitRule) -> None:
         self._ground, self._signs, self._rule = ground, rule.signs, (*rule.scales, rule.learning_rate)
-        self._nodes, self._size = np.zeros(roots, NODE), roots
-        self._bitmaps = np.zeros((roots * ground.categorical, BITMAP_BYTES), np.uint8)
+        self._nodes, self._size = np.zeros(roots + FIRST_ROOM, NODE), roots
+        self._bitmaps = np.zeros((len(self._nodes) * ground.categorical, BITMAP_BYTES), np.uint8)
         self._counts = np.ones(roots, np.int64)
         """Leaves of each root's tree."""
         self.new_splits = NO_SPLITS
@@ -114,8 +117,9 @@ class GrowingTree:
         """Split the leaves whose turn it is, as `level.split_level`. Returns the leaves that wait then, and
         those that were split, of which a child may split again."""
         room, ground = len(fresh) + len(waiting), self._ground
-        self._nodes = with_room(self._nodes, self._size + 2 * room)
-        self._bitmaps = with_room(self._bitmaps, len(self._nodes))
+        if self._size + 2 * room > len(self._nodes):
+            self._nodes = with_room(self._nodes, self._size + 2 * room)
+            self._bitmaps = with_room(self._bitmaps, len(self._nodes))
         splits, (still_waiting, families) = (
             np.empty((SPLIT_COLUMNS, room), np.int32),
             np.empty((2, room), LEAF),
@@ -168,12 +172,13 @@ class Histograms:
     def take(self, cells: Int64, asks: Int64, families: Leaves, both: int, elected: Flags) -> Leaves:
         """The children that may split, from the sums of those that were asked for (`level.take_level`).
         both: families of which both children may split."""
-        size = self._size + both
-        self.cells = with_room(self.cells, size, spare=False)
-        self.known = with_room(self.known, size, spare=False)
-        self.used = with_room(self.used, size, spare=False)
+        if both:
+            size = self._size + both
+            self.cells = with_room(self.cells, size, spare=False)
+            self.known = with_room(self.known, size, spare=False)
+            self.used = with_room(self.used, size, spare=False)
         children, marks = np.empty(len(families) + both, LEAF), (self.known, elected, self.used)
-        *refused, _, self._size = level.take_level(
+        *refused, self._size = level.take_level(
             cells, asks, families, children, self.cells, self._size, *self._features, *marks
         )
         refuse(*refused)

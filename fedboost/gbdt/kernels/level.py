@@ -294,11 +294,11 @@ def take_level(cells, asks, families, children, histograms, slots, offsets, size
     """Take the sums of the children that were asked for, and give each child that may split a leaf and a
     slot.
 
-    cells: int64, of each of the asks (`ask_level`) the bins of its features and a last pair; children: empty
-    leaves, two a family; histograms: int64 [slots, 2 T]; the sibling takes the slot of the parent, the child
-    a new one behind the `slots` in use; sizes: int64 [F], bins of each feature; used: bool [slots, F],
-    features by which the path to a leaf splits, or empty. Returns (reason or 0, node, feature, number of
-    children, slots in use).
+    cells: int64, of each of the asks (`ask_level`) the bins of its features and a last pair; children: leaves
+    without content, as many as may split; histograms: int64 [slots, 2 T]; the sibling takes the slot of the
+    parent, the child a new one behind the `slots` in use; sizes: int64 [F], bins of each feature; used: bool
+    [slots, F], features by which the path to a leaf splits, or empty. Returns (reason or 0, node, feature,
+    slots in use).
     """
     everything, nothing = np.zeros(0, np.bool_), np.zeros(0, np.int64)
     ask, at, count = 0, 0, 0
@@ -324,22 +324,22 @@ def take_level(cells, asks, families, children, histograms, slots, offsets, size
             at += own.size
             reason, feature, gradient, hessian = _check(own, chosen, sizes)
             if reason:
-                return reason, asks[ask, 0], feature, 0, slots
+                return reason, asks[ask, 0], feature, slots
             which = asks[ask, 2]
             if gradient != gradients[which] or hessian != hessians[which]:
-                return OTHER_TOTAL, asks[ask, 0], 0, 0, slots
+                return OTHER_TOTAL, asks[ask, 0], 0, slots
             if other:
                 if own[-2] != positives[1]:
-                    return OTHER_SIBLING, asks[ask, 0], 0, 0, slots
+                    return OTHER_SIBLING, asks[ask, 0], 0, slots
                 _take_bins(own[:-2], histograms[slot], nothing, offsets, sizes, chosen, before)
             else:
                 positives = (own[-2], leaf.positive - own[-2])
                 if sibling_open and positives[1] < max(gradients[1 - side], 0):
-                    return NEGATIVE_POSITIVE, asks[ask, 0], 0, 0, slots
+                    return NEGATIVE_POSITIVE, asks[ask, 0], 0, slots
                 target = histograms[own_slot] if own_open else nothing
                 parent = histograms[slot] if sibling_open else nothing
                 if _take_bins(own[:-2], target, parent, offsets, sizes, chosen, before) < 0:
-                    return NEGATIVE_BIN, leaf.left + 1 - side, 0, 0, slots
+                    return NEGATIVE_BIN, leaf.left + 1 - side, 0, slots
             ask += 1
         if elected.size:
             known[slot], known[own_slot] = features, features
@@ -347,7 +347,7 @@ def take_level(cells, asks, families, children, histograms, slots, offsets, size
             used[slot, leaf.feature] = True
             used[own_slot] = used[slot]
         count = _add_children(leaf, children, count, side, own_slot, positives)
-    return 0, 0, 0, count, slots
+    return 0, 0, 0, slots
 
 
 @loop
