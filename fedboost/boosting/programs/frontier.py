@@ -120,11 +120,10 @@ class GrowingTree:
         if self._size + 2 * room > len(self._nodes):
             self._nodes = with_room(self._nodes, self._size + 2 * room)
             self._bitmaps = with_room(self._bitmaps, len(self._nodes))
-        splits, (still_waiting, families) = (
-            np.empty((SPLIT_COLUMNS, room), np.int32),
-            np.empty((2, room), LEAF),
-        )
-        still_waiting[: len(waiting)] = waiting
+        splits = np.empty((SPLIT_COLUMNS, room), np.int32)
+        still_waiting, families = np.empty((2, room), LEAF)
+        if len(waiting):
+            still_waiting[: len(waiting)] = waiting
         held, grown, made = level.split_level(
             fresh,
             still_waiting,
