@@ -3,6 +3,7 @@
 Promises: a class without a rule cannot be instantiated; with noise, only queries that support it are allowed.
 """
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
 from itertools import chain
@@ -21,7 +22,7 @@ from fedboost.terms.noise import ROWS, Noise, Release
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
-    from functools import cached_property as once
+    once = functools.cached_property
 else:
 
     class once:
