@@ -111,7 +111,7 @@ class BaseQuery(ABC):
         """Stage in the session: two a tree, its growth and its end."""
         return 2 * self.tree + self.ends_tree
 
-    @property
+    @once
     def segments(self) -> tuple[Segment, ...]:
         """The cells in which an answer travels."""
         return (Segment(self.cells, self.cell_bits),)

@@ -115,11 +115,12 @@ class HistogramQuery(BaseQuery):
         check_scales(terms, self.gradient, self.hessian, self.threshold)
         check_nodes(terms, self.tree, self.splits, self.nodes)
         self._check_widths(terms)
-        elected, nodes, features = self.elected, self.nodes, len(terms.columns.features)
+        elected, nodes = self.elected, self.nodes
         if bool(elected) != bool(terms.histograms.vote_top_k and nodes != terms.roots):
             raise Refused(f"elected features of {len(elected)} nodes, the terms say otherwise")
         if elected and len(elected) != len(nodes):
             raise Refused(f"elected features of {len(elected)} nodes, of {len(nodes)} that are asked for")
+        features = len(terms.columns.features) if elected else 0
         for node in elected:
             chosen = node.features
             known = not chosen or 0 <= chosen[0] <= chosen[-1] < features
@@ -186,14 +187,14 @@ def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, 
     of their scales."""
     bounds = cell_bits(gradient, rows), cell_bits(hessian, rows) - 1
     node_widths = tuple(zip(widths[::2], widths[1::2], strict=True)) or (bounds,) * len(pairs)
-    segments = tuple(
+    segments = [
         Segment(count, wide + narrow)
         if wide + narrow <= MAX_CELL_BITS
         else Segment(count * STATS, max(wide, narrow + 1))
         for count, (wide, narrow) in zip(pairs, node_widths, strict=True)
-    )
+    ]
     level = np.array(pairs, np.int64), np.array(node_widths, np.int64)
-    return _Layout(node_widths, segments, sum(segment.cells for segment in segments), level)
+    return _Layout(node_widths, tuple(segments), sum([segment.cells for segment in segments]), level)
 
 
 @dataclass(frozen=True)
