@@ -9,11 +9,12 @@ import hashlib
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, cast
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
+from fedboost.boosting.queries.base import once
 from fedboost.boosting.queries.leaves import RESIDUAL_TURNS, ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.rules import check_leaves, check_scales, check_splits, check_tree
@@ -24,13 +25,13 @@ from fedboost.errors import Refused
 from fedboost.fixedpoint import Float32, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
+from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.contracts import Position
 from fedboost.terms.terms import Terms
 
 Values = tuple[tuple[int, float], ...]
-_LEAF, _SCALES = struct.Struct(">qd"), struct.Struct(">qqqqd")
+_SCALES = struct.Struct(">qqqqd")
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,13 @@ class Round:
     values: Values
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "splits", Splits.of(self.splits))
+        if type(self.splits) is not Splits:
+            object.__setattr__(self, "splits", Splits.of(self.splits))
 
-    @cached_property
+    @once
     def digest(self) -> bytes:
         """Hash of the round: 32 bytes."""
-        values = b"".join(_LEAF.pack(node, value) for node, value in self.values)
+        values = struct.pack(">" + "qd" * len(self.values), *chain.from_iterable(self.values))
         return hashlib.sha256(fields.pack(self.splits.packed, values)).digest()
 
 
@@ -102,7 +104,8 @@ class BoostingState:
     residual: ResidualQuery | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "splits", Splits.of(self.splits))
+        if type(self.splits) is not Splits:
+            object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @property
     def tree(self) -> int:
@@ -111,8 +114,9 @@ class BoostingState:
 
     def after(self, query: OfTurn) -> "BoostingState":
         """The state after an answered query."""
+        parts: Any = query.parts
         state = self
-        for part in cast(tuple[Query, ...], query.parts):
+        for part in parts:
             state = part.applied_to(state)
         return state
 
@@ -128,34 +132,41 @@ class BoostingState:
             self.grids,
             self.start,
             self.rounds,
-            self.splits + splits,
+            self._with(splits),
             self.levels + 1,
             self.scales or (None if scales is None else Scales(*scales)),
             residual or self.residual,
         )
-        hashed = self._hash.copy()
-        hashed.update(splits.packed)
-        # Each state's hashes go on from those of the one before, as it would compute them.
-        grown.__dict__.update(_hash=hashed, _hash_of_rounds=self._hash_of_rounds)
-        return grown
+        if "_hash" in self.__dict__:
+            grown.__dict__["_hashed"] = self._hash, splits
+        return self._handing_on_hashes(grown)
+
+    def _with(self, splits: Splits) -> Splits:
+        """The splits of the tree that grows and these, joined once for the check and the answer."""
+        known: tuple[Splits, Splits] | None = self.__dict__.get("_joined")
+        if known is None or known[0] is not splits:
+            known = self.__dict__["_joined"] = splits, self.splits + splits
+        return known[1]
 
     def ended(self, splits: Splits, values: Values) -> "BoostingState":
         """The state with the grown tree as its last round."""
-        done = Round(self.splits + splits, values)
-        ended = BoostingState(self.grids, self.start, (*self.rounds, done))
-        hashed = self._hash_of_rounds.copy()
-        hashed.update(fields.pack(done.digest))
-        ended.__dict__["_hash_of_rounds"] = hashed
-        return ended
+        done = Round(self._with(splits), values)
+        return self._handing_on_hashes(BoostingState(self.grids, self.start, (*self.rounds, done)))
+
+    def _handing_on_hashes(self, after: "BoostingState") -> "BoostingState":
+        """A later state, whose hash goes on from the last that was needed of the rounds up to this one."""
+        if "_hash_of_rounds" in self.__dict__:
+            after.__dict__["_hashed_rounds"] = self._hash_of_rounds, len(self.rounds)
+        elif "_hashed_rounds" in self.__dict__:
+            after.__dict__["_hashed_rounds"] = self.__dict__["_hashed_rounds"]
+        return after
 
     @property
     def before_tree(self) -> "BoostingState":
         """The state before the tree that grows."""
-        before = BoostingState(self.grids, self.start, self.rounds)
-        before.__dict__["_hash_of_rounds"] = self._hash_of_rounds
-        return before
+        return self._handing_on_hashes(BoostingState(self.grids, self.start, self.rounds))
 
-    @cached_property
+    @once
     def position(self) -> Position:
         """The position of the state, as counts and hashes."""
         model = self._hash.digest()
@@ -165,19 +176,27 @@ class BoostingState:
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
         return Position(*counts, model, tree)
 
-    @cached_property
+    @once
     def _hash(self) -> "hashlib._Hash":
         """The hash of the model, splits last, so that further ones can be added."""
-        hashed = self._hash_of_rounds.copy()
-        hashed.update(self.splits.packed)
+        before, splits = self.__dict__.get("_hashed", (None, self.splits))
+        hashed: hashlib._Hash = (before or self._hash_of_rounds).copy()
+        hashed.update(splits.packed)
         return hashed
 
-    @cached_property
+    @once
     def _hash_of_rounds(self) -> "hashlib._Hash":
         """The hash of the finished rounds, so that further ones can be added."""
-        start = b"" if self.start is None else self.start.digest
-        parts = fields.number(self.grids), start, *(done.digest for done in self.rounds)
-        return hashlib.sha256(fields.pack(*parts))
+        hashed: hashlib._Hash
+        hashed, number = self.__dict__.get("_hashed_rounds", (None, 0))
+        further = [done.digest for done in self.rounds[number:]]
+        if hashed is None:
+            start = b"" if self.start is None else self.start.digest
+            return hashlib.sha256(fields.pack(fields.number(self.grids), start, *further))
+        if further:
+            hashed = hashed.copy()
+            hashed.update(fields.pack(*further))
+        return hashed
 
     def has_passed(self, earlier: Position) -> bool:
         """True if a session can have come from that position to this state."""
@@ -245,7 +264,7 @@ class BoostingState:
     def check_next(self, terms: Terms, query: Query) -> None:
         """Raise Refused unless the tree that grows can have the splits of this query next, and where the
         query ends it, those leaves."""
-        splits = self.splits + query.splits
+        splits = self._with(query.splits)
         check_splits(terms, splits)
         if isinstance(query, EndRoundQuery):
             check_leaves(terms, splits, query.values)
@@ -298,7 +317,11 @@ NOTHING_YET = BoostingState()
 
 
 def _listed(splits: Splits) -> list[list[Any]]:
-    return [[*vars(split).values()] for split in splits]
+    levels, step = splits.categories.tobytes(), BITMAP_BYTES
+    return [
+        [*place, bool(missing_left), left, int.from_bytes(levels[at * step : (at + 1) * step], "little")]
+        for at, (*place, missing_left, left) in enumerate(splits.columns.T.tolist())
+    ]
 
 
 def _of_list(content: list[list[Any]]) -> Splits:

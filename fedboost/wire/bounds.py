@@ -58,7 +58,8 @@ def serialised(message: Any) -> bytes:
 
 
 def parsed(kind: Any, data: bytes, limit: int) -> Any:
-    require(len(data) <= limit, f"a message of {len(data)} bytes; {limit} are allowed")
+    if len(data) > limit:
+        raise out_of_bounds(f"a message of {len(data)} bytes; {limit} are allowed")
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -67,10 +68,15 @@ def parsed(kind: Any, data: bytes, limit: int) -> Any:
 
 def bounded(items: Any, most: int, what: str) -> tuple[Any, ...]:
     """A repeated field, once it is known to be short: its items take more memory here than on the wire."""
-    require(len(items) <= most, f"{len(items)} {what}; {most} are allowed")
+    if len(items) > most:
+        raise out_of_bounds(f"{len(items)} {what}; {most} are allowed")
     return tuple(items)
 
 
 def require(condition: bool, what: str) -> None:
     if not condition:
-        raise PeerError(f"a message out of bounds: {what}")
+        raise out_of_bounds(what)
+
+
+def out_of_bounds(what: str) -> PeerError:
+    return PeerError(f"a message out of bounds: {what}")

@@ -8,7 +8,6 @@ more of anything than there can be: an item of two bytes takes some hundred when
 
 from typing import Any, assert_never, cast
 
-from fedboost.boosting.queries.union import OfTurn
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.protocol.messages import (
@@ -34,6 +33,7 @@ from fedboost.wire.bounds import (
     MAX_GREETING,
     MAX_TO_AGGREGATOR,
     bounded,
+    out_of_bounds,
     parsed,
     request_from_pb,
     require,
@@ -98,10 +98,10 @@ def decode_from_party(data: bytes) -> FromParty:
             return Join(join.session, join.digest, join.attempt, join.greeting)
         case "report":
             report = message.report
-            size = len(report.ctx)
-            require(size in (0, CONTEXT_BYTES), f"a context of {size} bytes; {CONTEXT_BYTES} are allowed")
-            numbers = report.turn, report.attempt, report.part
-            return Report(*numbers, report.cells, report.note, report.ctx)
+            ctx = report.ctx
+            if ctx and len(ctx) != CONTEXT_BYTES:
+                raise out_of_bounds(f"a context of {len(ctx)} bytes; {CONTEXT_BYTES} are allowed")
+            return Report(report.turn, report.attempt, report.part, report.cells, report.note, ctx)
         case "assist":
             return OpenShare(message.assist.turn, message.assist.attempt, message.assist.answer)
         case "attest":
@@ -122,7 +122,7 @@ def encode_to_party(message: ToParty) -> bytes:
         case Introduce(greetings, state):
             out = pb.ToParty(meet=_meet_to_pb(greetings, cast(BoostingState, state)))
         case Ask(turn, attempt, roster, query):
-            ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **turn_to_pb(cast(OfTurn, query)))
+            ask = {"turn": turn, "attempt": attempt, "roster": roster, **turn_to_pb(query)}
             out = pb.ToParty(ask=ask)
         case OpenRequest(turn, attempt, request):
             out = pb.ToParty(open=pb.OpenRequest(turn=turn, attempt=attempt, request=request))
@@ -162,7 +162,7 @@ def decode_to_party(data: bytes) -> ToParty:
 
 
 def _meet_to_pb(greetings: tuple[bytes, ...], state: BoostingState) -> Any:
-    rounds = [pb.Round(splits=splits_to_pb(r.splits), values=values_to_pb(r.values)) for r in state.rounds]
+    rounds = [{"splits": splits_to_pb(r.splits), "values": values_to_pb(r.values)} for r in state.rounds]
     return pb.Introduce(
         greetings=greetings,
         grids=state.grids,

@@ -4,7 +4,8 @@ Refuses: values outside their ranges, and longer lists than there can be (PeerEr
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -26,33 +27,38 @@ from fedboost.terms.evaluation import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.trees import MAX_DEPTH
-from fedboost.wire.bounds import bounded, require
-from fedboost.wire.v1 import fedboost_pb2 as pb
+from fedboost.wire.bounds import bounded, out_of_bounds, require
+
+Fields = dict[str, Any]
+"""The fields of a message by name, those of messages in it as such a dictionary."""
 
 MAX_NODES = 2 << MAX_DEPTH
 MAX_ELECTED = 1 << 20
 """Features that one query names, over all its nodes."""
 MAX_SETS = 2 * (1 + MAX_PARTIES)
-_UINT32, _FLOAT32 = "<u4", "<f4"
+_UINT32, _FLOAT32, _INT32 = "<u4", "<f4", np.dtype("<i4")
 _MISSING, _CATEGORICAL = 1, 2
 """Kinds of features."""
 
 
-def turn_to_pb(query: OfTurn) -> dict[str, Any]:
-    """The fields of a question for all queries of a turn, by name."""
-    first, *further = cast(tuple[Query, ...], query.parts)
-    return {**query_to_pb(first), "then": [pb.Ask(**query_to_pb(part)) for part in further]}
+def turn_to_pb(query: Any) -> Fields:
+    """The fields of a question for all queries of a turn (`OfTurn`)."""
+    first, *further = query.parts
+    fields = query_to_pb(first)
+    if further:
+        fields["then"] = [query_to_pb(part) for part in further]
+    return fields
 
 
 def turn_from_pb(ask: Any) -> OfTurn:
     """All queries of a question. PeerError for one that is unknown or out of range, and for too many."""
     further = bounded(ask.then, MAX_QUERIES - 1, "further queries")
-    parts = query_from_pb(ask), *map(query_from_pb, further)
-    return Several(parts) if further else parts[0]
+    first = query_from_pb(ask)
+    return Several((first, *map(query_from_pb, further))) if further else first
 
 
-def query_to_pb(query: Query) -> dict[str, Any]:
-    """The field of a question for a query, by name."""
+def query_to_pb(query: Query) -> Fields:
+    """The field of a question for a query."""
     field, encode, _ = _CODECS[type(query)]
     return {field: encode(query)}
 
@@ -69,23 +75,23 @@ def query_from_pb(ask: Any) -> Query:
 # ---- a pair of functions for each query -------------------------------------------------------------
 
 
-def _rows_to_pb(query: RowsQuery) -> Any:
-    return pb.RowsQuery()
+def _rows_to_pb(query: RowsQuery) -> Fields:
+    return {}
 
 
 def _rows_from_pb(q: Any) -> RowsQuery:
     return RowsQuery()
 
 
-def _quantiles_to_pb(query: QuantileQuery) -> Any:
+def _quantiles_to_pb(query: QuantileQuery) -> Fields:
     grids = query.grids
-    return pb.QuantileQuery(
-        rows=query.rows,
-        sizes=np.diff(grids.offsets).astype(_UINT32).tobytes(),
-        starts=grids.starts.astype(_UINT32).tobytes(),
-        widths=grids.widths.tobytes(),
-        subdivisions=grids.subdivisions.tobytes(),
-    )
+    return {
+        "rows": query.rows,
+        "sizes": np.diff(grids.offsets).astype(_UINT32).tobytes(),
+        "starts": grids.starts.astype(_UINT32).tobytes(),
+        "widths": grids.widths.tobytes(),
+        "subdivisions": grids.subdivisions.tobytes(),
+    }
 
 
 def _quantiles_from_pb(q: Any) -> QuantileQuery:
@@ -94,25 +100,25 @@ def _quantiles_from_pb(q: Any) -> QuantileQuery:
     return QuantileQuery(_rows(q), _grids_from_pb(q, sizes))
 
 
-def _ranges_to_pb(query: RangeQuery) -> Any:
-    return pb.RangeQuery(rows=query.rows, features=query.features)
+def _ranges_to_pb(query: RangeQuery) -> Fields:
+    return {"rows": query.rows, "features": query.features}
 
 
 def _ranges_from_pb(q: Any) -> RangeQuery:
     return RangeQuery(_rows(q), q.features)
 
 
-def _start_to_pb(query: StartQuery) -> Any:
+def _start_to_pb(query: StartQuery) -> Fields:
     cut_points = query.cut_points
     kinds = cut_points.missing.astype(np.uint8)
     kinds[[*cut_points.categorical]] += _CATEGORICAL
-    return pb.StartQuery(
-        rows=query.rows,
-        sizes=cut_points.sizes.astype(np.uint8).tobytes(),
-        cuts=cut_points.values.astype(_FLOAT32).tobytes(),
-        kinds=kinds.tobytes(),
+    return {
+        "rows": query.rows,
+        "sizes": cut_points.sizes.astype(np.uint8).tobytes(),
+        "cuts": cut_points.values.astype(_FLOAT32).tobytes(),
+        "kinds": kinds.tobytes(),
         **_scales_to_pb(query),
-    )
+    }
 
 
 def start_from_pb(q: Any) -> StartQuery:
@@ -120,24 +126,24 @@ def start_from_pb(q: Any) -> StartQuery:
     return StartQuery(_rows(q), _cut_points_from_pb(q), scale_from_pb(q.gradient), scale_from_pb(q.hessian))
 
 
-def _sums_to_pb(query: SumsQuery) -> Any:
-    return pb.SumsQuery(**_tree_to_pb(query), nodes=query.nodes)
+def _sums_to_pb(query: SumsQuery) -> Fields:
+    return {**_tree_to_pb(query), "nodes": query.nodes}
 
 
 def _sums_from_pb(q: Any) -> SumsQuery:
     return SumsQuery(*_tree_from_pb(q), bounded(q.nodes, MAX_NODES, "nodes"))
 
 
-def _histograms_to_pb(query: HistogramQuery) -> Any:
-    return pb.HistogramQuery(
+def _histograms_to_pb(query: HistogramQuery) -> Fields:
+    return {
         **_tree_to_pb(query),
-        nodes=query.nodes,
-        bins=query.bins,
+        "nodes": query.nodes,
+        "bins": query.bins,
         **_scales_to_pb(query),
-        widths=query.widths,
-        elected=(pb.Elected(features=node.features, bins=node.bins) for node in query.elected),
-        threshold=query.threshold,
-    )
+        "widths": query.widths,
+        "elected": [{"features": node.features, "bins": node.bins} for node in query.elected],
+        "threshold": query.threshold,
+    }
 
 
 def _histograms_from_pb(q: Any) -> HistogramQuery:
@@ -153,14 +159,14 @@ def _histograms_from_pb(q: Any) -> HistogramQuery:
     )
 
 
-def _votes_to_pb(query: VoteQuery) -> Any:
-    return pb.VoteQuery(
+def _votes_to_pb(query: VoteQuery) -> Fields:
+    return {
         **_tree_to_pb(query),
-        nodes=query.nodes,
-        features=query.features,
-        parties=query.parties,
+        "nodes": query.nodes,
+        "features": query.features,
+        "parties": query.parties,
         **_scales_to_pb(query),
-    )
+    }
 
 
 def _votes_from_pb(q: Any) -> VoteQuery:
@@ -169,14 +175,14 @@ def _votes_from_pb(q: Any) -> VoteQuery:
     return VoteQuery(*_tree_from_pb(q), nodes, q.features, q.parties, *scales)
 
 
-def _residuals_to_pb(query: ResidualQuery) -> Any:
-    return pb.ResidualQuery(
+def _residuals_to_pb(query: ResidualQuery) -> Fields:
+    return {
         **_tree_to_pb(query),
-        nodes=query.nodes,
-        starts=query.starts,
-        width=query.width,
-        weight=scale_to_pb(query.weight),
-    )
+        "nodes": query.nodes,
+        "starts": query.starts,
+        "width": query.width,
+        "weight": scale_to_pb(query.weight),
+    }
 
 
 def residual_from_pb(q: Any) -> ResidualQuery:
@@ -191,16 +197,16 @@ def residual_from_pb(q: Any) -> ResidualQuery:
     )
 
 
-def _end_round_to_pb(query: EndRoundQuery) -> Any:
-    return pb.EndRoundQuery(
+def _end_round_to_pb(query: EndRoundQuery) -> Fields:
+    return {
         **_tree_to_pb(query),
-        values=values_to_pb(query.values),
-        metrics=query.metrics,
-        weight=scale_to_pb(query.weight),
-        exponents=query.exponents,
-        sets=query.sets,
-        sizes=query.sizes,
-    )
+        "values": values_to_pb(query.values),
+        "metrics": query.metrics,
+        "weight": scale_to_pb(query.weight),
+        "exponents": query.exponents,
+        "sets": query.sets,
+        "sizes": query.sizes,
+    }
 
 
 def _end_round_from_pb(q: Any) -> EndRoundQuery:
@@ -235,7 +241,7 @@ _DECODERS = {field: decode for field, _, decode in _CODECS.values()}
 # ---- their members ----------------------------------------------------------------------------------
 
 
-def _tree_to_pb(query: Any) -> dict[str, Any]:
+def _tree_to_pb(query: Any) -> Fields:
     """The members that every query about a tree has."""
     return {"rows": query.rows, "tree": query.tree, "splits": splits_to_pb(query.splits)}
 
@@ -244,16 +250,19 @@ def _tree_from_pb(q: Any) -> tuple[int, int, Splits]:
     return _rows(q), q.tree, splits_from_pb(q.splits)
 
 
-def _scales_to_pb(query: Any) -> dict[str, Any]:
+def _scales_to_pb(query: Any) -> Fields:
     return {"gradient": scale_to_pb(query.gradient), "hessian": scale_to_pb(query.hessian)}
 
 
 def _widths_from_pb(widths: bytes) -> bytes:
-    require(len(widths) % 2 == 0 and len(widths) <= 2 * MAX_NODES, f"{len(widths)} widths")
+    if len(widths) % 2 or len(widths) > 2 * MAX_NODES:
+        raise out_of_bounds(f"{len(widths)} widths")
     return widths
 
 
 def _elected_from_pb(elected: Any) -> tuple[Elected, ...]:
+    if not elected:
+        return ()
     nodes = bounded(elected, MAX_NODES, "nodes")
     features = sum(len(node.features) for node in nodes)
     require(features <= MAX_ELECTED, f"{features} elected features; {MAX_ELECTED} are allowed")
@@ -261,43 +270,57 @@ def _elected_from_pb(elected: Any) -> tuple[Elected, ...]:
 
 
 def _rows(query: Any) -> int:
-    require(0 < query.rows < MAX_ROWS, f"{query.rows} rows")
-    return int(query.rows)
+    rows: int = query.rows
+    if not 0 < rows < MAX_ROWS:
+        raise out_of_bounds(f"{rows} rows")
+    return rows
 
 
-def scale_to_pb(scale: Scale) -> Any:
-    return pb.Scale(exponent=scale.exponent, bits=scale.bits)
+def scale_to_pb(scale: Scale) -> Fields:
+    return {"exponent": scale.exponent, "bits": scale.bits}
 
 
 def scale_from_pb(scale: Any) -> Scale:
-    require(abs(scale.exponent) <= 256 and 1 <= scale.bits <= 32, "a scale out of range")
-    return Scale(scale.exponent, scale.bits)
+    return _scale(scale.exponent, scale.bits)
 
 
-def splits_to_pb(splits: Splits) -> Any:
-    categories = splits.categories.tobytes() if splits.categories.any() else b""
-    return pb.Splits(columns=splits.columns.astype("<i4", copy=False).tobytes(), categories=categories)
+@lru_cache(maxsize=64)
+def _scale(exponent: int, bits: int) -> Scale:
+    require(abs(exponent) <= 256 and 1 <= bits <= 32, "a scale out of range")
+    return Scale(exponent, bits)
+
+
+def splits_to_pb(splits: Splits) -> Fields:
+    columns, levels = splits.columns.astype(_INT32, copy=False).tobytes(), splits.categories.tobytes()
+    return {"columns": columns, "categories": b"" if levels == bytes(len(levels)) else levels}
 
 
 def splits_from_pb(splits: Any) -> Splits:
     """Splits of any nodes, features and bins: whether they can be is for the state to say."""
-    if not splits.columns and not splits.categories:
+    data, levels = splits.columns, splits.categories
+    if not data and not levels:
         return NO_SPLITS
-    number, rest = divmod(len(splits.columns), 4 * SPLIT_COLUMNS)
-    require(rest == 0 and number <= MAX_NODES, f"{len(splits.columns)} bytes of splits")
-    require(len(splits.categories) in (0, number * BITMAP_BYTES), f"{len(splits.categories)} bytes of levels")
-    columns = np.frombuffer(splits.columns, "<i4").astype(np.int32).reshape(SPLIT_COLUMNS, number)
-    require(bool(columns.min() >= 0 and columns[3].max() <= 1), "a split out of range")
-    bitmaps = splits.categories or bytes(number * BITMAP_BYTES)
-    return Splits(columns, np.frombuffer(bitmaps, np.uint8).reshape(number, BITMAP_BYTES))
+    number, rest = divmod(len(data), _INT32.itemsize * SPLIT_COLUMNS)
+    if rest or number > MAX_NODES:
+        raise out_of_bounds(f"{len(data)} bytes of splits")
+    if len(levels) not in (0, number * BITMAP_BYTES):
+        raise out_of_bounds(f"{len(levels)} bytes of levels")
+    missing_left = data[12 * number : 16 * number]
+    flags = missing_left.count(0) + missing_left[::4].count(1)
+    if not data[3::4].isascii() or flags != len(missing_left):  # a sign, or another number than 0 and 1
+        raise out_of_bounds("a split out of range")
+    columns = np.frombuffer(data, _INT32).astype(np.int32, copy=False).reshape(SPLIT_COLUMNS, number)
+    if not levels:
+        return Splits(columns)
+    return Splits(columns, np.frombuffer(levels, np.uint8).reshape(number, BITMAP_BYTES))
 
 
-def values_to_pb(values: Iterable[tuple[int, float]]) -> list[Any]:
-    return [pb.LeafValue(node=node, value=value) for node, value in values]
+def values_to_pb(values: Iterable[tuple[int, float]]) -> list[Fields]:
+    return [{"node": node, "value": value} for node, value in values]
 
 
 def values_from_pb(values: Any) -> tuple[tuple[int, float], ...]:
-    return tuple((value.node, value.value) for value in bounded(values, MAX_NODES, "leaves"))
+    return tuple([(value.node, value.value) for value in bounded(values, MAX_NODES, "leaves")])
 
 
 def _array(data: bytes, dtype: str, what: str) -> Any:

@@ -3,10 +3,12 @@
 Promises: a class without a rule cannot be instantiated; with noise, only queries that support it are allowed.
 """
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
-from functools import cached_property
-from typing import Any, ClassVar
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +20,23 @@ from fedboost.privacy.bit_packing import Segment
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.noise import ROWS, Noise, Release
 from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    once = functools.cached_property
+else:
+
+    class once:
+        """A property that is computed at first use, without the lock of `cached_property`."""
+
+        def __init__(self, compute):
+            self._compute, self._name = compute, compute.__name__
+
+        def __get__(self, instance, owner):
+            if instance is None:
+                return self
+            value = instance.__dict__[self._name] = self._compute(instance)
+            return value
+
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
@@ -43,7 +62,8 @@ class BaseQuery(ABC):
     """True if only answers with noise are allowed."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "splits", Splits.of(self.splits))
+        if type(self.splits) is not Splits:
+            object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @classmethod
     @abstractmethod
@@ -91,12 +111,12 @@ class BaseQuery(ABC):
         """Stage in the session: two a tree, its growth and its end."""
         return 2 * self.tree + self.ends_tree
 
-    @property
+    @once
     def segments(self) -> tuple[Segment, ...]:
         """The cells in which an answer travels."""
         return (Segment(self.cells, self.cell_bits),)
 
-    @cached_property
+    @once
     def digest(self) -> bytes:
         """Hash of all its content: 32 bytes."""
         return digest_of(self)
@@ -160,8 +180,14 @@ def digest_of(value: object) -> bytes:
     return hashlib.sha256(fields.pack(header, *arrays)).digest()
 
 
+def _few_members(value: Any) -> list[Any]:
+    return [getattr(value, name) for name in value.__dataclass_fields__]
+
+
 _TEXT = {bool, int, float, str, bytes, type(None)}
 """Types whose text says all."""
+_MEMBERS: dict[type, Any] = {}
+"""For each dataclass the function to its members, in order."""
 
 
 def _header(value: Any, arrays: list[bytes]) -> object:
@@ -169,6 +195,9 @@ def _header(value: Any, arrays: list[bytes]) -> object:
     if kind in _TEXT:
         return value
     if kind is tuple:
+        types = set(map(type, value))
+        if types <= _TEXT or (types == {tuple} and _TEXT.issuperset(map(type, chain.from_iterable(value)))):
+            return value
         return tuple([_header(member, arrays) for member in value])
     if kind is Splits:
         arrays.append(value.packed)
@@ -176,5 +205,12 @@ def _header(value: Any, arrays: list[bytes]) -> object:
     if kind is np.ndarray:
         arrays.append(value.tobytes())
         return value.dtype.str, value.shape
-    members = kind.__dataclass_fields__
-    return kind.__name__, *[_header(getattr(value, member), arrays) for member in members]
+    if kind not in _MEMBERS:
+        names = [*kind.__dataclass_fields__]
+        _MEMBERS[kind] = attrgetter(*names) if len(names) > 1 else _few_members
+    members = _MEMBERS[kind](value)
+    if _TEXT.issuperset(map(type, members)):
+        return kind.__name__, *members
+    return kind.__name__, *[
+        member if type(member) in _TEXT else _header(member, arrays) for member in members
+    ]

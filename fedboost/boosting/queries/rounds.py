@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedboost.boosting.queries.base import BaseQuery
+from fedboost.boosting.queries.base import BaseQuery, once
 from fedboost.boosting.queries.rules import check_started, check_tree
 from fedboost.boosting.queries.start import EXPONENT_VECTORS
 from fedboost.errors import PeerError, Refused
@@ -42,7 +42,7 @@ class EndRoundQuery(BaseQuery):
     sets: tuple[str, ...] = (TRAIN,)
     sizes: bool = False
 
-    @property
+    @once
     def cells(self) -> int:
         metric_cells = len(self.sets) * metrics.cells(self.metrics)
         exponents = EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents

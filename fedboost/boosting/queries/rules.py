@@ -1,13 +1,14 @@
 """Checks of trees, nodes and scales for several queries. They raise Refused."""
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import Scale
+from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.kernels import level
 from fedboost.gbdt.tree import Splits
 from fedboost.terms.terms import Terms
@@ -47,23 +48,26 @@ def check_scales(terms: Terms, gradient: Scale, hessian: Scale, threshold: float
 
 def check_bits(bits: int, *scales: Scale) -> None:
     """Raise Refused unless all scales have that many bits."""
-    if any(scale.bits != bits for scale in scales):
-        raise Refused(f"the terms allow gradients of {bits} bits here, no others")
+    for scale in scales:
+        if scale.bits != bits:
+            raise Refused(f"the terms allow gradients of {bits} bits here, no others")
 
 
 def check_tree(terms: Terms, tree: int, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
     """Raise Refused for a tree (or the constant) that a model of these terms cannot have."""
-    nodes = 2 * terms.max_leaves_per_round
-    if len(splits) > nodes or (len(splits) and not 0 < splits.left.min() <= splits.left.max() < nodes):
+    nodes, size = 2 * terms.max_leaves_per_round, len(splits)
+    left = splits.left.tolist() if 0 < size <= nodes else ()
+    if size > nodes or (left and not 0 < min(left) <= max(left) < nodes):
         raise Refused(f"splits that a tree of depth {terms.trees.max_depth} cannot have")
-    if tree == CONSTANT_TREE and splits:
+    if tree == CONSTANT_TREE and size:
         raise Refused("splits of the constant that boosting starts from")
     if len(values) > terms.max_leaves_per_round:
         raise Refused(f"{len(values)} leaves; a tree of depth {terms.trees.max_depth} has not so many")
-    if len({node for node, _ in values}) != len(values):
-        raise Refused("a leaf with two values")
-    if any(not abs(value) <= MAX_LEAF_VALUE for _, value in values):
-        raise Refused("a leaf value is not finite")
+    if values:
+        if len(dict(values)) != len(values):
+            raise Refused("a leaf with two values")
+        if [value for _, value in values if not -MAX_LEAF_VALUE <= value <= MAX_LEAF_VALUE]:
+            raise Refused("a leaf value is not finite")
     if not CONSTANT_TREE <= tree < terms.trees.rounds:
         raise Refused(f"tree {tree} is asked for, the terms allow {terms.trees.rounds} rounds")
 
@@ -73,7 +77,7 @@ def check_splits(terms: Terms, splits: Splits) -> None:
     deeper than the terms allow, its children numbered next, behind the roots, and by categories if and only
     if the feature is categorical. Other numbers could make a tree of a few splits, which travels in a few
     bytes, as large as the largest."""
-    counts = np.array((0,) * len(terms.columns.numeric) + terms.columns.category_counts, np.int64)
+    counts = _category_counts(len(terms.columns.numeric), terms.columns.category_counts)
     shape = len(terms.roots), terms.trees.max_depth, counts
     reason, place = level.check_splits(splits.columns, splits.categories, *shape)
     if not reason:
@@ -90,7 +94,12 @@ def check_splits(terms: Terms, splits: Splits) -> None:
 def check_leaves(terms: Terms, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
     """Raise Refused unless each leaf of a tree of these splits, which `check_splits` allows, has a value, and
     no other node has. A key holder without rows has no leaves of its own to compare with."""
-    is_leaf = np.ones(len(terms.roots) + 2 * len(splits), np.bool_)
-    is_leaf[splits.node] = False
-    if np.flatnonzero(is_leaf).tolist() != sorted(node for node, _ in values):
+    leaves = set(range(len(terms.roots) + 2 * len(splits))).difference(splits.node.tolist())
+    if leaves != dict(values).keys() or len(leaves) != len(values):
         raise Refused("the leaf values are not those of the leaves of the tree that grew")
+
+
+@lru_cache(maxsize=8)
+def _category_counts(numeric: int, counts: tuple[int, ...]) -> Int64:
+    """The number of categories of each feature, 0 for a numeric one."""
+    return np.array((0,) * numeric + counts, np.int64)

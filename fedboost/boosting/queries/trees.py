@@ -1,13 +1,13 @@
 """Queries about the nodes of the tree that grows: histograms, and votes for features."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedboost.boosting.queries.base import BaseQuery
+from fedboost.boosting.queries.base import BaseQuery, once
 from fedboost.boosting.queries.rules import check_bits, check_nodes, check_scales, check_started
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
@@ -67,41 +67,39 @@ class HistogramQuery(BaseQuery):
     elected: tuple[Elected, ...] = ()
     threshold: float = 0.0
 
-    @cached_property
+    @once
     def cells(self) -> int:
         return sum(self.node_pairs) * STATS
 
-    @cached_property
+    @once
     def node_pairs(self) -> tuple[int, ...]:
         """Pairs of sums of each node."""
-        bins = (node.bins for node in self.elected) if self.elected else (self.bins for _ in self.nodes)
-        return tuple(node_bins + 1 for node_bins in bins)
+        if not self.elected:
+            return (self.bins + 1,) * len(self.nodes)
+        return tuple([node.bins + 1 for node in self.elected])
 
     def by_node(self, answer: Int64) -> list[Int64]:
         """An answer, or the sum of answers, node by node."""
         return _in_turn(answer, [pairs * STATS for pairs in self.node_pairs])
 
-    @cached_property
+    @once
+    def _layout(self) -> "_Layout":
+        scales = self.gradient.limit, self.hessian.limit
+        return _layout_of(self.node_pairs, self.widths, self.rows, *scales)
+
+    @property
     def node_widths(self) -> tuple[Widths, ...]:
         """The widths of each node's sums."""
-        gradient, hessian = (cell_bits(scale.limit, self.rows) for scale in (self.gradient, self.hessian))
-        if not self.widths:
-            return ((gradient, hessian - 1),) * len(self.nodes)
-        return tuple(zip(self.widths[::2], self.widths[1::2], strict=True))
+        return self._layout.node_widths
 
     @property
     def cell_bits(self) -> int:
         """Bits of the widest cell."""
         return max(segment.bits for segment in self.segments)
 
-    @cached_property
+    @once
     def segments(self) -> tuple[Segment, ...]:
-        return tuple(
-            Segment(pairs, gradient + hessian)
-            if gradient + hessian <= MAX_CELL_BITS
-            else Segment(pairs * STATS, max(gradient, hessian + 1))
-            for pairs, (gradient, hessian) in zip(self.node_pairs, self.node_widths, strict=True)
-        )
+        return self._layout.segments
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """True if trees grow on histograms with noise."""
@@ -117,12 +115,14 @@ class HistogramQuery(BaseQuery):
         check_scales(terms, self.gradient, self.hessian, self.threshold)
         check_nodes(terms, self.tree, self.splits, self.nodes)
         self._check_widths(terms)
-        elected, nodes, features = self.elected, self.nodes, len(terms.columns.features)
+        elected, nodes = self.elected, self.nodes
         if bool(elected) != bool(terms.histograms.vote_top_k and nodes != terms.roots):
             raise Refused(f"elected features of {len(elected)} nodes, the terms say otherwise")
         if elected and len(elected) != len(nodes):
             raise Refused(f"elected features of {len(elected)} nodes, of {len(nodes)} that are asked for")
-        for chosen in (node.features for node in elected):
+        features = len(terms.columns.features) if elected else 0
+        for node in elected:
+            chosen = node.features
             known = not chosen or 0 <= chosen[0] <= chosen[-1] < features
             if not known or len(chosen) > terms.histograms.vote_top_k or sorted(set(chosen)) != [*chosen]:
                 raise Refused(f"{len(chosen)} elected features, or one that is none or twice")
@@ -130,31 +130,28 @@ class HistogramQuery(BaseQuery):
     def _check_widths(self, terms: Terms) -> None:
         if terms.noise is not None and self.widths:
             raise Refused("cells that are known to suffice, and nobody knows the sums with noise before")
-        if len(self.widths) not in (0, 2 * len(self.nodes)):
+        if not self.widths:
+            return
+        if len(self.widths) != 2 * len(self.nodes):
             raise Refused(f"{len(self.widths)} widths of cells for the two sums of {len(self.nodes)} nodes")
         gradients, hessians = self.widths[::2], self.widths[1::2]
-        if self.widths and not (min(self.widths) >= 1 and max(gradients) <= MAX_CELL_BITS > max(hessians)):
+        if not (min(self.widths) >= 1 and max(gradients) <= MAX_CELL_BITS > max(hessians)):
             raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
-
-    @cached_property
-    def _level(self) -> tuple[Int64, Int64]:
-        """The pairs and the widths of each node, in the form of the kernels."""
-        return np.array(self.node_pairs, np.int64), np.array(self.node_widths, np.int64)
 
     def fits(self, answer: Int64) -> bool:
         """True if the cells hold this answer, when no other party adds to it."""
-        return bool(fit_level(answer, *self._level))
+        return bool(fit_level(answer, *self._layout.level))
 
     def to_cells(self, answer: Int64) -> Int64:
         """An answer as it is sealed: a pair in one cell where it fits."""
-        out = np.empty(sum(segment.cells for segment in self.segments), np.int64)
-        pack_level(answer, *self._level, out)
+        out = np.empty(self._layout.cells, np.int64)
+        pack_level(answer, *self._layout.level, out)
         return out
 
     def from_cells(self, total: Int64) -> Int64:
         """The sum of answers, from the sum of their cells: [cells]."""
         out = np.empty(self.cells, np.int64)
-        unpack_level(total, *self._level, out)
+        unpack_level(total, *self._layout.level, out)
         return out
 
     def bytes_needed(self, parties: int) -> int:
@@ -172,6 +169,32 @@ class HistogramQuery(BaseQuery):
     def applied_to(self, state: Any) -> Any:
         """The state with one more level, and the scales of the first."""
         return state.grown(self.splits, scales=(self.gradient, self.hessian, self.threshold))
+
+
+class _Layout(NamedTuple):
+    """The cells of histograms: the widths of each node's sums, the cells in which they travel and their
+    number, and the pairs and widths of each node in the form of the kernels."""
+
+    node_widths: tuple[Widths, ...]
+    segments: tuple[Segment, ...]
+    cells: int
+    level: tuple[Int64, Int64]
+
+
+@lru_cache(maxsize=8)
+def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, hessian: int) -> _Layout:
+    """The layout of nodes with these numbers of pairs. widths: as in the query; gradient, hessian: the limits
+    of their scales."""
+    bounds = cell_bits(gradient, rows), cell_bits(hessian, rows) - 1
+    node_widths = tuple(zip(widths[::2], widths[1::2], strict=True)) or (bounds,) * len(pairs)
+    segments = [
+        Segment(count, wide + narrow)
+        if wide + narrow <= MAX_CELL_BITS
+        else Segment(count * STATS, max(wide, narrow + 1))
+        for count, (wide, narrow) in zip(pairs, node_widths, strict=True)
+    ]
+    level = np.array(pairs, np.int64), np.array(node_widths, np.int64)
+    return _Layout(node_widths, tuple(segments), sum([segment.cells for segment in segments]), level)
 
 
 @dataclass(frozen=True)
