@@ -146,7 +146,7 @@ def open_sum(session: "AggregatorSession") -> Outbox:
     assert session.current_turn is not None
     run, attendance = session.run, session.attendance
     total = run.pending.from_cells(session.current_turn.open())
-    if session.draw is not None:
+    if session.draw is not None and session.terms.noise is not None:
         total = with_central_noise(run.pending, session.terms, total, session.draw)
     if run.last is not None:
         if np.array_equal(total, run.last):
