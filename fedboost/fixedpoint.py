@@ -38,7 +38,7 @@ class Scale:
         """Largest magnitude of an encoded value."""
         return 1 << (self.bits - 1)
 
-    @functools.cached_property
+    @property
     def factor(self) -> float:
         """Units per 1.0: a power of two, so multiplying and dividing by it is exact."""
         return math.ldexp(1.0, self.bits - 1 - self.exponent)
@@ -57,6 +57,7 @@ UNIT = Scale(exponent=0, bits=1)
 """The scale of a plain count: 1.0 is the integer 1."""
 
 
+@functools.lru_cache(maxsize=256)
 def cell_bits(limit: int, rows: int) -> int:
     """Bits of a signed cell that holds any sum of `rows` integers of magnitude `limit`.
 

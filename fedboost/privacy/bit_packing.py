@@ -8,8 +8,8 @@ independent of where segments end. A chunk that is masked has one cell more, its
 segment is a piece of whole 64-bit little-endian words, laid out as privacy/kernels.py describes. Words of the
 sum have 64 bits, whose highest are garbage until `signed` cuts them off."""
 
-import itertools
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,7 @@ Words = npt.NDArray[np.uint64]
 Packed = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """Consecutive cells of one width, 1 to 64 bits."""
 
     cells: int
@@ -72,16 +71,9 @@ class Chunk:
 
     def packed_sparsely(self, total: Words) -> bytes:
         """The nonzero cells behind a bitmap of their positions; or all cells, where that is no shorter."""
-        if np.count_nonzero(total) > SPARSE * self.cells:
-            return self.packed(total)
-        bitmap, chosen = np.zeros(self._bitmap, np.uint64), np.empty(self.cells + 1, np.uint64)
-        counts = np.empty_like(self._pieces)
-        kernels.choose(total, self._pieces, bitmap, chosen, counts)
-        out = np.empty(words_of(counts), np.uint64)
-        if bitmap.size + out.size >= self._words:
-            return self.packed(total)
-        kernels.pack(chosen, out, counts)
-        return bitmap.tobytes() + out.tobytes()
+        out = np.empty(self._words, np.uint64)
+        words = kernels.pack_sparsely(total, out, self._pieces, int(SPARSE * self.cells))
+        return out[:words].tobytes()
 
     def add_sparsely(self, total: Words, packed: Packed) -> None:
         """Add the bytes of `packed_sparsely`: sparse if they are shorter than all cells."""
@@ -90,14 +82,11 @@ class Chunk:
         start = self._bitmap * WORD_BYTES
         if len(packed) < start or len(packed) % WORD_BYTES:
             raise PeerError(f"{len(packed)} bytes of cells where {start} of a bitmap begin, or half a word")
-        bitmap, counts = self._words_in(packed[:start]), np.empty_like(self._pieces)
-        if self.cells % WORD_BITS and bitmap[-1] >> np.uint64(self.cells % WORD_BITS):
+        chosen = kernels.add_sparsely(total, self._words_in(packed), self._pieces)
+        if chosen == kernels.LONG_BITMAP:
             raise PeerError("a bitmap with more bits than there are cells")
-        chosen = np.zeros(kernels.count_chosen(bitmap, self._pieces, counts) + 1, np.uint64)
-        if len(packed) - start != words_of(counts) * WORD_BYTES:
-            raise PeerError(f"{len(packed) - start} bytes of cells, the bitmap has {chosen.size - 1} cells")
-        kernels.add(chosen, self._words_in(packed[start:]), counts)
-        kernels.add_chosen(total, bitmap, chosen)
+        if chosen < 0:
+            raise PeerError(f"{len(packed) - start} bytes of cells, the bitmap has {~chosen} cells")
         return None
 
     def residues(self, total: Words) -> Words:
@@ -124,36 +113,32 @@ class Chunk:
         return words
 
 
-def words_of(pieces: Int64) -> int:
-    """Words that pieces take: int64 [P, 2], cells and bits."""
-    return int((-(-pieces[:, 0] * pieces[:, 1] // WORD_BITS)).sum())
-
-
 def chunks_of(segments: tuple[Segment, ...], checked: bool = False) -> tuple[Chunk, ...]:
     """The chunks of a vector, in order: at least one. checked: a cell of 64 bits follows those of each."""
+    return _cut(segments, checked, CHUNK_CELLS)
+
+
+@lru_cache(maxsize=16)  # both ends of each turn have the same, and many turns
+def _cut(segments: tuple[Segment, ...], checked: bool, full: int) -> tuple[Chunk, ...]:
+    """The chunks of `full` cells."""
     chunks: list[list[tuple[int, int]]] = [[]]
-    free = CHUNK_CELLS
-    for segment in segments:
-        left = segment.cells
+    free = full
+    for left, bits in segments:
         while left:
             if not free:
                 chunks.append([])
-                free = CHUNK_CELLS
-            cells = min(left, free)
-            chunks[-1].append((cells, segment.bits))
+                free = full
+            cells = left if left < free else free
+            chunks[-1].append((cells, bits))
             left, free = left - cells, free - cells
     check = [(1, WORD_BITS)] if checked else []
-    size = CHUNK_CELLS + len(check)
+    size = full + len(check)
     return tuple(Chunk(size * number, [*pieces, *check]) for number, pieces in enumerate(chunks))
 
 
 def signed(words: Words, segments: tuple[Segment, ...]) -> Int64:
     """The cells of a whole vector as signed integers, int64 [cells]; overwrites the words."""
-    ends = itertools.accumulate((segment.cells for segment in segments), initial=0)
     out: Int64 = words.view(np.int64)
-    for segment, start in zip(segments, ends, strict=False):
-        spare = WORD_BITS - segment.bits
-        cells = out[start : start + segment.cells]
-        cells <<= spare
-        cells >>= spare
+    for chunk in chunks_of(segments):
+        kernels.sign(out[chunk.start : chunk.start + chunk.cells], chunk.pieces)
     return out

@@ -6,12 +6,19 @@ Refuses: bytes that `pack` cannot have written (PeerError).
 
 from fedboost.errors import PeerError
 
-_LENGTH_BYTES = 4
+_LENGTH_BYTES, _SHORT = 4, 256
+_LENGTHS = tuple(size.to_bytes(_LENGTH_BYTES) for size in range(_SHORT))
+"""The lengths of short fields, encoded."""
 
 
 def pack(*fields: bytes) -> bytes:
     """Encode each field behind its length, four bytes big-endian."""
-    return b"".join([len(field).to_bytes(_LENGTH_BYTES) + field for field in fields])
+    packed = bytearray()
+    for field in fields:
+        size = len(field)
+        packed += _LENGTHS[size] if size < _SHORT else size.to_bytes(_LENGTH_BYTES)
+        packed += field
+    return bytes(packed)
 
 
 def unpack(data: bytes) -> list[bytes]:

@@ -157,7 +157,7 @@ def pack(total, packed, pieces):
 
 
 @_loop
-def choose(total, pieces, bitmap, chosen, counts):
+def _choose(total, pieces, bitmap, chosen, counts):
     """Select the nonzero cells: bit i of `bitmap` (uint64, all 0 before) is cell i, `chosen` has them in
     order and one element more, `counts` (int64 [P, 2]) has the number in each piece, and their bits."""
     cell, count = 0, 0
@@ -173,8 +173,8 @@ def choose(total, pieces, bitmap, chosen, counts):
 
 
 @_loop
-def count_chosen(bitmap, pieces, counts):
-    """Fill `counts` as `choose` does, from its bitmap. Returns the number of chosen cells."""
+def _count_chosen(bitmap, pieces, counts):
+    """Fill `counts` as `_choose` does, from its bitmap. Returns the number of chosen cells."""
     cell, count = 0, 0
     for piece in range(pieces.shape[0]):
         before = count
@@ -186,13 +186,74 @@ def count_chosen(bitmap, pieces, counts):
 
 
 @_loop
-def add_chosen(total, bitmap, chosen):
+def _add_chosen(total, bitmap, chosen):
     """Add the chosen cells at their positions; `chosen` has one more behind them, of any value."""
     count = 0
     for i in range(total.size):
         nonzero = (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
         total[i] += chosen[count] * nonzero
         count += np.int64(nonzero)
+
+
+LONG_BITMAP = -(1 << 62)
+"""Returned by `add_sparsely` for a bitmap with more bits than there are cells."""
+
+
+@_loop
+def _count_words(pieces):
+    """The words that pieces take."""
+    words = 0
+    for piece in range(pieces.shape[0]):
+        words += (pieces[piece, 0] * pieces[piece, 1] + 63) >> 6
+    return words
+
+
+@_loop
+def pack_sparsely(total, packed, pieces, most):
+    """packed = a bitmap of the nonzero cells, and those cells; or all cells, where more than `most` are not
+    zero or that is no shorter. Returns the number of words."""
+    nonzero = 0
+    for cell in range(total.size):
+        nonzero += np.int64(total[cell] != 0)
+    start = (total.size + 63) >> 6
+    if nonzero <= most:
+        chosen, counts = np.empty(total.size + 1, np.uint64), np.empty_like(pieces)
+        packed[:start] = 0
+        _choose(total, pieces, packed, chosen, counts)
+        words = start + _count_words(counts)
+        if words < packed.size:
+            pack(chosen, packed[start:], counts)
+            return words
+    pack(total, packed, pieces)
+    return packed.size
+
+
+@_loop
+def add_sparsely(total, packed, pieces):
+    """Add what `pack_sparsely` wrote behind a bitmap. Returns the number n of cells; LONG_BITMAP, or ~n where
+    the words behind the bitmap are not those of n cells, and then adds nothing."""
+    start, spare = (total.size + 63) >> 6, total.size & 63
+    if spare and packed[start - 1] >> np.uint64(spare):
+        return np.int64(LONG_BITMAP)
+    counts = np.empty_like(pieces)
+    count = _count_chosen(packed, pieces, counts)
+    if packed.size != start + _count_words(counts):
+        return ~count
+    chosen = np.zeros(count + 1, np.uint64)
+    add(chosen, packed[start:], counts)
+    _add_chosen(total, packed, chosen)
+    return count
+
+
+@_loop
+def sign(cells, pieces):
+    """Take the sign of each cell, int64 in place, from the highest of its bits."""
+    cell = 0
+    for piece in range(pieces.shape[0]):
+        spare = 64 - pieces[piece, 1]
+        for i in range(cell, cell + pieces[piece, 0]):
+            cells[i] = (cells[i] << spare) >> spare
+        cell += pieces[piece, 0]
 
 
 # ---- discrete Gaussians -----------------------------------------------------------------------------

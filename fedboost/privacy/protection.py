@@ -12,7 +12,7 @@ Refuses: a chunk of another length or number than the vector has, help that was 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -35,15 +35,15 @@ class Tag:
     transcript: bytes
     segments: tuple[Segment, ...]
 
-    @property
-    def cells(self) -> int:
-        """Integers of the vector."""
-        return sum(segment.cells for segment in self.segments)
+    chunks: tuple[Chunk, ...] = field(init=False, repr=False, compare=False)
+    """The chunks that the vector travels in: at least one."""
+    cells: int = field(init=False, repr=False, compare=False)
+    """Integers of the vector."""
 
-    @cached_property
-    def chunks(self) -> tuple[Chunk, ...]:
-        """The chunks that the vector travels in: at least one."""
-        return chunks_of(self.segments)
+    def __post_init__(self) -> None:
+        chunks = chunks_of(self.segments)
+        object.__setattr__(self, "chunks", chunks)
+        object.__setattr__(self, "cells", chunks[-1].start + chunks[-1].cells)
 
     @cached_property
     def checked(self) -> tuple[Chunk, ...]:

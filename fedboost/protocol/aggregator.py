@@ -195,19 +195,20 @@ class AggregatorSession:
         """True unless a party is out of the session, or speaks of the session before this one."""
         if isinstance(event, Leave) and event.session not in ("", self.name):
             return False
-        return isinstance(event, Connected | Disconnected) or not self.is_out(party)
+        return not self.is_out(party) or isinstance(event, Connected | Disconnected)
 
     def is_out(self, party: str) -> bool:
-        return party not in self.roster or party in self.attendance.barred
+        return party not in self.run.roster or party in self.attendance.barred
 
     def _is_current(self, event: FromConnection) -> bool:
         """True for what was sent to this attempt. PeerError for an attempt that has not begun."""
         if isinstance(event, Join) and (event.session, event.digest) != (self.name, self.terms.digest):
             raise PeerError("it joined under other terms")
-        attempt: int = getattr(event, "attempt", self.attempt)
-        if attempt > self.attempt:
-            raise PeerError(f"it speaks of attempt {attempt} in attempt {self.attempt}")
-        return attempt == self.attempt
+        current = self.run.attempt
+        attempt: int = getattr(event, "attempt", current)
+        if attempt > current:
+            raise PeerError(f"it speaks of attempt {attempt} in attempt {current}")
+        return attempt == current
 
     # ---- joining ------------------------------------------------------------------------------------
 
@@ -238,9 +239,10 @@ class AggregatorSession:
 
     def ask(self) -> Outbox:
         """Ask the query that the program waits for."""
-        self.introduction.transcript = next_transcript(self.introduction.transcript, self.run.pending)
-        ask = Ask(self.turn, self.attempt, self.roster, self.run.pending)
-        self.current_turn, self.phase = Turn(self.turn, self.roster, opener_of(self, ask)), "asking"
+        run, query = self.run, self.run.pending
+        self.introduction.transcript = next_transcript(self.introduction.transcript, query)
+        ask = Ask(run.turn, run.attempt, run.roster, query)
+        self.current_turn, self.phase = Turn(run.turn, run.roster, opener_of(self, ask)), "asking"
         self.set_deadline()
         return self.to_roster(ask)
 
@@ -276,7 +278,8 @@ class AggregatorSession:
         self.deadline = self.attendance.now + self.terms.session.turn_timeout
 
     def to_roster(self, message: ToParty) -> Outbox:
-        return [(party, message) for party in self.roster if party in self.attendance.introduced]
+        introduced = self.attendance.introduced
+        return [(party, message) for party in self.run.roster if party in introduced]
 
     def _to_connected(self, message: ToParty) -> Outbox:
         return [(party, message) for party in self.terms.parties if party in self.attendance.connected]

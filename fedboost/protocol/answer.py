@@ -29,8 +29,8 @@ class Answer:
     def repeats(self, ask: Ask) -> bool:
         """True if the same query is asked again."""
         own = self.ask
-        labels = (ask.turn, ask.attempt, ask.roster), (own.turn, own.attempt, own.roster)
-        return labels[0] == labels[1] and ask.query.digest == own.query.digest
+        same = ask.turn == own.turn and ask.attempt == own.attempt and ask.roster == own.roster
+        return same and ask.query.digest == own.query.digest
 
     def reports(self) -> Iterator[Report]:
         """The parts: those that were handed out before, then the rest."""

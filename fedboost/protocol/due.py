@@ -57,10 +57,11 @@ def check_due(ask: Ask, now: Situation) -> None:
                 f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
             )
     ask.query.check(terms)
-    for query in ask.query.parts:
+    parts = ask.query.parts
+    for query in parts:
         if query.of_tree or query.ends_tree:
             state.check_next(terms, query)
-        if query is not ask.query.parts[-1]:
+        if query is not parts[-1]:
             state = state.after(query)
 
 
@@ -79,12 +80,13 @@ def _is_due(ask: Ask, now: Situation) -> bool:
         raise PeerError(f"turn {ask.turn}, where the terms have {terms.max_turns} questions at most")
     if last is not None and ask.attempt == last.attempt and ask.turn != last.turn + 1:
         return False
-    known = {question.turn: question for question in standing.questions}
-    if ask.turn in known:
-        return state.position == known[ask.turn].before and _repeats(ask.query, known[ask.turn], terms)
+    last_known = standing.last_turn
+    if ask.turn <= last_known:
+        for known in standing.questions:
+            if known.turn == ask.turn:
+                return state.position == known.before and _repeats(ask.query, known, terms)
     if standing.signed:
         raise PeerError("asked after the model was signed")
-    last_known = max(known, default=0)
     if last is not None and ask.attempt == last.attempt:
         return ask.turn > last_known
     if terms.session.on_loss == "shrink":
@@ -115,7 +117,7 @@ def remember(memory: SessionMemory, ask: Ask, before: TrainingState, after: Trai
     """Write down which query was asked where, before the answer leaves."""
     standing, query = memory.standing, ask.query
     question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position)
-    base, last = standing.base, max((known.turn for known in standing.questions), default=0)
+    base, last = standing.base, standing.last_turn
     if len(before.rounds) > base.rounds:
         base, last = before.before_tree.position, 0
     memory.ask(question, base, after.position if ask.turn >= last else standing.reached)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError
 from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.protections import PROTECTIONS
+from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
 from fedboost.protocol import key_exchange
 from fedboost.protocol.attendance import note_loss
 from fedboost.protocol.contracts import TrainingState
@@ -30,6 +30,8 @@ class Introduction:
         self.public: Public | None = None
         """The key that sums are encrypted under, where they are."""
         self.transcript = b""
+        self.setup: AggregatorSetup | None = None
+        """The facts that openers are made from, once a query is asked."""
 
     def join(self, party: str, greeting: bytes, trust: Trust | None, attempt: Attempt) -> None:
         """Take in a party's greeting; a repeated one changes nothing."""

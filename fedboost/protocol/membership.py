@@ -1,6 +1,6 @@
 """A party's membership of a session: what the first offer that it took has begun, and lasts to the end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.encrypted.scheme import Secret
@@ -27,6 +27,14 @@ class Membership:
     holder: Holder
     secret: Secret | None
     spending: Spending | None
+    terms: Terms = field(init=False)
+    """The terms of the session."""
+    protection: Protection = field(init=False)
+    """The protection of the session."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", self.first.terms)
+        object.__setattr__(self, "protection", PROTECTIONS[self.terms.hiding.protection])
 
     @classmethod
     def begin(cls, site: Site, admit: Offer) -> "Membership":
@@ -61,16 +69,6 @@ class Membership:
     def session(self) -> str:
         """The name of the session."""
         return self.first.session
-
-    @property
-    def terms(self) -> Terms:
-        """The terms of the session."""
-        return self.first.terms
-
-    @property
-    def protection(self) -> Protection:
-        """The protection of the session."""
-        return PROTECTIONS[self.terms.hiding.protection]
 
     def attempt(self, number: int) -> Attempt:
         """An attempt, as signatures are bound to it."""

@@ -257,7 +257,7 @@ class PartySession:
     ) -> None:
         member = self._member
         shape = cells, size, member.terms.hiding.protection, ask.roster
-        release = Release(member.session, ask.turn, ask.attempt, what, *shape, charge, *hashes)
+        release = Release(member.first.session, ask.turn, ask.attempt, what, *shape, charge, *hashes)
         self._site.record(release)
 
 

@@ -113,14 +113,15 @@ class TrainingRun:
 
     def take(self, total: Int64) -> None:
         """Take the sum of the query: the program asks its next one, or ends with its model."""
+        query = self.pending
         self._write_tree()
         if self.ends_round:
-            self.enough = self._watch(self.pending, total) or self.enough
+            self.enough = self._watch(query, total) or self.enough
             if self.enough and self.trees.durable:
                 self._record(journal.Stopped(self.turn))
-        again = self.pending.of_tree and self.pending.tree >= 0  # with its tree
+        again = query.of_tree and query.tree >= 0  # with its tree
         if self.trees.durable and not again:
-            self._record(journal.Opened(self.turn, self.pending.digest, total))
+            self._record(journal.Opened(self.turn, query.digest, total))
         self.advance(total)
 
     def cut(self) -> None:
@@ -144,12 +145,14 @@ class TrainingRun:
 
     def _write_tree(self) -> None:
         """Write down the tree that is about to end, once."""
-        if self.pending.ends_tree and (grown := self.trees.next_to_write(self.pending.tree)):
+        query = self.pending
+        if query.ends_tree and (grown := self.trees.next_to_write(query.tree)):
             self._record(journal.TreeGrown(self.turn, *grown, self.state.to_record()))
 
     def advance(self, total: Int64 | None) -> None:
         """Give the program a sum, or start it, and go to its next query."""
-        asked, ended = self._pending, self._pending is not None and self.ends_round
+        asked = self._pending
+        ended = asked is not None and asked.ends_tree and asked.tree >= 0
         if asked is not None and ended:
             assert total is not None
             self.history.append(self._round(asked, total))
@@ -181,7 +184,8 @@ class TrainingRun:
     @property
     def ends_round(self) -> bool:
         """True if a round ends with the query that is asked now."""
-        return self.pending.ends_tree and self.pending.tree >= 0
+        query = self.pending
+        return query.ends_tree and query.tree >= 0
 
     def _watch(self, query: Query, total: Int64) -> bool:
         """Call all callbacks. True if one of them wants no more rounds."""

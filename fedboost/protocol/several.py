@@ -10,7 +10,6 @@ of several trees, and more integers than an answer may have.
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
 
 import numpy as np
 
@@ -37,8 +36,11 @@ class Several:
 
     def split(self, total: Int64) -> list[Int64]:
         """An answer, or the sum of answers, query by query."""
-        sizes = [part.cells for part in self.parts]
-        return [total[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        answers, end = [], 0
+        for part in self.parts:
+            begin, end = end, end + part.cells
+            answers.append(total[begin:end])
+        return answers
 
     @property
     def name(self) -> str:
@@ -53,7 +55,7 @@ class Several:
     @property
     def rows(self) -> int:
         """The smallest bound of rows: each query's cells hold so many."""
-        return min(part.rows for part in self.parts)
+        return min([part.rows for part in self.parts])
 
     @property
     def tree(self) -> int:
@@ -83,18 +85,18 @@ class Several:
     @cached_property
     def cells(self) -> int:
         """Integers of the answer."""
-        return sum(part.cells for part in self.parts)
+        return sum([part.cells for part in self.parts])
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The cells of the answers, one after the other."""
-        return tuple(chain.from_iterable(part.segments for part in self.parts))
+        return sum([part.segments for part in self.parts], ())
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow it."""
         if not terms.shares_turns:
             raise Refused("several queries in one turn, where the roster may change or answers get noise")
-        if sum(part.ends_tree for part in self.parts) > 1:
+        if sum([part.ends_tree for part in self.parts]) > 1:
             raise Refused("the ends of several trees in one turn")
         if self.cells > MAX_CELLS:
             raise Refused(f"answers of {self.cells} integers in one turn, at most {MAX_CELLS} are given")
@@ -114,7 +116,7 @@ class Several:
         """The sum of answers, from the sum of their cells: [cells]."""
         sums, begin = [], 0
         for part in self.parts:
-            end = begin + sum(segment.cells for segment in part.segments)
+            end = begin + sum([cells for cells, _ in part.segments])
             sums.append(part.from_cells(total[begin:end]))
             begin = end
         return np.concatenate(sums)

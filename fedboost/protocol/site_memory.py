@@ -78,6 +78,11 @@ class Standing:
     helped: tuple[int, tuple[str, ...]] | None = None
     signed: bool = False
 
+    @property
+    def last_turn(self) -> int:
+        """The turn of the last of these questions, 0 without any."""
+        return self.questions[-1].turn if self.questions else 0
+
     def after(self, question: Question, base: Position, reached: Position) -> "Standing":
         """The standing with this question. Another base is that of another tree, of which nothing
         was asked yet."""

@@ -50,7 +50,7 @@ class Turn:
         """Add the next part of a party's sealed vector."""
         if report.turn != self._number:
             raise PeerError(f"a report for turn {report.turn} in turn {self._number}")
-        if report.part != self._parts[party] or self.has_reported(party):
+        if report.part != self._parts[party] or party not in self.reporting:
             raise PeerError(f"part {report.part} of its report for turn {report.turn} is out of order")
         if report.ctx != (b"" if report.part else self._opener.ctx):
             raise PeerError(
@@ -94,11 +94,12 @@ class Turn:
 
 def report(session: "AggregatorSession", party: str, report: Report) -> Outbox:
     """The part is added; with the last one of all, help is asked for or the sum is opened."""
-    assert session.current_turn is not None
-    if session.current_turn.repeats(party, report):
+    turn = session.current_turn
+    assert turn is not None
+    if turn.repeats(party, report):
         return []
-    session.current_turn.report(party, report)
-    return [] if session.current_turn.reporting else seek_help(session)
+    turn.report(party, report)
+    return [] if turn.reporting else seek_help(session)
 
 
 def stray_report(session: "AggregatorSession", party: str, report: Report) -> Outbox:
@@ -143,30 +144,31 @@ def stray_assist(session: "AggregatorSession", party: str, assist: OpenShare) ->
 def open_sum(session: "AggregatorSession") -> Outbox:
     """The sum opens, and the program goes on: to its next query, or to its model."""
     assert session.current_turn is not None
-    total = session.run.pending.from_cells(session.current_turn.open())
-    if session.draw is not None:
-        total = with_central_noise(session.run.pending, session.terms, total, session.draw)
-    if session.run.last is not None:
-        if np.array_equal(total, session.run.last):
+    run, attendance = session.run, session.attendance
+    total = run.pending.from_cells(session.current_turn.open())
+    if session.draw is not None and session.terms.noise is not None:
+        total = with_central_noise(run.pending, session.terms, total, session.draw)
+    if run.last is not None:
+        if np.array_equal(total, run.last):
             return session.close()
         if session.attestations:  # given before, to the model that there is
             return session.conclude()
-        return session.fail(f"turn {session.turn} was asked again, and its sum is another one")
+        return session.fail(f"turn {run.turn} was asked again, and its sum is another one")
     try:
-        session.run.take(total)
+        run.take(total)
     except FedboostError as error:  # the sum cannot be, or there is nothing to learn: nobody's fault
-        where = f"turn {session.turn}: " if isinstance(error, PeerError) else ""
+        where = f"turn {run.turn}: " if isinstance(error, PeerError) else ""
         return session.fail(f"{where}{error}")
     session.helped = False
-    session.attendance.begin_turn()
-    if session.booster is not None:
+    attendance.begin_turn()
+    if run.booster is not None:
         return session.close()
-    back = session.attendance.connected - set(session.roster) - session.attendance.barred
-    if back and session.run.may_change and not session.run.pending.ends_tree:
-        session.run.change_roster(tuple(p for p in session.terms.parties if p in back or p in session.roster))
+    roster = set(run.roster)
+    back = attendance.connected - roster - attendance.barred
+    if back and run.may_change and not run.pending.ends_tree:
+        run.change_roster(tuple(p for p in session.terms.parties if p in back or p in roster))
         return session.restart_attempt()
-    whole = set(session.roster) == session.attendance.introduced
-    return session.ask() if whole else session.restart_attempt()
+    return session.ask() if roster == attendance.introduced else session.restart_attempt()
 
 
 def lose_in_turn(session: "AggregatorSession", party: str, event: Disconnected) -> Outbox:
@@ -194,6 +196,7 @@ def tick(session: "AggregatorSession") -> Outbox:
 
 
 def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:
+    """The opener of this question's sum. Refused if it has more cells than the protection allows."""
     terms, introduction = session.terms, session.introduction
     protection = PROTECTIONS[terms.hiding.protection]
     tag, max_cells = tag_of(ask, introduction.transcript), protection.max_cells
@@ -202,8 +205,8 @@ def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:
             f"a sum of {tag.cells:,} cells; those under protection {terms.hiding.protection} have at "
             f"most {max_cells:,}: lower max_bin or max_depth"
         )
-    group = Group.of(terms.parties, terms.hiding.colluding)
-    keyholder = terms.hiding.keyholder
-    shrinks = terms.session.on_loss == "shrink"
-    setup = AggregatorSetup(group, introduction.digest, session.draw, introduction.public, keyholder, shrinks)
-    return protection.opener(tag, setup)
+    if introduction.setup is None:
+        group, shrinks = Group.of(terms.parties, terms.hiding.colluding), terms.session.on_loss == "shrink"
+        keys = introduction.public, terms.hiding.keyholder
+        introduction.setup = AggregatorSetup(group, introduction.digest, session.draw, *keys, shrinks)
+    return protection.opener(tag, introduction.setup)

@@ -75,7 +75,7 @@ class Meter:
     """Counts of the bytes of messages and the seconds of rounds of one session."""
 
     def __init__(
-        self, parties: Iterable[str], moved: Callable[[str, int, int], object] = lambda *counts: None
+        self, parties: Iterable[str], moved: Callable[[str, int, int], object] | None = None
     ) -> None:
         """moved: called with a party and the bytes received from and sent to it."""
         self._moved = moved
@@ -88,13 +88,15 @@ class Meter:
         """Count a message of `size` bytes that a party sent."""
         sent, received = self.traffic.get(party, (0, 0))
         self.traffic[party] = sent + size, received
-        self._moved(party, size, 0)
+        if self._moved is not None:
+            self._moved(party, size, 0)
 
     def received(self, party: str, size: int) -> None:
         """Count a message of `size` bytes that was sent to a party."""
         sent, received = self.traffic.get(party, (0, 0))
         self.traffic[party] = sent, received + size
-        self._moved(party, 0, size)
+        if self._moved is not None:
+            self._moved(party, 0, size)
 
     @property
     def seconds(self) -> float:
@@ -103,6 +105,8 @@ class Meter:
 
     def rows(self, rounds: Sequence[Round]) -> list[Row]:
         """Rows for the rounds that are new, with the seconds and bytes since the row before."""
+        if len(rounds) == len(self.history):
+            return []
         new = rounds[len(self.history) :]
         for done in new:
             now, total = time.monotonic(), sum(map(sum, self.traffic.values()))

@@ -154,7 +154,11 @@ def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
 
 def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
     """HKDF-Expand with SHA-256 (RFC 5869) to 32 bytes, which is one block of it."""
-    return hmac.digest(key, fields.pack(what, *about) + b"\x01", "sha256")
+    return _expand(key, fields.pack(what, *about))
+
+
+def _expand(key: bytes, info: bytes) -> bytes:
+    return hmac.digest(key, info + b"\x01", "sha256")
 
 
 class Stream:
@@ -252,7 +256,8 @@ class PairMasks:
 
     def replace_keys(self) -> None:
         """Replace every key, so that no earlier vector can be opened with this party's memory later."""
-        self._keys = {peer: derive(key, b"next", self.ctx) for peer, key in self._keys.items()}
+        info = fields.pack(b"next", self.ctx)
+        self._keys = {peer: _expand(key, info) for peer, key in self._keys.items()}
 
 
 def check_whole(tag: Tag, group: Group) -> None:
