@@ -9,7 +9,7 @@ two.
 import numpy as np
 
 from fedboost.gbdt.kernels.compile import loop
-from fedboost.gbdt.kernels.histogram import SCRATCH, TOGETHER, build_histogram, build_sparse
+from fedboost.gbdt.kernels.histogram import STRIDE, TOGETHER, WORD, build_histogram, build_sparse
 
 MAX_BITS = 64
 
@@ -19,7 +19,7 @@ def build_level(by_row, rows, pairs, places, pieces, targets, columns, first, la
     """Add the pairs of pieces of nodes (`kernels.rows`) into the bins of the features in the columns from
     `first` to before `last`. places: int64 [nodes, 3], last the row of `pairs` of each; targets: int64
     [pieces], the row of `out` for each; out: int64 [rows, 2 T + 2]; otherwise as `build_histogram`."""
-    scratch = np.zeros(SCRATCH, np.int64)
+    scratch = np.zeros(STRIDE * min(max(last - first, WORD), TOGETHER), np.int64)
     for piece in range(pieces.shape[0]):
         own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
         own_pairs = pairs[places[pieces[piece, 0], 2]]
