@@ -5,7 +5,7 @@ of threads; no block splits a group. Features are never read: labels are enough.
 Refuses: gradients of an installed objective that cannot be summed (Refused).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class Gradients:
     ) -> None:
         """label: float32 [rows], or [2, rows] where labels are intervals; group: as in `groups.blocks`."""
         self._objective = objective
+        self._is_installed = objective.name not in OBJECTIVES
         self._label = label
         self._weight = weight
         self._blocks = blocks(weight.size, group)
@@ -72,10 +73,13 @@ class Gradients:
 
         def write(block: Block) -> None:
             rows = block.rows
-            gradients = reweigh(rows, *self._at(slopes, block, self._weight[rows], shift))
-            for gradient, hessian, pairs in zip(*map(np.atleast_2d, gradients), self.pairs, strict=True):
+            gradients, hessians = reweigh(rows, *self._at(slopes, block, self._weight[rows], shift))
+            for output, pairs in enumerate(self.pairs):
                 block_pairs = pairs[rows]
-                quantise(gradient, hessian, block_pairs)
+                if gradients.ndim == 1:
+                    quantise(gradients, hessians, block_pairs)
+                else:
+                    quantise(gradients[output], hessians[output], block_pairs)
                 if not isinstance(rows, slice):  # an array of row numbers made a copy
                     pairs[rows] = block_pairs
 
@@ -106,14 +110,14 @@ class Gradients:
 
         return self._sum(count)
 
-    def sum_metrics(self, names: Sequence[str], weight: Scale, among: Mask) -> Int64:
+    def sum_metrics(self, names: tuple[str, ...], weight: Scale, among: Mask) -> Int64:
         """Sums of these metrics over these rows, whole groups; weight: the scale of weights."""
 
         def sums(block: Block) -> Int64:
             part = block.only(among)
             label, weights = self._label[..., part.rows], self._weight[part.rows]
             objective = in_groups(self._objective, part.starts)
-            return metrics.sums(tuple(names), objective, self._margins(part), label, weights, weight)
+            return metrics.sums(names, objective, self._margins(part), label, weights, weight)
 
         return self._sum(sums)
 
@@ -123,18 +127,19 @@ class Gradients:
         """Gradients and hessians of a block with these weights, at its margins plus a shift."""
         margin = self._margins(block)
         rows = margin + shift if shift else margin, self._label[..., block.rows], weight
-        if self._objective.name not in OBJECTIVES:
+        if self._is_installed:
             return plugins.gradients(slopes, self._objective.name, *rows)
-        gradient, hessian = in_groups(slopes, block.starts).gradients(*rows)
-        return gradient, hessian
+        return in_groups(slopes, block.starts).gradients(*rows)
 
     def _margins(self, block: Block) -> Float64:
         """Margins of a block, as objectives and metrics take them."""
-        if self._objective.outputs == 1:
+        if len(self.margin) == 1:
             return self.margin[0, block.rows]
         return np.ascontiguousarray(self.margin[:, block.rows])
 
     def _sum(self, block_values: Callable[[Block], Int64]) -> Int64:
         """Sum of the vectors of all blocks."""
-        total: Int64 = np.sum(self._threads.each(block_values, self._blocks), axis=0)
+        total, *others = self._threads.each(block_values, self._blocks)
+        for other in others:
+            total = total + other
         return total

@@ -96,7 +96,8 @@ class GrowingRows:
         """Histograms of some leaves: int64 [nodes, cells + STATS], as `histogram.build` makes them of the
         packed gradients of all rows, int64 [outputs, rows]."""
         places = self._sets[0].places(nodes)
-        places[:, 2] //= self._parallel_trees
+        if self._parallel_trees > 1:
+            places[:, 2] //= self._parallel_trees
         rows = self._sets[0].rows
         return histogram.build(bins.rows, rows, places, pairs, bins.layout, limit, self._threads)
 

@@ -47,11 +47,16 @@ class Layout:
 
     @classmethod
     def of(cls, cut_points: CutPoints) -> "Layout":
-        """The layout of these cut points."""
+        """The layout of these cut points; they keep it, as their cached properties."""
+        kept: Layout | None = vars(cut_points).get("_layout")
+        if kept is not None:
+            return kept
         value_bins = np.array([cuts.size + 1 for cuts in cut_points.cuts], np.int64)
         missing, categorical = np.array(cut_points.missing, np.bool_), np.zeros(value_bins.size, np.bool_)
         categorical[[*cut_points.categorical]] = True
-        return cls._made(value_bins, missing, categorical, tuple(range(value_bins.size)))
+        layout = cls._made(value_bins, missing, categorical, tuple(range(value_bins.size)))
+        vars(cut_points)["_layout"] = layout
+        return layout
 
     @classmethod
     def _made(cls, value_bins: Int64, missing: Flags, categorical: Flags, features: Features) -> "Layout":
@@ -90,22 +95,25 @@ def build(
     """
     nodes, columns, sparse = len(places), binned.columns.sizes.size, binned.sparse
     out = np.zeros((nodes + threads.number - 1, layout.cells + STATS), np.int64)
-    block, outputs = (1 << 31) // limit - 1, np.ascontiguousarray(places[:, 2])
-    begins = layout.offsets.astype(np.int64)
+    block = (1 << 31) // limit - 1
 
     def add(task: tuple[Int64, Int64, int, int]) -> None:
         pieces, targets, first, last = task
-        node_rows = rows, pairs, outputs, pieces, targets
+        node_rows = rows, pairs, places, pieces, targets
         build_level(binned.by_row, *node_rows, binned.columns, first, min(last, columns), block, out)
         if sparse is not None and last > columns:
             lists = sparse.starts, sparse.entries, sparse.offsets, sparse.most_frequent
-            build_sparse_level(*lists, *node_rows, begins[sparse.features], block, out)
+            begins = layout.offsets[sparse.features].astype(np.int64)
+            build_sparse_level(*lists, *node_rows, begins, block, out)
 
     for stretch in stretches(rows, places, binned.by_row.shape[0]):
         # Threads share the rows of a level, each with sums of its own for a node that it shares with the
         # thread before it; of few rows, they share the columns.
         pieces, shares = threads.cut(stretch, threads.number * layout.bins)
         targets = pieces[:, 0].copy()
+        if threads.number == 1:
+            add((pieces, targets, 0, columns + 1))
+            continue
         for number, share in enumerate(shares[1:]):
             if targets[share.start] == pieces[share.start - 1, 0]:
                 targets[share.start] = nodes + number

@@ -93,6 +93,8 @@ class RowsOfNodes:
 
     def apply(self, splits: Splits, binned: BinnedRows, layout: Layout) -> None:
         """Send the rows of each split node to its children."""
+        if not len(splits):
+            return
         self._make_room(splits)
         first, arrays = 0, (*_kinds(layout), binned.by_feature, self._rows, self._scratch)
         while first < len(splits):
@@ -107,7 +109,7 @@ class RowsOfNodes:
 
     def _make_room(self, splits: Splits) -> None:
         """Have room for the children of these splits."""
-        more = int(splits.left.max(initial=0)) + 2 - len(self._leaves)
+        more = kernels.last_child(splits.columns) + 1 - len(self._leaves)
         if more > 0:
             self._leaves = np.concatenate([self._leaves, np.full((more, 3), NO_LEAF, np.int64)])
 
@@ -152,14 +154,11 @@ class RowsOfNodes:
         if not kernels.match_values(splits.columns, self._leaves, value_nodes, own, by_node):
             raise PeerError("the leaf values are not those of the leaves of the tree that grew")
         output_roots = self._roots // margin.shape[0]
-        split_of = np.full(len(self._leaves), NO_LEAF, np.int64)
-        split_of[splits.node] = np.arange(len(splits))
-        leaves = np.flatnonzero(self._leaves[:, 0] != NO_LEAF)
         table = *_arrays(splits), *_kinds(layout), binned.by_feature, self._rows
         for tree in range(output_roots):  # one after the other: they move the same margins
-            nodes = leaves[self._leaves[leaves, 2] % output_roots == tree]
-            listed = split_of[nodes], nodes, self._leaves[nodes, 2] // output_roots, by_node
-            for places in stretches(self._rows, self._leaves[nodes], margin.shape[1]):
+            *leaves, leaf_places = kernels.list_leaves(splits.columns, self._leaves, output_roots, tree)
+            listed = *leaves, by_node
+            for places in stretches(self._rows, leaf_places, margin.shape[1]):
                 pieces, shares = self._threads.cut(places, SHARED)
 
                 def move(share: slice, listed: Any = listed, pieces: Int64 = pieces) -> None:

@@ -32,8 +32,10 @@ class Threads:
 
     def each(self, work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
         """Results of work(piece), in the order of the pieces."""
+        if self._pool is None:
+            return [work(piece) for piece in pieces]
         every = list(pieces)
-        if self._pool is None or len(every) < 2:
+        if len(every) < 2:
             return [work(piece) for piece in every]
         results: dict[int, Result] = {}
         indices = iter(range(len(every)))
@@ -55,6 +57,8 @@ class Threads:
         pieces = np.empty((len(places) + self.number, 3), np.int64)
         edges = np.empty(self.number + 1, np.int64)
         cut_pieces(places, whole, pieces, edges)
+        if self.number == 1:
+            return pieces[:-1], [slice(0, len(places))] if len(places) else []
         shares = [slice(*share) for share in pairwise(edges.tolist()) if share[0] < share[1]]
         return pieces[: edges[-1]], shares
 

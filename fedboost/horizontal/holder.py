@@ -56,6 +56,8 @@ class HorizontalHolder:
         self._terms = terms
         self._threads = threads = Threads(nthread)
         self._shard = shard = read()
+        self.rows = shard.rows
+        """Number of rows."""
         if len(terms.roots) * shard.rows > MAX_ROWS_OF_TREES:
             raise Refused(
                 f"{len(terms.roots)} trees a round are too many for the rows of a party; lower num_class or "
@@ -74,11 +76,6 @@ class HorizontalHolder:
         self._use(UNBINNED)
         self._quantised = False
         """True if gradients are those of the tree that grows: from its first histogram on."""
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self._shard.rows
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -121,7 +118,11 @@ class HorizontalHolder:
         self.state = state
 
     def _answer(self, query: Query) -> Int64:
-        match query:
+        match query:  # the most frequent first
+            case HistogramQuery():
+                return self._histograms(query)
+            case EndRoundQuery():
+                return self._end_round(query)
             case RowsQuery():
                 return np.append(self.rows, self._gradients.count_exponents(self._terms.objective.loss.start))
             case QuantileQuery(_, grids):
@@ -130,16 +131,12 @@ class HorizontalHolder:
                 return self._count_parts()
             case StartQuery():
                 return self._start(query)
-            case HistogramQuery():
-                return self._histograms(query)
             case VoteQuery():
                 return self._votes(query)
             case SumsQuery():
                 return self._leaf_sums(query)
             case ResidualQuery():
                 return self._residuals(query)
-            case EndRoundQuery():
-                return self._end_round(query)
             case _:
                 assert_never(query)
 

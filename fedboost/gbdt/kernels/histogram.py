@@ -123,8 +123,8 @@ def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, ou
 
     codes: uint8 [N, C or more]; columns: `Columns`; out: int64 [2 T + 2] (g, h, g, h ...) of T bins, with the
     first columns also the last pair, the sums of the gradients above 0 and of the hessians of all rows;
-    scratch: int64 [SCRATCH], all zero before and after. Pairs are added packed, `block` rows at a time, so
-    that neither 32-bit half can overflow, and then unpacked."""
+    scratch: int64 [STRIDE for each column, and for WORD of them at least], all zero before and after. Pairs
+    are added packed, `block` rows at a time, so that neither 32-bit half can overflow, and then unpacked."""
     bins_of_all = out.size // 2 - 1
     alone = columns.begins.size - columns.bins.shape[1]
     in_words = codes.shape[1] == WORD and first == 0

@@ -9,20 +9,20 @@ two.
 import numpy as np
 
 from fedboost.gbdt.kernels.compile import loop
-from fedboost.gbdt.kernels.histogram import SCRATCH, TOGETHER, build_histogram, build_sparse
+from fedboost.gbdt.kernels.histogram import STRIDE, TOGETHER, WORD, build_histogram, build_sparse
 
 MAX_BITS = 64
 
 
 @loop
-def build_level(by_row, rows, pairs, outputs, pieces, targets, columns, first, last, block, out):
+def build_level(by_row, rows, pairs, places, pieces, targets, columns, first, last, block, out):
     """Add the pairs of pieces of nodes (`kernels.rows`) into the bins of the features in the columns from
-    `first` to before `last`. outputs: int64 [nodes], the row of `pairs` of each; targets: int64 [pieces], the
-    row of `out` for each; out: int64 [rows, 2 T + 2]; otherwise as `build_histogram`."""
-    scratch = np.zeros(SCRATCH, np.int64)
+    `first` to before `last`. places: int64 [nodes, 3], last the row of `pairs` of each; targets: int64
+    [pieces], the row of `out` for each; out: int64 [rows, 2 T + 2]; otherwise as `build_histogram`."""
+    scratch = np.zeros(STRIDE * min(max(last - first, WORD), TOGETHER), np.int64)
     for piece in range(pieces.shape[0]):
         own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
-        own_pairs = pairs[outputs[pieces[piece, 0]]]
+        own_pairs = pairs[places[pieces[piece, 0], 2]]
         for start in range(first, last, TOGETHER):
             end = min(start + TOGETHER, last)
             build_histogram(by_row, own, own_pairs, columns, start, end, block, scratch, cells)
@@ -30,13 +30,13 @@ def build_level(by_row, rows, pairs, outputs, pieces, targets, columns, first, l
 
 @loop
 def build_sparse_level(
-    starts, entries, offsets, most_frequent, rows, pairs, outputs, pieces, targets, begins, block, out
+    starts, entries, offsets, most_frequent, rows, pairs, places, pieces, targets, begins, block, out
 ):
     """Add the pairs of pieces of nodes into the bins of sparse features: as `build_level` and
     `build_sparse`."""
     for piece in range(pieces.shape[0]):
         own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
-        own_pairs = pairs[outputs[pieces[piece, 0]]]
+        own_pairs = pairs[places[pieces[piece, 0], 2]]
         build_sparse(starts, entries, own, own_pairs, offsets, most_frequent, begins, block, cells)
 
 

@@ -236,6 +236,32 @@ def join_level(rows, scratch, pieces, counts, targets):
 
 
 @loop
+def last_child(columns):
+    """The highest right child of splits, or 1."""
+    last = np.int64(1)
+    for at in range(columns.shape[1]):
+        last = max(last, np.int64(columns[LEFT, at]) + 1)
+    return last
+
+
+@loop
+def list_leaves(columns, leaves, output_roots, tree):
+    """The leaves of one of the `output_roots` trees of each output: the split that comes last or NO_LEAF, the
+    node, the output and the place, all int64."""
+    split_of, count = np.full(leaves.shape[0], NO_LEAF), 0
+    for at in range(columns.shape[1]):
+        split_of[columns[PARENT, at]] = at
+    splits, nodes, outputs = np.empty_like(split_of), np.empty_like(split_of), np.empty_like(split_of)
+    places = np.empty(leaves.shape, np.int64)
+    for node in range(leaves.shape[0]):
+        if leaves[node, 0] != NO_LEAF and leaves[node, 2] % output_roots == tree:
+            splits[count], nodes[count] = split_of[node], node
+            outputs[count], places[count] = leaves[node, 2] // output_roots, leaves[node]
+            count += 1
+    return splits[:count], nodes[:count], outputs[:count], places[:count]
+
+
+@loop
 def match_values(columns, leaves, value_nodes, values, by_node):
     """The values of the leaves after these splits: by_node, float64 of each node. Returns False unless every
     such leaf has one value, and no other node has."""

@@ -7,6 +7,7 @@ Refuses: unknown names (at the terms).
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,7 +33,8 @@ def limit(names: Iterable[str], weight: Scale) -> int:
     return max([weight.limit, *(metric_of(name).limit(weight) for name in names)])
 
 
-def cells(names: Iterable[str]) -> int:
+@lru_cache(maxsize=256)
+def cells(names: tuple[str, ...]) -> int:
     """Integers of `sums`."""
     return 1 + sum(metric_of(name).cells for name in names)
 
@@ -52,8 +54,9 @@ def by_set(
     party's; none of a party without such rows, nor of a set that may have fewer than `min_rows`: its sum of
     weights is less than that of `min_rows` rows of the largest weight. PeerError as `values`."""
     out: dict[str, float] = {}
+    size = cells(names)
     for number, set_name in enumerate(sets):
-        part = total[number * cells(names) : (number + 1) * cells(names)]
+        part = total[number * size : (number + 1) * size]
         party, colon, rows = set_name.rpartition(OF_PARTY)
         if (not part[0] and colon) or 0 <= part[0] < min_rows * weight.limit:
             continue
@@ -92,7 +95,7 @@ def values(names: Iterable[str], total: Int64, weight: Scale) -> dict[str, float
     for name in names:
         metric = metric_of(name)
         own = total[start : start + metric.cells]
-        if weights <= 0 or (not metric.signed and (own < 0).any()):
+        if weights <= 0 or (not metric.signed and own.min() < 0):
             raise PeerError("metric sums that cannot be: no weight, or less than nothing")
         out[name] = metric.value(own, weights, weight)
         start += metric.cells

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -60,18 +61,15 @@ class BoundedLoss:
     signed = False
 
     def limit(self, weight: Scale) -> int:
-        return self._scale(weight).limit
-
-    def _scale(self, weight: Scale) -> Scale:
-        return Scale(weight.exponent + 10, METRIC_BITS)
+        return 1 << (METRIC_BITS - 1)
 
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
-        return encoded_sum(self._scale(weight), self.losses(margin, label, weights))
+        return encoded_sum(_scale_of_losses(weight.exponent), self.losses(margin, label, weights))
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        return self._scale(weight).decode(int(total[0])) / weights
+        return _scale_of_losses(weight.exponent).decode(int(total[0])) / weights
 
 
 @dataclass(frozen=True)
@@ -101,6 +99,12 @@ class Mean:
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         units = sum(int(limb) << LIMB_BITS * number for number, limb in enumerate(total))
         return self.transform(math.ldexp(float(units), LIMBS_FROM) / weights)
+
+
+@cache
+def _scale_of_losses(weight_exponent: int) -> Scale:
+    """The scale of the losses of a `BoundedLoss`, by the exponent of the scale of weights."""
+    return Scale(weight_exponent + 10, METRIC_BITS)
 
 
 def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:

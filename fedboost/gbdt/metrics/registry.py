@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from fedboost.gbdt.kernels.objectives import log_losses, softmax_losses
 from fedboost.gbdt.metrics.classification import (
@@ -58,6 +59,7 @@ SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
 """Metrics with a parameter behind an @, and the numbers between which it lies."""
 
 
+@lru_cache(maxsize=256)
 def metric_of(name: str) -> Metric:
     """The metric of that name, such as rmse, error@0.3 or ndcg@5-. KeyError if there is none."""
     kind, at, parameter = name.partition("@")

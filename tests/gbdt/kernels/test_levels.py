@@ -49,15 +49,16 @@ def test_build_level(features):
     pairs = (rng.integers(-(1 << 15), 1 << 15, (2, 300)) << 32) + rng.integers(0, 1 << 15, (2, 300))
     rows = rng.permutation(300).astype(np.uint32)
     pieces = np.array([[0, 0, 120], [1, 120, 120], [1, 120, 200], [2, 200, 300]])
-    outputs, targets = np.array([1, 0, 1]), np.array([0, 3, 3, 1])
+    places = np.array([[0, 120, 1], [120, 200, 0], [200, 300, 1]])
+    targets = np.array([0, 3, 3, 1])
     columns = columns_of(sizes, offsets)
     out = np.zeros((4, 2 * sum(sizes) + 2), np.int64)
     for first, last in ((0, features // 2), (features // 2, features)):
-        table = rows, pairs, outputs, pieces, targets, columns
+        table = rows, pairs, places, pieces, targets, columns
         build_level(bins, *table, first, last, 1 << 15, out)
     due = np.zeros_like(out)
     for (number, begin, end), target in zip(pieces, targets, strict=True):
-        own, own_pairs = rows[begin:end], pairs[outputs[number]]
+        own, own_pairs = rows[begin:end], pairs[places[number, 2]]
         due[target, :-2] += histogram.build_histogram(bins, own, own_pairs, offsets, sum(sizes))
         due[target, -2:] += histogram.sum_positive(own, own_pairs) if features > 1 else 0
     if features == 1:
