@@ -181,7 +181,7 @@ class _Layout(NamedTuple):
     level: tuple[Int64, Int64]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)  # both ends of a simulation ask for the same
 def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, hessian: int) -> _Layout:
     """The layout of nodes with these numbers of pairs. widths: as in the query; gradient, hessian: the limits
     of their scales."""
