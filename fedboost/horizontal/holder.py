@@ -190,12 +190,12 @@ class HorizontalHolder:
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         self._end_tree(query.tree, query.splits, query.values)
-        parts = [np.zeros(0, np.int64), *self._metrics(query)]
+        parts = self._metrics(query)
         if query.exponents:
             parts.append(self._gradients.count_exponents(self._terms.objective.loss))
         if query.sizes:
             parts.append(self._gradients.count_norms(self._terms.trees.reg_lambda, self._sets[metrics.TRAIN]))
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
     def _metrics(self, query: EndRoundQuery) -> list[Int64]:
         """Metric sums of each set that is asked for; zeros for the sets of other parties."""
