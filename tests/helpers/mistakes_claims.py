@@ -79,7 +79,7 @@ MISTAKES = {
     "a round trip of no number": Mistake(f"{ESTIMATE} --rtt nan", ("--rtt", "nan", "milliseconds")),
     "a round trip that never ends": Mistake(f"{ESTIMATE} --rtt inf", ("--rtt", "inf", "milliseconds")),
     "a round trip with its unit": Mistake(f"{ESTIMATE} --rtt 20ms", ("--rtt", "20ms")),
-    "no bandwidth": Mistake(f"{ESTIMATE} --bandwidth 0", ("--bandwidth", "Mbit/s above 0")),
+    "no bandwidth": Mistake(f"{ESTIMATE} --bandwidth 0", ("--bandwidth", "Mbit/s from 0.001")),
     "a bandwidth below 0": Mistake(f"{ESTIMATE} --bandwidth -5", ("--bandwidth", "-5", "Mbit/s")),
     "a bandwidth of no number": Mistake(f"{ESTIMATE} --bandwidth nan", ("--bandwidth", "nan", "Mbit/s")),
     "compare to a file in no folder": Mistake(
