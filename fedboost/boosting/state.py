@@ -319,8 +319,8 @@ NOTHING_YET = BoostingState()
 def _listed(splits: Splits) -> list[list[Any]]:
     levels, step = splits.categories.tobytes(), BITMAP_BYTES
     return [
-        [*place, bool(missing_left), left, int.from_bytes(levels[at * step : (at + 1) * step], "little")]
-        for at, (*place, missing_left, left) in enumerate(splits.columns.T.tolist())
+        [*numbers, bool(missing_left), left, int.from_bytes(levels[at * step : (at + 1) * step], "little")]
+        for at, (*numbers, missing_left, left) in enumerate(splits.columns.T.tolist())
     ]
 
 

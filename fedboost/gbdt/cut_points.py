@@ -106,7 +106,7 @@ class Grids:
 
 
 def _ends(sizes: npt.ArrayLike) -> Int64:
-    """Where pieces of these sizes end, one behind the other, and first 0."""
+    """The ends of pieces of these sizes, one behind the other, and first 0."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
@@ -269,7 +269,7 @@ class CutPoints:
         return tuple(self.values[first:last] for first, last in pairwise(ends))
 
     def head(self, features: int) -> "CutPoints":
-        """Those of the first features, without their categories."""
+        """The cut points of the first features, without their categories."""
         values = self.values[: self.offsets[features]]
         return CutPoints(values, self.sizes[:features], self.missing[:features])
 

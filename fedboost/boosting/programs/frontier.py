@@ -78,7 +78,7 @@ class Columns:
 
 
 class Ground:
-    """What all trees of a session grow on, in the form of the kernels."""
+    """The layout, cuts and limits that all trees of a session grow on, in the form of the kernels."""
 
     def __init__(self, terms: Terms, cut_points: CutPoints) -> None:
         self.layout = layout = Layout.of(cut_points)

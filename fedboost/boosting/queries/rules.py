@@ -79,16 +79,16 @@ def check_splits(terms: Terms, splits: Splits) -> None:
     bytes, as large as the largest."""
     counts = _category_counts(len(terms.columns.numeric), terms.columns.category_counts)
     shape = len(terms.roots), terms.trees.max_depth, counts
-    reason, place = level.check_splits(splits.columns, splits.categories, *shape)
+    reason, number = level.check_splits(splits.columns, splits.categories, *shape)
     if not reason:
         return
-    (split,) = splits[place : place + 1]
+    (split,) = splits[number : number + 1]
     if reason == 1:
         raise Refused(
-            f"split {place + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
+            f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
             f"{terms.trees.max_depth}"
         )
-    raise Refused(f"split {place + 1} is not one by feature {split.feature} of the terms")
+    raise Refused(f"split {number + 1} is not one by feature {split.feature} of the terms")
 
 
 def check_leaves(terms: Terms, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
