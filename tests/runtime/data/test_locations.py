@@ -18,7 +18,7 @@ from fedboost.runtime.data.table import read_table
 
 CSV = b"a,b\n1,x\n2,y\n"
 VALUES = {"a": [1, 2], "b": ["x", "y"]}
-SECRETS = ("pass", "word", "key", "sig=", "42")
+SECRETS = ("pass", "word", "key", "sig=", "f0rty")
 
 
 def in_parquet(table, **options):
@@ -49,7 +49,7 @@ def https(tmp_path, monkeypatch):
         yield s
 
 
-@pytest.mark.parametrize("name", ["t.csv", "f/t.csv.gz", "t.parquet", "t.csv?sig=42"])
+@pytest.mark.parametrize("name", ["t.csv", "f/t.csv.gz", "t.parquet", "t.csv?sig=f0rty"])
 def test_a_file_by_https_is_the_table(https, name):
     address = f"https://{https.address}/{name}"
     assert read_table(address).to_pydict() == VALUES
@@ -111,13 +111,13 @@ def test_what_can_go_wrong_by_https(https, monkeypatch):
     [
         ("http://example.org/t.csv", "http://example.org/t.csv: http:// is not encrypted; use https://"),
         (
-            "http://a:pass@example.org/t.csv?sig=42",
+            "http://a:pass@example.org/t.csv?sig=f0rty",
             "http://***@example.org/t.csv?...: http:// is not encrypted",
         ),
         ("https://host:port/t.csv", "https://host:port/t.csv: is no address"),
         ("s3://bucket", "s3://bucket: names no object; write s3://BUCKET/FOLDER/FILE"),
         (
-            "s3://key:word@bucket/t.csv?sig=42",
+            "s3://key:word@bucket/t.csv?sig=f0rty",
             "s3://***@bucket/t.csv?...: unknown option 'sig'; known: region",
         ),
     ],
