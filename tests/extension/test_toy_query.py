@@ -110,7 +110,7 @@ EDITS = {
             "from fedboost.boosting.queries.labels import LabelSumQuery\n",
         ),
         (
-            "        match query:\n",
+            "        match query:  # the most frequent first\n",
             "            case LabelSumQuery(_, scale):\n"
             "                return np.array([scale.encode(self._shard.label).sum()])\n",
         ),
@@ -126,8 +126,8 @@ EDITS = {
         ),
         (
             f"# ---- a pair of functions for each query {'-' * 61}\n",
-            "\n\ndef _label_sum_to_pb(query: LabelSumQuery) -> Any:\n"
-            "    return pb.LabelSumQuery(rows=query.rows, scale=scale_to_pb(query.scale))\n"
+            "\n\ndef _label_sum_to_pb(query: LabelSumQuery) -> Fields:\n"
+            '    return {"rows": query.rows, "scale": scale_to_pb(query.scale)}\n'
             "\n\ndef _label_sum_from_pb(q: Any) -> LabelSumQuery:\n"
             "    return LabelSumQuery(_rows(q), scale_from_pb(q.scale))\n",
         ),

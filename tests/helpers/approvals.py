@@ -3,7 +3,8 @@
 import os
 import pty
 import sys
-import threading
+import termios
+from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,18 +36,17 @@ def write_site(folder):
 def keyboard(monkeypatch):
     """Somebody at a terminal who types each line once there is a question for it."""
     ours, theirs = pty.openpty()
-    later = []
+    later, flush = deque(), termios.tcflush
+
+    def asked(file, queue):
+        flush(file, queue)
+        if later:
+            os.write(ours, f"{later.popleft()}\n".encode())
+
     with os.fdopen(theirs) as keys:
         monkeypatch.setattr(sys, "stdin", keys)
-
-        def lines(*texts):
-            for number, text in enumerate(texts):
-                later.append(threading.Timer(0.3 * (number + 1), os.write, [ours, f"{text}\n".encode()]))
-                later[-1].start()
-
-        yield lines
-        for timer in later:
-            timer.join()
+        monkeypatch.setattr(termios, "tcflush", asked)
+        yield lambda *texts: later.extend(texts)
     os.close(ours)
 
 

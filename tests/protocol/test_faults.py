@@ -1,4 +1,4 @@
-"""Seeds of the simulator of faults (tests/helpers/faults.py): 2,000 here; a script in benchmarks/robustness
+"""Seeds of the simulator of faults (tests/helpers/faults.py): 1,000 here; a script in benchmarks/robustness
 plays more."""
 
 import collections
@@ -6,7 +6,7 @@ import collections
 import pytest
 from faults import CONTINUED, NOISY, REFRESHED, play
 
-SEEDS = 2000
+SEEDS = 1000
 BATCHES = 20
 ONCE_FAILED = [25, 141, 344, 1309, 3521, 8413]
 """A party that was back before the next question without having met the others; help that was given twice; a
