@@ -18,7 +18,7 @@ from fedboost.terms.terms import Terms
 IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
-    *("validation_fraction", "protection", "keyholder", "noise", "program"),
+    *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
@@ -98,10 +98,40 @@ def _participants(terms: Terms) -> list[tuple[str, str]]:
             f"sees {PROTECTIONS[terms.hiding.protection].aggregator_observes}"
             + (", but for its metrics" if hidden else ""),
         ),
-        ("other sites", "see the model as it grows: every split, every leaf value"),
+        *_other_sites(terms),
         (
             "colluders",
             _colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
+        ),
+    ]
+
+
+def _other_sites(terms: Terms) -> list[tuple[str, str]]:
+    """What other sites see."""
+    if not terms.blocks:
+        return [("other sites", "see the model as it grows: every split, every leaf value")]
+    lines = []
+    for block in terms.blocks:
+        held = "; ".join(
+            f"{delimited(party)} {listed(terms.columns.held[party])}" for party in block.feature_holders
+        )
+        lines.append(
+            (
+                "columns apart",
+                f"label holder {delimited(block.label_holder)} has the labels; of the same rows {held}",
+            )
+        )
+    return [
+        *lines,
+        (
+            "label holder",
+            "sends every row's gradient, which shows its label, to the other parties of its rows; sees which "
+            "rows go left at each of their splits",
+        ),
+        (
+            "other sites",
+            "with the same rows see which go left at each split, not leaf values; the analyst sees the whole "
+            "model",
         ),
     ]
 

@@ -11,7 +11,7 @@ Refuses: by leaving. The session never raises for what an aggregator sends or a 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -20,7 +20,8 @@ from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Sealer
 from fedboost.privacy.protections import PartySetup
 from fedboost.protocol import key_exchange
-from fedboost.protocol.answer import Answer
+from fedboost.protocol.answer import Answer, check_size, is_repeated
+from fedboost.protocol.contracts import TrainingState
 from fedboost.protocol.due import Situation, can_stand_at, check_due, remember
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.membership import Membership
@@ -35,10 +36,13 @@ from fedboost.protocol.messages import (
     Offer,
     OpenRequest,
     OpenShare,
+    Relay,
     SessionEnded,
     ToParty,
 )
+from fedboost.protocol.relaying import Ends, Underway, max_relayed
 from fedboost.protocol.site import Release, Site
+from fedboost.protocol.site_memory import Question
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 
 MAX_OPENINGS_PER_TURN = 2
@@ -56,6 +60,8 @@ class Introduced:
     digest: bytes
     transcript: bytes
     sealer: Sealer
+    relays: Ends | None = None
+    """What is relayed to other parties is sealed with this, where anything is."""
 
 
 class PartySession:
@@ -74,6 +80,8 @@ class PartySession:
         """The key pair of the attempt, until the parties are introduced."""
         self._joined: Join | None = None
         self._introduced: Introduced | None = None
+        self._underway: Underway | None = None
+        """The answer that waits for what other parties relay."""
         self._answer: Answer | None = None
         """The last answer of the attempt."""
         self._asked: Ask | None = None
@@ -105,7 +113,7 @@ class PartySession:
     def hang_up(self) -> None:
         """Drop the keys of the attempt, if the parties had met: the connection was lost, and they meet again
         in another one."""
-        self._introduced = self._answer = None
+        self._introduced = self._underway = self._answer = None
 
     @property
     def _member(self) -> Membership:
@@ -173,8 +181,11 @@ class PartySession:
             shrinks=terms.session.on_loss == "shrink",
         )
         roster, transcript = tuple(sorted(met.publics)), first_transcript(met.session, state)
-        sealer = member.protection.sealer(setup)
-        self._introduced = Introduced(meet.greetings, roster, met.session, transcript, sealer)
+        sealer, relays = member.protection.sealer(setup), None
+        if block := terms.block_of(me):
+            keys = handshake.pair_keys(me, met.publics, met.session, block.parties)
+            relays = Ends(me, keys, met.session, self._site.draw)
+        self._introduced = Introduced(meet.greetings, roster, met.session, transcript, sealer, relays)
         yield from ()
 
     def _introduce_again(self, meet: Introduce) -> Iterator[FromParty]:
@@ -184,25 +195,76 @@ class PartySession:
         yield from ()
 
     def _ask(self, ask: Ask) -> Iterator[FromParty]:
-        """The query is answered if it is due and allowed; a repeated one gets the same bytes."""
+        """The query is answered if it is due and allowed; a repeated one gets the same bytes. Where others
+        must relay something first, the answer waits for it."""
         assert self._introduced is not None
-        if self._answer is None or not self._answer.repeats(ask):
-            self._answer = self._answer_to(ask, self._introduced)
-        yield from self._answer.reports()
+        if self._answer is not None and self._answer.repeats(ask):
+            yield from self._answer.reports()
+        elif self._underway is None or not is_repeated(self._underway.ask, ask):
+            self._underway = self._begin(ask, self._introduced)
+            yield from self._go_on(self._introduced, self._underway)
 
-    def _answer_to(self, ask: Ask, introduced: Introduced) -> Answer:
+    def _relay(self, relay: Relay) -> Iterator[FromParty]:
+        """Taken in; with what the answer waits for it goes on. One of an earlier turn or attempt is
+        ignored."""
+        assert self._introduced is not None
+        underway, asked = self._underway, self._asked
+        last = 0 if asked is None or asked.attempt != self._attempt else asked.turn
+        if relay.attempt < self._attempt or (underway is None and relay.turn < last):
+            return
+        if underway is None or (relay.turn, relay.attempt) != (underway.ask.turn, underway.ask.attempt):
+            raise PeerError(f"bytes relayed for turn {relay.turn} that nobody waits for")
+        underway.take(relay)
+        yield from self._go_on(self._introduced, underway)
+
+    def _early_relay(self, relay: Relay) -> Iterator[FromParty]:
+        """One of an earlier attempt is ignored; any other is refused."""
+        if relay.attempt >= self._attempt:
+            raise PeerError(f"bytes relayed for turn {relay.turn} that nobody waits for")
+        yield from ()
+
+    def _begin(self, ask: Ask, introduced: Introduced) -> Underway:
+        """Begin to answer a query, if it is due."""
         member, me = self._member, self._site.name
         before, standing = member.holder.state, member.memory.standing
         now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
-        answer = Answer(ask, tag_of(ask, introduced.transcript), member, introduced.sealer)
-        question = remember(member.memory, ask, before, member.holder.state)
-        self._asked = ask
+        check_size(ask, member)
+        most = 0
+        if introduced.relays is not None:
+            public = ask.query.seen_by(member.terms, me, publicly=True)
+            transcript = next_transcript(introduced.relays.transcript, public)
+            introduced.relays = replace(introduced.relays, transcript=transcript)
+            most = max_relayed(member.terms, member.holder.rows)
+        return Underway(ask, before, member.holder.answering(ask.query), introduced.relays, most)
+
+    def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:
+        """Relay what others need, and answer once nothing is missing."""
+        ask, before = underway.ask, underway.before
+        for send, messages in underway.advance():
+            self._remember(underway, before.after(ask.query))
+            what = f"{send.kind}, {send.about} rows, relayed to {', '.join(send.to)}"
+            self._record(ask, what, 0, len(send.content))
+            yield from messages
+        if underway.values is None:
+            return
+        self._underway, member = None, self._member
+        tag = tag_of(ask, introduced.transcript)
+        answer = Answer(ask, tag, member, introduced.sealer, underway.values, before)
+        question = self._remember(underway, member.holder.state)
+        self._answer = answer
         self._answered += 1
         positions = question.digest.hex(), before.position.digest.hex()
         self._record(ask, ask.query.name, ask.query.cells, answer.size, answer.charge, *positions)
-        return answer
+        yield from answer.reports()
+
+    def _remember(self, underway: Underway, after: TrainingState) -> Question:
+        """Write down the query before anything leaves that follows from it."""
+        if underway.question is None:
+            underway.question = remember(self._member.memory, underway.ask, underway.before, after)
+            self._asked = underway.ask
+        return underway.question
 
     def _open_request(self, request: OpenRequest) -> Iterator[FromParty]:
         """This party helps to open the sum of its last answer."""
@@ -281,23 +343,27 @@ RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("new", Introduce): _refused(_TWICE),
     ("new", Ask): _refused(_EARLY),
     ("new", OpenRequest): _refused(_NOT_LAST),
+    ("new", Relay): _S._early_relay,
     ("new", Close): _refused(_MODEL),
     ("new", SessionEnded): _S._session_ended,
     ("joined", Offer): _S._offer,
     ("joined", Introduce): _S._introduce,
     ("joined", Ask): _refused(_EARLY),
     ("joined", OpenRequest): _refused(_NOT_LAST),
+    ("joined", Relay): _S._early_relay,
     ("joined", Close): _refused(_MODEL),
     ("joined", SessionEnded): _S._session_ended,
     ("introduced", Offer): _S._offer,
     ("introduced", Introduce): _S._introduce_again,
     ("introduced", Ask): _S._ask,
+    ("introduced", Relay): _S._relay,
     ("introduced", OpenRequest): _S._open_request,
     ("introduced", Close): _S._close,
     ("introduced", SessionEnded): _S._session_ended,
     ("signed", Offer): _S._offer,
     ("signed", Introduce): _S._introduce_again,
     ("signed", Ask): _refused("asked after the model was signed"),
+    ("signed", Relay): _S._early_relay,
     ("signed", OpenRequest): _refused("asked for help after the model was signed"),
     ("signed", Close): _S._close,
     ("signed", SessionEnded): _S._session_ended,

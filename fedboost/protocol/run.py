@@ -58,6 +58,9 @@ class TrainingRun:
         self.booster: Booster | None = None
         self.last: Int64 | None = None
         """The sum of the last turn, once the program has ended."""
+        self._structures: dict[str, bytes] = {}
+        """The structure of the model as each party was told it; of all under '' where they are told the
+        same."""
         self.enough = False
         """True if the training ends with the round under way."""
         self.trees = TreeLog([])
@@ -87,10 +90,13 @@ class TrainingRun:
         """True if the roster may be another one from the query that is asked now."""
         return self.state.may_change(self.pending)
 
-    @property
-    def structure(self) -> bytes:
-        """The structure of the model, by what the parties know once they have answered."""
-        return self.state.after(self.pending).structure(self.rounds)
+    def structure(self, party: str) -> bytes:
+        """The structure of the model, by what a party knows once it has answered."""
+        viewer = party if self._terms.blocks else ""
+        if viewer not in self._structures:
+            told = self.state.after(self.pending).seen_by(self._terms, viewer)
+            self._structures[viewer] = told.structure(self.rounds)
+        return self._structures[viewer]
 
     @property
     def rounds(self) -> int:

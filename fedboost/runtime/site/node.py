@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import grpc
 
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
-from fedboost.horizontal.holder import holder_of
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Ask, Leave, Offer, SessionEnded, ToParty
@@ -39,6 +38,7 @@ from fedboost.runtime.site.session_thread import SessionThread
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.telemetry import AT_HAND
+from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_to_party, encode_from_party
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
@@ -285,7 +285,7 @@ class PartyNode:
 
         record = self._audit.record if self._audit else lambda release: None
         name, nthread = self._config.party, self._config.nthread
-        holder = None if self._rows.table is None else holder_of(self._rows.read, name, nthread)
+        holder = None if self._rows.table is None else holder_for(self._rows.read, name, nthread)
         return Site(name, holder, urandom, self._credentials(), permit, taken, record, self._memory)
 
     def _credentials(self) -> Credentials | None:

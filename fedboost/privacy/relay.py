@@ -1,0 +1,61 @@
+"""Relays: bytes of one party for some others, which the aggregator passes on and cannot read.
+
+The bytes are encrypted once, under a fresh key; that key is encrypted for each receiver under a key derived
+from the secret that sender and receiver share, together with a hash of the ciphertext. So nobody but the
+receivers reads them, and none of these can put others in their place.
+
+Promises: a key is used for one encryption; bytes open only for the receiver, sender and context that they
+were sealed for.
+Refuses: bytes that do not open (PeerError).
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from fedboost.errors import PeerError
+from fedboost.privacy import fields
+from fedboost.privacy.masked.pairwise import KEY_BYTES, derive
+from fedboost.privacy.shamir import RandomBytes
+
+_NONCE = bytes(12)
+"""Always the same: a key is used once."""
+_TAG_BYTES = 16
+SEALED_BYTES = KEY_BYTES + 2 * _TAG_BYTES + 8
+"""Bytes by which sealed ones are longer, and those of a receiver's name besides: at most for each receiver."""
+
+
+def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes, draw: RandomBytes) -> bytes:
+    """Encrypt for the parties of `keys`, each with the secret that it shares with the sender. context: all
+    that both ends must agree on; never the same twice."""
+    key = draw(KEY_BYTES)
+    ciphertext = AESGCM(key).encrypt(_NONCE, content, context)
+    about = hashlib.sha256(ciphertext).digest()
+    wrapped = (
+        field
+        for party, secret in keys.items()
+        for field in (party.encode(), _wrapper(secret, sender, party, context).encrypt(_NONCE, key, about))
+    )
+    return fields.pack(ciphertext, *wrapped)
+
+
+def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, context: bytes) -> bytes:
+    """Decrypt what `seal` encrypted for this receiver. PeerError if it is for another, or of another sender
+    or context."""
+    try:
+        ciphertext, *wrapped = fields.unpack(sealed)
+        keys = dict(zip(wrapped[::2], wrapped[1::2], strict=True))
+        wrapper = _wrapper(secret, sender, receiver, context)
+        key = wrapper.decrypt(_NONCE, keys[receiver.encode()], hashlib.sha256(ciphertext).digest())
+        return AESGCM(key).decrypt(_NONCE, ciphertext, context)
+    except (PeerError, ValueError, KeyError, InvalidTag):
+        raise PeerError(
+            f"what party {sender} relayed does not open: it was changed on the way, or is of another turn "
+            f"or tree"
+        ) from None
+
+
+def _wrapper(secret: bytes, sender: str, receiver: str, context: bytes) -> AESGCM:
+    return AESGCM(derive(secret, b"fedboost/4/relay", sender.encode(), receiver.encode(), context))
