@@ -40,7 +40,7 @@ from fedboost.protocol.messages import (
     SessionEnded,
     ToParty,
 )
-from fedboost.protocol.relaying import Ends, Underway, max_relayed
+from fedboost.protocol.relaying import Ends, Underway, check_view, max_relayed, unawaited
 from fedboost.protocol.site import Release, Site
 from fedboost.protocol.site_memory import Question
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
@@ -160,6 +160,8 @@ class PartySession:
         attempt = member.attempt(self._attempt)
         met = key_exchange.meet(self._site.credentials, self._joined.greeting, attempt, meet.greetings)
         state.check(member.terms)
+        seen = state.seen_by(member.terms, self._site.name)
+        check_view(state.position.digest, seen.position.digest)
         if not can_stand_at(state, member.terms, member.memory.standing):
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         member.memory.meet(self._attempt)
@@ -184,7 +186,8 @@ class PartySession:
         sealer, relays = member.protection.sealer(setup), None
         if block := terms.block_of(me):
             keys = handshake.pair_keys(me, met.publics, met.session, block.parties)
-            relays = Ends(me, keys, met.session, self._site.draw)
+            common = first_transcript(met.session, state.seen_by(terms, me, publicly=True))
+            relays = Ends(me, keys, common, self._site.draw)
         self._introduced = Introduced(meet.greetings, roster, met.session, transcript, sealer, relays)
         yield from ()
 
@@ -200,9 +203,11 @@ class PartySession:
         assert self._introduced is not None
         if self._answer is not None and self._answer.repeats(ask):
             yield from self._answer.reports()
-        elif self._underway is None or not is_repeated(self._underway.ask, ask):
+        elif self._underway is None:
             self._underway = self._begin(ask, self._introduced)
             yield from self._go_on(self._introduced, self._underway)
+        elif not is_repeated(self._underway.ask, ask):
+            raise PeerError(f"turn {ask.turn} asked while the answer to turn {self._underway.ask.turn} waits")
 
     def _relay(self, relay: Relay) -> Iterator[FromParty]:
         """Taken in; with what the answer waits for it goes on. One of an earlier turn or attempt is
@@ -213,14 +218,14 @@ class PartySession:
         if relay.attempt < self._attempt or (underway is None and relay.turn < last):
             return
         if underway is None or (relay.turn, relay.attempt) != (underway.ask.turn, underway.ask.attempt):
-            raise PeerError(f"bytes relayed for turn {relay.turn} that nobody waits for")
+            raise PeerError(unawaited(relay))
         underway.take(relay)
         yield from self._go_on(self._introduced, underway)
 
     def _early_relay(self, relay: Relay) -> Iterator[FromParty]:
         """One of an earlier attempt is ignored; any other is refused."""
         if relay.attempt >= self._attempt:
-            raise PeerError(f"bytes relayed for turn {relay.turn} that nobody waits for")
+            raise PeerError(unawaited(relay))
         yield from ()
 
     def _begin(self, ask: Ask, introduced: Introduced) -> Underway:
@@ -229,14 +234,15 @@ class PartySession:
         before, standing = member.holder.state, member.memory.standing
         now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
+        check_view(ask.query.digest, ask.query.seen_by(member.terms, me).digest)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
-        check_size(ask, member)
+        check_size(ask, member, me)
         most = 0
         if introduced.relays is not None:
             public = ask.query.seen_by(member.terms, me, publicly=True)
             transcript = next_transcript(introduced.relays.transcript, public)
             introduced.relays = replace(introduced.relays, transcript=transcript)
-            most = max_relayed(member.terms, member.holder.rows)
+            most = max_relayed(member.terms, me, member.holder.rows, before)
         return Underway(ask, before, member.holder.answering(ask.query), introduced.relays, most)
 
     def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:
