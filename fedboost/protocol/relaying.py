@@ -96,6 +96,8 @@ class Underway:
         """Bytes of each sender."""
         self._numbers: dict[str, int] = {}
         """Number of the last relay of each sender that was begun."""
+        self._last: dict[str, Relay] = {}
+        """The last part of each sender."""
         self._parts: dict[str, list[bytes]] = defaultdict(list)
         self._whole: dict[str, deque[tuple[int, bytes]]] = defaultdict(deque)
         """Number and sealed bytes of the relays that wait to be read, by sender."""
@@ -139,6 +141,9 @@ class Underway:
         self._taken[sender] += len(relay.content)
         if self._taken[sender] > self._most:
             raise PeerError(f"more bytes relayed by party {sender} than a turn can need")
+        if relay == self._last.get(sender):
+            return  # repeated
+        self._last[sender] = relay
         parts, last = self._parts[sender], self._numbers.get(sender, 0)
         if relay.number != last if parts else relay.number <= last:
             raise PeerError(f"relay {relay.number} of party {sender} after relay {last}")
