@@ -210,21 +210,20 @@ class PartySession:
             raise PeerError(f"turn {ask.turn} asked while the answer to turn {self._underway.ask.turn} waits")
 
     def _relay(self, relay: Relay) -> Iterator[FromParty]:
-        """Taken in; with what the answer waits for it goes on. One of an earlier turn or attempt is
-        ignored."""
+        """Taken in, if the answer under way is to that turn; with what it waits for it goes on."""
         assert self._introduced is not None
-        underway, asked = self._underway, self._asked
-        last = 0 if asked is None or asked.attempt != self._attempt else asked.turn
-        if relay.attempt < self._attempt or (underway is None and relay.turn < last):
-            return
+        underway = self._underway
         if underway is None or (relay.turn, relay.attempt) != (underway.ask.turn, underway.ask.attempt):
-            raise PeerError(unawaited(relay))
+            yield from self._stray_relay(relay)
+            return
         underway.take(relay)
         yield from self._go_on(self._introduced, underway)
 
-    def _early_relay(self, relay: Relay) -> Iterator[FromParty]:
-        """One of an earlier attempt is ignored; any other is refused."""
-        if relay.attempt >= self._attempt:
+    def _stray_relay(self, relay: Relay) -> Iterator[FromParty]:
+        """A repeated one, and one of an earlier turn or attempt, is ignored; any other is refused."""
+        asked = self._asked
+        last = (0, 0) if asked is None else (asked.attempt, asked.turn)
+        if relay.attempt >= self._attempt and (relay.attempt, relay.turn) > last:
             raise PeerError(unawaited(relay))
         yield from ()
 
@@ -349,14 +348,14 @@ RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("new", Introduce): _refused(_TWICE),
     ("new", Ask): _refused(_EARLY),
     ("new", OpenRequest): _refused(_NOT_LAST),
-    ("new", Relay): _S._early_relay,
+    ("new", Relay): _S._stray_relay,
     ("new", Close): _refused(_MODEL),
     ("new", SessionEnded): _S._session_ended,
     ("joined", Offer): _S._offer,
     ("joined", Introduce): _S._introduce,
     ("joined", Ask): _refused(_EARLY),
     ("joined", OpenRequest): _refused(_NOT_LAST),
-    ("joined", Relay): _S._early_relay,
+    ("joined", Relay): _S._stray_relay,
     ("joined", Close): _refused(_MODEL),
     ("joined", SessionEnded): _S._session_ended,
     ("introduced", Offer): _S._offer,
@@ -369,7 +368,7 @@ RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("signed", Offer): _S._offer,
     ("signed", Introduce): _S._introduce_again,
     ("signed", Ask): _refused("asked after the model was signed"),
-    ("signed", Relay): _S._early_relay,
+    ("signed", Relay): _S._stray_relay,
     ("signed", OpenRequest): _refused("asked for help after the model was signed"),
     ("signed", Close): _S._close,
     ("signed", SessionEnded): _S._session_ended,

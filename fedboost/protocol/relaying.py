@@ -1,12 +1,13 @@
 """Relays of a turn: what a party needs of others before it can answer, passed on by the aggregator.
 
-Promises: bytes are sealed end to end where parties have keys, under all that both ends must agree on: the
-attempt, what every party of the block was told of the questions, the turn, and a number that grows; nothing is
-kept at the aggregator.
-Refuses: relays to or from parties of other blocks, out of order, or of more bytes than a turn can need
-(PeerError).
+Promises: bytes are sealed end to end, under all that both ends must agree on: the attempt, what every party
+of the block was told of the state and the questions, the turn, and a number that grows; nothing is kept at
+the aggregator; a part that is repeated changes nothing.
+Refuses: relays to or from parties of other blocks, out of order, of more bytes than a turn can need, or to
+parties that have answered; queries and states that tell a party more than its view (PeerError).
 """
 
+import hashlib
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -58,7 +59,8 @@ def check_view(told: bytes, seen: bytes) -> None:
 
 def unawaited(relay: Relay) -> str:
     """The sentence on a relay that comes when none is due."""
-    return f"bytes of party {quoted(relay.sender, MAX_QUOTE)} relayed for turn {relay.turn} that nobody waits for"
+    sender = quoted(relay.sender, MAX_QUOTE)
+    return f"bytes of party {sender} relayed for turn {relay.turn}, which nobody waits for"
 
 
 @dataclass(frozen=True)
@@ -94,30 +96,33 @@ class Ends:
 
 
 class Order:
-    """The relays of one sender in a turn, as far as they have come. of: how a refusal names them."""
+    """The order and sizes of the relays of one sender in a turn. of: how a refusal names them."""
 
     def __init__(self, of: str = "") -> None:
         self.size = 0
         """Bytes so far."""
         self._of = of
-        self._begun: Relay | None = None
-        """The first part of the relay that has begun last."""
+        self._number, self._to = 0, tuple[str, ...]()
         self._is_open = False
-        """True until its last part has come."""
+        """True until the last part of that relay has come."""
+        self._part = b""
+        """Hash of the part that came last."""
         self._size = 0
-        """Bytes of it."""
+        """Bytes of the last relay."""
 
-    def add(self, relay: Relay, most: int) -> None:
-        """Take in a part. PeerError for one out of order or of a size that it cannot have, and for more than
-        `most` bytes in all."""
-        begun, number = self._begun, 0 if self._begun is None else self._begun.number
+    def add(self, relay: Relay, most: int) -> bool:
+        """Take in a part; False for the last one again. PeerError for one out of order or of a size that it
+        cannot have, and for more than `most` bytes in all."""
+        number, part = self._number, hashlib.sha256(relay.content).digest()
+        if (relay.number, relay.to, relay.last, part) == (number, self._to, not self._is_open, self._part):
+            return False
         if self._is_open:
-            assert begun is not None
-            in_order = (relay.number, relay.to) == (number, begun.to)
+            in_order = (relay.number, relay.to) == (number, self._to)
         else:
-            in_order, self._begun, self._size = relay.number > number, relay, 0
+            in_order, self._size = relay.number > number, 0
         if not in_order:
             raise PeerError(f"relay {relay.number}{self._of} comes after relay {number}")
+        self._number, self._to, self._is_open, self._part = relay.number, relay.to, not relay.last, part
         size = len(relay.content)
         self._size += size
         self.size += size
@@ -125,7 +130,7 @@ class Order:
             raise PeerError(f"relay {relay.number}{self._of} has a part of {size} bytes, which none has")
         if self.size > most:
             raise PeerError(f"relay {relay.number}{self._of} makes more bytes than a turn can need")
-        self._is_open = not relay.last
+        return True
 
 
 class Underway:
@@ -189,7 +194,8 @@ class Underway:
         if self._ends is None or sender not in self._ends.keys:
             name = quoted(sender, MAX_QUOTE)
             raise PeerError(f"bytes relayed by party {name}, which is not of the block of this one")
-        self._orders.setdefault(sender, Order(f" of party {sender}")).add(relay, self._most)
+        if not self._orders.setdefault(sender, Order(f" of party {sender}")).add(relay, self._most):
+            return
         self._parts[sender].append(relay.content)
         if relay.last:
             self._whole[sender].append((relay.number, b"".join(self._parts.pop(sender))))
@@ -206,10 +212,11 @@ def pass_on(session: "AggregatorSession", party: str, relay: Relay) -> Outbox:
     others = set() if block is None else {*block.parties} - {party}
     if not relay.to or not others.issuperset(relay.to) or len(set(relay.to)) != len(relay.to):
         raise PeerError("it relays bytes to parties that are not others of its block, or to one twice")
+    most = max_relayed(session.terms, party, session.run.pending.rows, session.run.state)
+    if not turn.relayed[party].add(relay, most):
+        return []
     if answered := [other for other in relay.to if other not in turn.reporting]:
         raise PeerError(f"it relays bytes to party {answered[0]}, which has answered turn {relay.turn}")
-    most = max_relayed(session.terms, party, session.run.pending.rows, session.run.state)
-    turn.relayed[party].add(relay, most)
     told = replace(relay, to=(), sender=party)
     return [(other, told) for other in relay.to]
 

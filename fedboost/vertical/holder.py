@@ -215,17 +215,19 @@ class VerticalHolder:
         finished, _ = read[self._block.label_holder]
         again = range(max(1, finished), len(state.rounds))
         if again or not all(is_whole for _, is_whole in read.values()):
+            self._is_whole = False
             for tree in again:
                 self._begin_tree(tree - 1)
                 yield from self._follow(state.rounds[tree].splits, to_all=False)
                 self._end_tree(tree - 1, state.rounds[tree])
             self._begin_tree(state.tree)
-            yield from self._follow(state.splits, to_all=True)
+            yield from self._follow(state.splits, to_all=state.residual is None)
         self._has_met = self._is_whole = True
 
     def _follow(self, splits: Splits, to_all: bool) -> Exchange:
         """Send rows down a tree again, level by level. to_all: also by splits that no other split follows,
-        of which else the label holder alone is told, as it was before."""
+        of which else the label holder alone is told: where they were the last ones of a tree, nobody else
+        was told before."""
         inner = np.isin(splits.left, splits.node) | np.isin(splits.left + 1, splits.node) | to_all
         for level in levels(splits):
             yield from self._row_sets.split(self._own, some(splits, level & inner), to_all=True)

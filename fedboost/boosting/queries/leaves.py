@@ -59,8 +59,8 @@ class ResidualQuery(BaseQuery):
         return 0 if terms.objective.loss.quantile is None else (terms.trees.rounds + 1) * RESIDUAL_TURNS
 
     def in_view(self, view: View) -> "ResidualQuery":
-        """The query with the splits and cells that are seen: those of no party but the label holder, as a leaf
-        value is in them."""
+        """The query with the splits and cells that are seen: cells by the label holder alone, as leaf values
+        are in them."""
         starts = self.starts if view.has_labels else (0,) * len(self.starts)
         return replace(self, splits=view.splits(self.splits), starts=starts)
 

@@ -1,13 +1,14 @@
 """What a party is told of a question where parties hold different columns.
 
 A split by a column of another party is seen as (node, left, holder): its feature is a number behind those of
-all features, which stands for the holder, and bin, direction and categories are 0. Cut points of other parties
-are seen as bin numbers, and their grids as numbers of cells; leaf values, and the cells of residuals that they
-are in, are seen by the label holder alone.
+all features, which stands for the holder, and bin, direction and categories are 0. Cut points of others are
+seen as bin numbers, and their grids as numbers of cells. The label holder alone sees leaf values, and the
+cells of residuals that they are in.
 
-Promises: the view of a view is the view itself; both ends compute the same; the public view, which all parties
-of a block share, follows from the view of each.
-Refuses: splits by features of others that are told as if they were a party's own (PeerError, `local`).
+Promises: the view of a view is the view itself; both ends compute the same; the public view, which a block's
+parties share, follows from the view of each.
+Refuses: splits by features of others that are told as if they were a party's own, or as of a party that holds
+none (PeerError, `check`).
 """
 
 from dataclasses import dataclass, replace
