@@ -29,8 +29,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 class Apart:
     """A session. `up(party, message)` returns what arrives in the place of a party's message, a list of
-    messages or events; `down(party, message)` the messages that a party is told in the place of one, or events
-    that arrive of it; each may return None for the message itself. tables: of the parties, cut out of `table` unless given."""
+    messages or events; `down(party, message)` the messages that a party is told in the place of one, or
+    events that arrive of it; each may return None for the message itself. tables: of the parties, cut out of
+    `table` unless given."""
 
     def __init__(self, layout="three holders", table=None, tables=None, up=None, down=None, **settings):
         self.layout = LAYOUTS[layout]

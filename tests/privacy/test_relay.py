@@ -62,19 +62,10 @@ def test_a_party_does_not_open_what_it_sealed_itself_as_if_another_had():
 
 @given(st.data())
 def test_a_changed_byte_is_refused(data):
-    whole = sealed()
+    whole = sealed(keys={"shop": SECRET})
     place = data.draw(st.integers(0, len(whole) - 1))
     flipped = whole[place] ^ data.draw(st.integers(1, 255))
-    changed = whole[:place] + bytes([flipped]) + whole[place + 1 :]
-    for receiver, secret in KEYS.items():
-        try:
-            opened = open_sealed(changed, "bank", receiver, secret, b"context")
-        except PeerError as error:
-            assert str(error).startswith("what party bank relayed does not open")
-        else:  # the byte is of what was wrapped for the other receiver
-            assert opened == b"content"
-            other = next(key for name, key in KEYS.items() if name != receiver)
-            refused(changed, receiver=next(name for name in KEYS if name != receiver), secret=other)
+    refused(whole[:place] + bytes([flipped]) + whole[place + 1 :])
 
 
 @given(st.integers(0, 10_000))

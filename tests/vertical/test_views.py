@@ -15,7 +15,7 @@ from fedboost.boosting.state import Round
 from fedboost.errors import PeerError
 from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.gbdt.tree import Split, Splits
-from fedboost.protocol.messages import Ask, Close, Introduce
+from fedboost.protocol.messages import Ask, Introduce
 from fedboost.runtime.signed_model import signed_model_of
 from tests.helpers.apart_sessions import LOST, NOW, Apart, once
 from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of
@@ -307,10 +307,3 @@ def test_the_check_of_splits_is_of_one_party():
             view.check(split_by(elsewhere))
     with pytest.raises(PeerError, match="does not hold"):
         view.check(split_by(0))
-
-
-def test_nothing_is_told_at_the_end():
-    apart = training("three holders", "logistic")
-    assert {
-        party: [*vars(close)] for party, close in apart.told if isinstance(close, Close)
-    } == dict.fromkeys(apart.terms.parties, ["attempt", "rounds"])
