@@ -16,6 +16,7 @@ from functools import partial
 from typing import Literal
 
 from fedboost.errors import FedboostError, PeerError, quoted
+from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Sealer
 from fedboost.privacy.protections import PartySetup
@@ -23,6 +24,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.answer import Answer, check_size, is_repeated
 from fedboost.protocol.contracts import TrainingState
 from fedboost.protocol.due import Situation, can_stand_at, check_due, remember
+from fedboost.protocol.key_exchange import Meeting
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.membership import Membership
 from fedboost.protocol.messages import (
@@ -44,6 +46,7 @@ from fedboost.protocol.relaying import Ends, Underway, max_relayed
 from fedboost.protocol.site import Release, Site
 from fedboost.protocol.site_memory import Question
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
+from fedboost.terms.terms import Terms
 
 MAX_OPENINGS_PER_TURN = 2
 """Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""
@@ -164,9 +167,7 @@ class PartySession:
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         member.memory.meet(self._attempt)
         member.holder.go_to(state)
-        me, terms, public = self._site.name, member.terms, None
-        if member.protection.uses_key_holder:
-            public = member.secret.public if member.secret else key_exchange.public_of(terms, meet.greetings)
+        me, terms, public = self._site.name, member.terms, _public_key(member, meet)
         handshake, self._handshake, self._attested = self._handshake, None, None
         setup = PartySetup(
             me,
@@ -181,10 +182,7 @@ class PartySession:
             shrinks=terms.session.on_loss == "shrink",
         )
         roster, transcript = tuple(sorted(met.publics)), first_transcript(met.session, state)
-        sealer, relays = member.protection.sealer(setup), None
-        if block := terms.block_of(me):
-            keys = handshake.pair_keys(me, met.publics, met.session, block.parties)
-            relays = Ends(me, keys, met.session, self._site.draw)
+        sealer, relays = member.protection.sealer(setup), _ends(self._site, terms, handshake, met)
         self._introduced = Introduced(meet.greetings, roster, met.session, transcript, sealer, relays)
         yield from ()
 
@@ -210,9 +208,9 @@ class PartySession:
         underway = self._underway
         if underway is None or (relay.turn, relay.attempt) != (underway.ask.turn, underway.ask.attempt):
             yield from self._stray_relay(relay)
-            return
-        underway.take(relay)
-        yield from self._go_on(self._introduced, underway)
+        else:
+            underway.take(relay)
+            yield from self._go_on(self._introduced, underway)
 
     def _stray_relay(self, relay: Relay) -> Iterator[FromParty]:
         """A repeated one, and one of an earlier turn or attempt, is ignored; any other is refused."""
@@ -320,6 +318,22 @@ class PartySession:
         shape = cells, size, member.terms.hiding.protection, ask.roster
         release = Release(member.first.session, ask.turn, ask.attempt, what, *shape, charge, *hashes)
         self._site.record(release)
+
+
+def _public_key(member: Membership, meet: Introduce) -> Public | None:
+    """The key that sums are encrypted under, where they are."""
+    if not member.protection.uses_key_holder:
+        return None
+    return member.secret.public if member.secret else key_exchange.public_of(member.terms, meet.greetings)
+
+
+def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting) -> Ends | None:
+    """What a party of a block seals with, and opens, in an attempt."""
+    block = terms.block_of(site.name)
+    if block is None:
+        return None
+    keys = handshake.pair_keys(site.name, met.publics, met.session, block.parties)
+    return Ends(site.name, keys, met.session, site.draw)
 
 
 def _refused(reason: str) -> "Handler":

@@ -198,7 +198,9 @@ class World:
 
         def checked(total):
             query, turn = run.pending, run.turn
-            assert (total == self.due_sum(run, session.roster)).all(), f"seed {self.seed}: a sum of something else"
+            assert (total == self.due_sum(run, session.roster)).all(), (
+                f"seed {self.seed}: a sum of something else"
+            )
             # A tree that grows again after a crash may be cut short earlier: another question in that turn.
             opened = turn, query.digest
             roster = self.rosters.setdefault(opened, session.roster)
