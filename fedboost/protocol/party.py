@@ -181,9 +181,9 @@ class PartySession:
             sparse=terms.noise is None,
             shrinks=terms.session.on_loss == "shrink",
         )
-        roster, transcript = tuple(sorted(met.publics)), first_transcript(met.session, state)
-        sealer, relays = member.protection.sealer(setup), _ends(self._site, terms, handshake, met)
-        self._introduced = Introduced(meet.greetings, roster, met.session, transcript, sealer, relays)
+        roster, sealer = tuple(sorted(met.publics)), member.protection.sealer(setup)
+        ends = first_transcript(met.session, state), sealer, _ends(self._site, terms, handshake, met)
+        self._introduced = Introduced(meet.greetings, roster, met.session, *ends)
         yield from ()
 
     def _introduce_again(self, meet: Introduce) -> Iterator[FromParty]:
@@ -214,8 +214,7 @@ class PartySession:
 
     def _stray_relay(self, relay: Relay) -> Iterator[FromParty]:
         """A repeated one, and one of an earlier turn or attempt, is ignored; any other is refused."""
-        asked = self._asked
-        last = (0, 0) if asked is None else (asked.attempt, asked.turn)
+        last = (self._asked.attempt, self._asked.turn) if self._asked else (0, 0)
         if relay.attempt >= self._attempt and (relay.attempt, relay.turn) > last:
             raise PeerError(f"bytes relayed for turn {relay.turn} that nobody waits for")
         yield from ()
