@@ -20,8 +20,8 @@ def check_size(ask: Ask, member: Membership, name: str) -> None:
     terms, rows = member.terms, member.holder.rows
     if terms.blocks and ask.query.rows < rows:
         raise Refused(
-            f"party {name} holds {rows} rows, and the label holders {ask.query.rows}: all parties of a block "
-            f"must hold the same rows in the same order"
+            f"party {name} holds {rows} rows, and there are {ask.query.rows} labels: it must hold the same "
+            f"rows as its label holder, in the same order"
         )
     if not member.protection.hides and ask.query.rows < rows:
         raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")

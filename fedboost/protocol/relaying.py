@@ -4,7 +4,7 @@ Promises: bytes are sealed end to end, under all that both ends must agree on: t
 of the block was told of the state and the questions, the turn, and a number that grows; nothing is kept at
 the aggregator; a part that is repeated changes nothing.
 Refuses: relays to or from parties of other blocks, out of order, of more bytes than a turn can need, or to
-parties that have answered; queries and states that tell a party more than its view (PeerError).
+parties that have answered (PeerError).
 """
 
 import hashlib
@@ -18,10 +18,11 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.relay import MIN_SEALED_BYTES, open_sealed, seal, sealed_size
 from fedboost.privacy.shamir import RandomBytes
-from fedboost.protocol.contracts import Answering, Receive, Send, TrainingState
+from fedboost.protocol.contracts import Answering, Query, Receive, Send, TrainingState
 from fedboost.protocol.events import Outbox
 from fedboost.protocol.messages import Ask, Relay
 from fedboost.protocol.site_memory import Question
+from fedboost.protocol.transcript import next_transcript
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
@@ -50,17 +51,10 @@ def max_relayed(terms: Terms, party: str, rows: int, state: TrainingState) -> in
     return content + (2 + row_sets) * sealed_size(0, block.parties)
 
 
-def check_view(told: bytes, seen: bytes) -> None:
-    """Raise PeerError where a party is told more than it may see, by the digests of what it is told and of
-    its view of that."""
-    if told != seen:
-        raise PeerError("told of columns of other parties, or of leaf values without labels")
-
-
 def unawaited(relay: Relay) -> str:
     """The sentence on a relay that comes when none is due."""
     sender = quoted(relay.sender, MAX_QUOTE)
-    return f"bytes of party {sender} relayed for turn {relay.turn}, which nobody waits for"
+    return f"bytes of party {sender} relayed for turn {relay.turn} that nobody waits for"
 
 
 @dataclass(frozen=True)
@@ -72,6 +66,10 @@ class Ends:
     keys: Mapping[str, bytes]
     transcript: bytes
     draw: RandomBytes
+
+    def told(self, query: Query) -> "Ends":
+        """The ends once all of the block were told this query too, as it is seen publicly."""
+        return replace(self, transcript=next_transcript(self.transcript, query))
 
     def seal(self, send: Send, ask: Ask, number: int) -> bytes:
         """The bytes of a relay as they travel."""

@@ -1,8 +1,8 @@
 """A party that holds some columns of its rows: `answering` turns a query into one vector of integers.
 
-The vector has the party's own columns, and 0 elsewhere; the label holder's has what is about labels, too. What
-a party needs to know of the other columns of its block is relayed to it: gradients at the root of a tree, and
-row sets of the splits behind it (`row_sets`).
+The vector has the party's own columns, and 0 elsewhere; the label holder's has what is about labels, too.
+What a party needs to know of the other columns of its block is relayed to it: gradients at the root of a
+tree, and row sets of the splits behind it (`row_sets`).
 
 Promises: adding the vectors of all parties gives what one party with all rows and columns would have
 answered, bit for bit; after a restart the parties of a block tell each other again what one of them lost, and
@@ -20,7 +20,7 @@ import numpy as np
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.queries.views import view_of
