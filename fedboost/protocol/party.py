@@ -232,7 +232,7 @@ class PartySession:
         check_size(ask, member, me)
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
-        most = max_relayed(member.terms, me, member.holder.rows, before)
+        most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
         return Underway(ask, before, member.holder.answering(ask.query), introduced.relays, most)
 
     def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:

@@ -38,12 +38,12 @@ STANDING_BYTES = 1 << 10
 """Bytes that a party relays of how far it has come, at most."""
 
 
-def max_relayed(terms: Terms, party: str, rows: int, state: TrainingState) -> int:
-    """Most bytes that a party, or another of its block, relays in a turn: nothing before there are bins; then
-    how far it has come, gradients, and two row sets for each level of all trees where another party lost
-    them."""
+def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: TrainingState) -> int:
+    """Most bytes that a party, or another of its block, relays in a turn: nothing before there are bins and a
+    tree; then how far it has come, gradients, and two row sets for each level of all trees where another
+    party lost them."""
     block = terms.block_of(party)
-    if block is None or not state.position.started:
+    if block is None or not (state.position.started or query.stage >= 0):
         return 0
     row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
     cells = len(terms.roots) * rows
@@ -210,7 +210,8 @@ def pass_on(session: "AggregatorSession", party: str, relay: Relay) -> Outbox:
     others = set() if block is None else {*block.parties} - {party}
     if not relay.to or not others.issuperset(relay.to) or len(set(relay.to)) != len(relay.to):
         raise PeerError("it relays bytes to parties that are not others of its block, or to one twice")
-    most = max_relayed(session.terms, party, session.run.pending.rows, session.run.state)
+    query = session.run.pending
+    most = max_relayed(session.terms, party, query, query.rows, session.run.state)
     if not turn.relayed[party].add(relay, most):
         return []
     if answered := [other for other in relay.to if other not in turn.reporting]:

@@ -27,6 +27,7 @@ def pooled(rows=ROWS, seed=0, label="binary"):
         "count": draw.poisson(np.exp(np.clip(score, -2, 2))),
     }
     columns |= {"y": labels[label], "id": np.arange(rows), "held_out": (np.arange(rows) % 5 == 0).astype(int)}
+    columns["margin"] = np.linspace(-0.5, 0.5, rows, dtype=np.float32)
     return pa.table(columns)
 
 

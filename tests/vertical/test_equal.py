@@ -16,6 +16,8 @@ SETTINGS = {
     "validation": ("binary", {"columns": {"validation": "held_out"}, "early_stopping_rounds": 2}),
     "subsample": ("binary", {"subsample": 0.6, "colsample_bytree": 0.7, **IDS}),
     "forest": ("binary", {"num_parallel_tree": 3, "subsample": 0.7, "learning_rate": 1.0, **IDS}),
+    "known base score": ("binary", {"base_score": 0.3}),
+    "base margins": ("binary", {"columns": {"base_margin": "margin"}}),
     "monotone": ("binary", {"monotone_constraints": {"age": 1, "visits": -1}}),
 }
 

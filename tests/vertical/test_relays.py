@@ -2,6 +2,7 @@
 make of that: nothing opens, and the error names who and what."""
 
 import itertools
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,9 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import PeerError
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.relay import MIN_SEALED_BYTES
+from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Receive, Send
+from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.messages import Ask, Close, Join, Relay, Report
 from fedboost.protocol.relaying import PART_BYTES, Ends, Order, Underway
 from tests.helpers.apart_sessions import LOST, Apart, changed, once, relay_of
@@ -291,6 +294,21 @@ def test_what_is_of_an_earlier_turn_is_ignored_and_a_sender_cannot_choose_its_na
     apart = Apart(up=lie).play()
     assert lie.done
     assert apart.session.booster == honest()
+
+
+@pytest.mark.parametrize("key", [b"", b"short", bytes(33)])
+def test_a_party_that_greets_without_a_key_for_what_it_relays_is_named(key):
+    """Else the others would leave, and the session would end in the name of one of them."""
+
+    def greets(join):
+        attempt, credentials = Attempt("s", 1, apart.terms), apart.sites["telco"].credentials
+        return [replace(join, greeting=key_exchange.greet(credentials, "telco", attempt, key, os.urandom))]
+
+    apart = Apart(up=once(lambda party, m: party == "telco" and isinstance(m, Join), greets))
+    apart.play()
+    assert apart.error == (
+        "party telco broke the protocol: it greets without an X25519 key for its masks, or for what it relays"
+    )
 
 
 def test_a_party_that_sends_junk_is_named_by_who_cannot_open_it():
