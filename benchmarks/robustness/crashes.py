@@ -28,8 +28,8 @@ from crashes import bare, crashed, stopped
 from sites import rows, shared_out, terms, written
 
 import fedboost as fb
-from fedboost.runtime.model_file import Model
 from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.model_file import Model
 from fedboost.runtime.net.channel import KEEPALIVE_MS
 from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of, train_pooled
 

@@ -30,6 +30,7 @@ from fedboost.runtime.net.tls import TlsFault, tls_fault
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.inbox import Inbox
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.review import Reviewer
@@ -49,8 +50,6 @@ MAX_REFUSALS = 60
 """Refusals in a row, a second each, before a party that had been let in gives up."""
 REDIAL = 1.0
 """Seconds between the loss of an aggregator and the next try to reach it, at most."""
-MAX_UNREAD_MESSAGES = 16
-"""Messages of the aggregator that wait to be handled, before its connection is read no further."""
 FREE_REFUSALS = 20
 """Sessions that a party leaves one after the other before it takes its time with each."""
 MAX_PAUSE_SECONDS = 60.0
@@ -58,8 +57,6 @@ MAX_PAUSE_SECONDS = 60.0
 LARGE_MESSAGE = 1 << 16
 """Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
 there and back."""
-
-Inbox = asyncio.Queue[ToParty | PeerError | None]
 
 
 class Offered(NamedTuple):
@@ -161,7 +158,7 @@ class PartyNode:
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         self._thread.hung_up.clear()
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
-        inbox: Inbox = asyncio.Queue(MAX_UNREAD_MESSAGES)
+        inbox = Inbox()
         reader = asyncio.create_task(self._read(call, inbox, opened))
         try:
             while (message := await inbox.get()) is not None:
@@ -190,7 +187,7 @@ class PartyNode:
             if self._session is not None:
                 self._session.hang_up()
 
-    async def _read(self, call: Any, inbox: "Inbox", opened: Any) -> None:
+    async def _read(self, call: Any, inbox: Inbox, opened: Any) -> None:
         """Put what the aggregator says into the inbox; None when it has hung up. Answers checks besides."""
         reviewing: asyncio.Task[None] | None = None
         try:
