@@ -1,5 +1,5 @@
-"""Parties with different columns as processes of their own, with keys: whoever is killed, the model is that of
-pooled rows."""
+"""Parties with different columns as processes of their own, with keys: whoever is killed, the model is that
+of pooled rows."""
 
 import pytest
 from crashes import crashed
