@@ -10,7 +10,6 @@ error ends the process; once it has been let in, it dials again whatever happens
 import asyncio
 import contextlib
 import random
-import time
 from datetime import UTC, datetime
 from os import urandom
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ import grpc
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Ask, Leave, Offer, SessionEnded, ToParty
+from fedboost.protocol.messages import Ask, Leave, Offer, Report, SessionEnded, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
@@ -226,16 +225,19 @@ class PartyNode:
         session = self._session_for(message)
         if session is None:
             return
-        begin = time.monotonic()
+        if isinstance(message, Ask):
+            self._watch.asked(message)
+        answers = False
         async with contextlib.aclosing(self._thread.replies(session, message)) as replies:
             async for reply, data in replies:
+                answers |= isinstance(reply, Report)
                 try:
                     if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
                         self._close_session(reply.reason)
                 finally:
                     await call.write(self._watch.sent(data))
-        if isinstance(message, Ask) and session.ended is None:
-            self._watch.answered(message, time.monotonic() - begin)
+        if answers and session.ended is None:
+            self._watch.answered()
         if session.ended is not None:
             self._end(session.ended, message)
             if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
