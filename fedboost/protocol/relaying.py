@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
-from fedboost.privacy.relay import open_sealed, seal
+from fedboost.privacy.relay import SEALED_BYTES, open_sealed, seal
 from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import Answering, Receive, Send, TrainingState
 from fedboost.protocol.events import Outbox
@@ -31,14 +31,16 @@ PART_BYTES = 1 << 20
 BYTES_PER_ROW = 16
 """Bytes that a turn relays for each row and root at most, beside a bit for each level of each tree."""
 SPARE_BYTES = 1 << 20
-"""Bytes beside: keys for each receiver."""
+"""Bytes beside these, and beside the keys of each receiver."""
 
 
 def max_relayed(terms: Terms, rows: int) -> int:
     """Most bytes that a party relays in a turn: gradients, and the row sets of all trees where another party
-    lost them."""
+    lost them, two relays a level."""
     levels = (terms.trees.rounds + 1) * terms.max_turns_per_tree
-    return SPARE_BYTES + len(terms.roots) * rows * (BYTES_PER_ROW + levels // 4)
+    keys = [sum(SEALED_BYTES + len(party.encode()) for party in block.parties) for block in terms.blocks]
+    content = len(terms.roots) * rows * (BYTES_PER_ROW + levels // 4)
+    return SPARE_BYTES + content + 2 * levels * max(keys)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
 """Seeds of the simulator of faults where parties hold different columns (tests/helpers/faults_apart.py)."""
 
 import collections
+import os
 from dataclasses import replace
 
 import pytest
 from faults_apart import LAYOUT_NAMES, SETTINGS, World, play
 
+from fedboost.privacy.relay import seal
 from fedboost.protocol.messages import Ask, Leave, Relay, Report
+from fedboost.protocol.relaying import max_relayed
+from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 FAST, SEEDS, BATCHES = 120, 1620, 15
 AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
@@ -84,3 +88,14 @@ def test_what_is_relayed_twice_counts_once(waiting):
     replies = list(world.ends[name].handle(relay))
     assert list(world.ends[name].handle(relay)) == []
     assert any(isinstance(reply, Report) for reply in replies)
+
+
+@pytest.mark.parametrize("rows", [1, 60, 5000])
+def test_all_row_sets_of_a_long_training_may_be_relayed_again_in_one_turn(rows):
+    layout = LAYOUTS["one a column"]
+    parties = [party for _, others in layout.blocks for party in others]
+    terms = terms_of(layout, rounds=1000, max_depth=6).with_parties(["bank", *parties])
+    keys = {party: bytes(32) for party in parties}
+    sealed = seal(bytes(-(-rows // 8)), "bank", keys, b"", os.urandom)
+    relays = 2 * (terms.trees.rounds + 1) * terms.trees.max_depth
+    assert relays * len(sealed) <= max_relayed(terms, rows)
