@@ -73,7 +73,12 @@ def cases() -> Iterator[Case]:
     settings = {"rounds": ROUNDS, "max_depth": 6}
     whole, tables = train_pooled(table, **settings).model.booster.to_xgboost(), layout.tables(table)
     agreed = terms_of(layout, **settings).with_parties(list(tables))
-    yield Case(f"different columns of {COLUMN_ROWS:,} rows", tables, agreed, lambda model: model.booster.to_xgboost() == whole)
+    yield Case(
+        f"different columns of {COLUMN_ROWS:,} rows",
+        tables,
+        agreed,
+        lambda model: model.booster.to_xgboost() == whole,
+    )
 
 
 def trainings(seeds: int, first: int) -> Iterator[Result]:
