@@ -6,11 +6,12 @@ import random
 from dataclasses import replace
 
 import pytest
-from faults_apart import LAYOUT_NAMES, SETTINGS, World, play
+from faults_apart import DRAWN, LAYOUT_NAMES, ROWS, World, apart, play
 
 from fedboost.privacy.relay import seal
 from fedboost.protocol.messages import Ask, Leave, Relay, Report
 from fedboost.protocol.relaying import max_relayed
+from fedboost.vertical.holder import PAIR_BYTES
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 FAST, SEEDS, BATCHES = 100, 1600, 15
@@ -40,7 +41,7 @@ def test_the_seeds_have_every_fault_every_end_and_every_layout():
     assert {outcome.model is None for outcome in outcomes} == {True, False}
     worlds = [World(seed) for seed in range(100)]
     assert {world.layout for world in worlds} == set(LAYOUT_NAMES)
-    assert {world.setting for world in worlds} == set(SETTINGS)
+    assert {world.setting for world in worlds} == set(DRAWN)
 
 
 def in_an_answer():
@@ -142,3 +143,33 @@ def test_whatever_a_party_relays_the_session_goes_on_or_names_it(seed):
         if world.over():
             assert str(world.session.error).startswith(f"party {name} broke the protocol: it ")
             return
+
+
+def relays_until_the_end(cut=None):
+    """The number of relays that arrive in a session of twelve trees. cut: the connection of a party is cut
+    once, when so many gradients have arrived."""
+    world, relays, gradients = Long(0), 0, 0
+    while not world.over():
+        name, line = world.lines()[0]
+        if line is world.down[name] and isinstance(line[0], Relay):
+            relays += 1
+            gradients += len(line[0].content) > ROWS * PAIR_BYTES
+            if gradients == cut:
+                cut = None
+                world.drop(name)
+                world.back(name)
+                continue
+        world.deliver(name, line)
+    assert world.session.phase == "done"
+    return relays
+
+
+class Long(World):
+    def choose(self, seed):
+        self.layout, self.setting, self.aim = "two holders", "long", 0.0
+        return apart(self.layout, self.setting, "wait")
+
+
+def test_a_cut_while_gradients_are_relayed_costs_no_finished_tree():
+    again = relays_until_the_end(cut=12) - relays_until_the_end()
+    assert 0 < again <= 8
