@@ -85,17 +85,25 @@ class VerticalHolder:
         if state.start is not None and starts[0] != starts[1]:
             self._bin(state.start)
             self._finished = 0
-        rounds = self.state.rounds[: self._finished]
-        if not rounds or state.rounds[: len(rounds)] != rounds:
-            self._finished = 0
-            if isinstance(self._own, LabelRows):
-                self._own.begin_margins()
+        self._take_back(state.rounds)
         if state.rounds and not self._finished:
             self._end_tree(-1, state.rounds[0])
         self._is_whole = False
         self.state = state
         if self._has_met:
             self._begin_tree(state.tree)
+
+    def _take_back(self, rounds: tuple[Round, ...]) -> None:
+        """Undo the finished trees that are none of these rounds: one, or all there are."""
+        own, finished = self._own, self.state.rounds[: self._finished]
+        if finished and rounds[: len(finished)] == finished:
+            return
+        if isinstance(own, LabelRows) and finished and rounds == finished[:-1] and own.take_back():
+            self._finished -= 1
+            return
+        self._finished = 0
+        if isinstance(own, LabelRows):
+            own.begin_margins()
 
     # ---- an answer ----------------------------------------------------------------------------------
 

@@ -17,15 +17,15 @@ from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import Query
-from fedboost.boosting.state import Round
+from fedboost.boosting.state import Round, Values
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Int64
+from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import CutPoints, count_cells
 from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.samplers import AllRows
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_SPLITS
+from fedboost.gbdt.tree import NO_SPLITS, Splits
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.horizontal.shard import Shard
 from fedboost.terms.terms import Terms
@@ -62,6 +62,8 @@ class LabelRows(HorizontalHolder):
         self, read: Callable[[], Shard], terms: Terms, nthread: int, name: str, row_sets: int
     ) -> None:
         self._row_sets = row_sets
+        self._earlier: Float64 | None = None
+        """The margins before the last finished tree."""
         super().__init__(read, terms, nthread, name)
 
     @property
@@ -90,7 +92,15 @@ class LabelRows(HorizontalHolder):
 
     def begin_margins(self) -> None:
         """Margins where training begins."""
+        self._earlier = None
         self._begin_margins()
+
+    def take_back(self) -> bool:
+        """Margins as they were before the last finished tree. False if they are not known."""
+        earlier, self._earlier = self._earlier, None
+        if earlier is not None:
+            self._gradients.margin[:] = earlier
+        return earlier is not None
 
     def begin_tree(self, tree: int) -> None:
         """All rows at the roots of a tree, whose gradients are not computed yet."""
@@ -100,6 +110,10 @@ class LabelRows(HorizontalHolder):
     def end_tree(self, tree: int, done: Round) -> None:
         """Move the margins by the leaf values of a finished tree, whose splits were applied."""
         self._end_tree(tree, NO_SPLITS, done.values)
+
+    def _end_tree(self, tree: int, splits: Splits, values: Values) -> None:
+        self._earlier = self._gradients.margin.copy()
+        super()._end_tree(tree, splits, values)
 
     def gradients_of(self, query: HistogramQuery) -> Int64:
         """The packed gradients that each tree grows on, int64 [roots, rows]: 0 for a row that it does not

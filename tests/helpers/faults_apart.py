@@ -39,6 +39,9 @@ SETTINGS = {
         {"num_parallel_tree": 2, "subsample": 0.6, "colsample_bytree": 0.7, "columns": {"row_id": "id"}},
     ),
 }
+DRAWN = tuple(SETTINGS)
+"""Those that seeds choose from."""
+SETTINGS["long"] = "binary", {"rounds": 12}
 PART_BYTES = (relaying.PART_BYTES, 100)
 """Bytes of a part of what is relayed: all in one, or in several."""
 
@@ -105,7 +108,7 @@ class World(faults.World):
     """One session of parties with different columns."""
 
     def choose(self, seed):
-        self.layout, self.setting = self.draw.choice(LAYOUT_NAMES), self.draw.choice([*SETTINGS])
+        self.layout, self.setting = self.draw.choice(LAYOUT_NAMES), self.draw.choice(DRAWN)
         on_loss = self.draw.choice(["wait", "wait", "wait", "stop"])
         self.aim = self.draw.choice([0.0, 0.02, 0.1])
         """How often a fault hits where something relayed is about to arrive."""
