@@ -91,6 +91,20 @@ class ReleaseFacts:
 
 
 @dataclass(frozen=True)
+class RelayFacts:
+    """Bytes of a site for other parties, as its log has them. what: their kind; rows: the rows they tell
+    of."""
+
+    session: str
+    turn: int
+    attempt: int
+    what: str
+    to: tuple[str, ...]
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class SessionRank:
     """A session among the others of its log. number, total: its rank among sessions of this name, and how
     many there are; after_end: an earlier session under its terms had ended; under_terms: sessions under its
@@ -131,6 +145,7 @@ class SessionFacts:
     attempts: tuple[int, int] | None
     taken_up: int
     releases: Sequence[ReleaseFacts]
+    relays: Sequence[RelayFacts]
     again_elsewhere: int
     protections: Sequence[str]
     cost: float | None
@@ -153,6 +168,14 @@ class SessionFacts:
         kinds: dict[str, list[ReleaseFacts]] = {}
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
+        return kinds
+
+    @property
+    def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[RelayFacts]]:
+        """The relays by kind and receivers, in the order of the first of each."""
+        kinds: dict[tuple[str, tuple[str, ...]], list[RelayFacts]] = {}
+        for relay in self.relays:
+            kinds.setdefault((relay.what, relay.to), []).append(relay)
         return kinds
 
     @property

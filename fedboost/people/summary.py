@@ -37,9 +37,10 @@ class Counts:
     few: int
 
 
-def columns_by_role(terms: Terms) -> dict[str, tuple[str, ...]]:
-    """Every column the terms name, by its role."""
-    columns = terms.columns
+def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
+    """Every column the terms name, by its role; those that a party holds, if it is named and holds some
+    alone."""
+    columns = terms.columns_of(party) if terms.block_of(party) else terms.columns
     others = {
         "weight": columns.weight,
         "base_margin": columns.base_margin,
@@ -48,7 +49,8 @@ def columns_by_role(terms: Terms) -> dict[str, tuple[str, ...]]:
         "row_id": columns.row_id,
         "label_upper_bound": columns.label_upper_bound,
     }
-    roles = {"label": (columns.label,), "features": columns.features}
+    label = {"label": (columns.label,)} if columns.label else {}
+    roles: dict[str, tuple[str, ...]] = {**label, "features": columns.features}
     return {**roles, **{role: (name,) for role, name in others.items() if name is not None}}
 
 

@@ -41,7 +41,7 @@ from fedboost.protocol.messages import (
     ToParty,
 )
 from fedboost.protocol.relaying import Ends, Underway, max_relayed
-from fedboost.protocol.site import Release, Site
+from fedboost.protocol.site import Relayed, Release, Site
 from fedboost.protocol.site_memory import Question
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 
@@ -244,8 +244,8 @@ class PartySession:
         ask, before = underway.ask, underway.before
         for send, messages in underway.advance():
             self._remember(underway, before.after(ask.query))
-            what = f"{send.kind}, {send.about} rows, relayed to {', '.join(send.to)}"
-            self._record(ask, what, 0, len(send.content))
+            about = send.kind, send.to, send.about, len(send.content)
+            self._site.record(Relayed(self._member.first.session, ask.turn, ask.attempt, *about))
             yield from messages
         if underway.values is None:
             return

@@ -77,9 +77,8 @@ class Vertical(Group):
                 raise ValueError(f"blocks name {_shown(name)}, which is not one of the parties")
         for name in columns.held:
             if name not in parties:
-                raise ValueError(
-                    f"columns.held names {_shown(name)}, which is not one of the parties{nearest(name, parties)}"
-                )
+                hint = nearest(name, parties)
+                raise ValueError(f"columns.held names {_shown(name)}, which is not one of the parties{hint}")
         for block in blocks:
             self._check_block(block, columns)
 

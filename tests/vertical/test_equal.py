@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.columns_apart import LAYOUTS, pooled, train_apart, train_pooled
+from columns_apart import LAYOUTS, pooled, train_apart, train_pooled
 
 IDS = {"columns": {"row_id": "id"}}
 SETTINGS = {
