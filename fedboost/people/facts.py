@@ -92,8 +92,7 @@ class ReleaseFacts:
 
 @dataclass(frozen=True)
 class RelayFacts:
-    """Bytes of a site for other parties, as its log has them. what: their kind; rows: the rows they tell
-    of."""
+    """Bytes of a site for other parties, as its log has them, of a kind (what), about so many rows."""
 
     session: str
     turn: int
@@ -173,10 +172,8 @@ class SessionFacts:
     @property
     def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[RelayFacts]]:
         """The relays by kind and receivers, in the order of the first of each."""
-        kinds: dict[tuple[str, tuple[str, ...]], list[RelayFacts]] = {}
-        for relay in self.relays:
-            kinds.setdefault((relay.what, relay.to), []).append(relay)
-        return kinds
+        kinds = dict.fromkeys((relay.what, relay.to) for relay in self.relays)
+        return {kind: [relay for relay in self.relays if (relay.what, relay.to) == kind] for kind in kinds}
 
     @property
     def smallest_roster(self) -> tuple[str, ...]:

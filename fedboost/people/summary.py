@@ -119,7 +119,7 @@ def _other_sites(terms: Terms) -> list[tuple[str, str]]:
         )
         lines.append(
             (
-                "columns apart",
+                "held apart",
                 f"label holder {delimited(block.label_holder)} has the labels; of the same rows {held}",
             )
         )
