@@ -42,6 +42,7 @@ bench: $(VENV)/dev
 	$(call measure,memory_turn)
 	$(call measure,masked)
 	$(call measure,many_parties)
+	$(call measure,columns)
 	$(call measure,encrypted)
 	$(call measure,network)
 	$(call measure,estimates)
