@@ -179,6 +179,16 @@ def test_the_walk_of_a_histogram_names_functions_that_there_are():
             assert re.search(rf"\bdef {name}\(", source), (file, name)
 
 
+def test_the_walk_of_a_relay_names_functions_that_there_are():
+    text = ARCHITECTURE.read_text().split("## The walk of a relay")[1].split("\n## ")[0]
+    steps = re.findall(r"^\|[^|]*\| `([^`]+)` \| ([^|]+) \|", text, re.MULTILINE)
+    assert len(steps) >= 8
+    for file, names in steps:
+        source = (ROOT / "fedboost" / file).read_text()
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"\bdef {name}\(", source), (file, name)
+
+
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
 def test_the_files_that_a_page_names_exist(page):
     text = (ROOT / page).read_text()
@@ -269,7 +279,8 @@ def test_the_network_of_the_page_on_vertical_training(tmp_path, monkeypatch):
     Path("terms.toml").write_text(blocks(VERTICAL, "toml")[0])
     said = run_as_typed(VERTICAL, tmp_path)
     assert "It holds: 2 of 2 parties signed these trees" in said
-    assert fb.Model.load("model.json").booster == names["pooled"].model.booster
+    models = [fb.Model.load(f"{name}.json").booster for name in ("model", "trained")]
+    assert models == [names["pooled"].model.booster] * 2
 
 
 def test_the_page_on_vertical_training_has_every_refusal():

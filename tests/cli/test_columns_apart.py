@@ -68,8 +68,9 @@ def test_a_party_with_other_rows_is_refused_by_name():
     csv.write_csv(LAYOUT.tables(pooled())["telco"].slice(0, 100), "telco.csv")
     end = fedboost("simulate", "terms.toml", *TABLES)
     assert end.code != 0
-    assert "party telco left: it holds 100 rows, and label holder bank 300: both must hold the same rows" in " ".join(
-        end.err.split()
+    assert (
+        "party telco left: it holds 100 rows, and label holder bank 300: both must hold the same rows"
+        in " ".join(end.err.split())
     )
 
 
