@@ -28,8 +28,9 @@ class Counts:
     """The rows of a site, counted.
 
     categories: for each categorical column those that each declared category has; for the label those that
-    each of its values has, where it is of two values or of classes; undeclared: for each categorical column
-    that has other categories, the rows with one; few: what has fewer rows is marked.
+    each of its values has, where it is of two values or of classes; columns of other parties are left out;
+    undeclared: for each categorical column that has other categories, the rows with one; few: what has fewer
+    rows is marked.
     """
 
     categories: Mapping[str, Mapping[str, int]]
@@ -241,14 +242,16 @@ def _categories(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
     """The categories of each categorical feature, with their rows where those are known, and the rows by
     value of the label."""
     columns = terms.columns
+    declared = {
+        name: ("categories", f"{delimited(name)}: {listed(categories)}")
+        for name, categories in columns.categorical.items()
+    }
     if counts is None:
-        return [
-            ("categories", f"{delimited(name)}: {listed(categories)}")
-            for name, categories in columns.categorical.items()
-        ]
-    lines, marked, few = [], False, counts.few
+        return [*declared.values()]
+    lines = [line for name, line in declared.items() if name not in counts.categories]
+    marked, few = False, counts.few
     for name in (columns.label, *columns.categorical):
-        if rows := counts.categories[name]:
+        if rows := counts.categories.get(name):
             shown = (
                 f"{delimited(value)} {count}{' (!)' * (0 < count < few)}" for value, count in rows.items()
             )

@@ -1,5 +1,7 @@
 """Commands with terms that hold columns apart, as a user types them."""
 
+from pathlib import Path
+
 import pytest
 from columns_apart import LAYOUTS, pooled, terms_of
 from commands import done
@@ -39,6 +41,22 @@ def test_rows_of_each_party_may_be_given_by_name_too():
     shares = [argument for party in PARTIES for argument in ("--data", f"{party}=all.csv")]
     done("simulate", "whole.toml", *shares, "--out", "thrice.json")
     assert len(Model.load("thrice.json").booster.trees) == 4
+
+
+@pytest.mark.parametrize(
+    ("party", "words", "not_said"),
+    [
+        ("bank", ["label, rows y: 0 132, 1 168", "categories colour: red, green, blue"], "colour: red "),
+        ("shop", ["categories colour: red 104, green 102, blue 94"], "label, rows"),
+        ("telco", ["categories colour: red, green, blue"], "label, rows"),
+    ],
+)
+def test_a_site_approves_terms_by_its_own_columns(party, words, not_said):
+    Path("party.toml").write_text(f'party = "{party}"\naggregator = "localhost:1"\ndata = "{party}.csv"\n')
+    text = " ".join(done("approve", "terms.toml", "--config", "party.toml", "--yes").out.split())
+    assert "approved, until this file is removed: " in text
+    assert all(word in text for word in words), text
+    assert not_said not in text
 
 
 @pytest.mark.parametrize(
