@@ -199,11 +199,12 @@ class BoostingState:
             hashed.update(fields.pack(*further))
         return hashed
 
-    def seen_by(self, terms: Terms, party: str) -> "BoostingState":
-        """The state as a party was told it (`views`)."""
+    def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "BoostingState":
+        """The state as a party was told it, or as all parties of its block were (`views`)."""
         view = view_of(terms, party)
         if view is None:
             return self
+        view = view.public if publicly else view
         return replace(
             self,
             start=None if self.start is None else self.start.in_view(view),

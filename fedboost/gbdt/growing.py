@@ -104,9 +104,9 @@ class GrowingRows:
         twice."""
         return np.concatenate([nodes.of(node) for nodes in self._sets])
 
-    def samples(self) -> list[Rows]:
-        """The sampled rows at each root, before the trees split."""
-        return [self._sets[0].of(root) for root in range(self._outputs * self._parallel_trees)]
+    def sampled(self, tree: int) -> Members:
+        """The rows that the trees of a round grow on, wherever these stand."""
+        return self._sampler.sample(tree)[0]
 
     def output_of(self, node: int) -> int:
         """The output whose tree a leaf is in."""

@@ -10,7 +10,7 @@ Refuses: bytes that do not open (PeerError).
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -23,8 +23,18 @@ from fedboost.privacy.shamir import RandomBytes
 _NONCE = bytes(12)
 """Always the same: a key is used once."""
 _TAG_BYTES = 16
-SEALED_BYTES = KEY_BYTES + 2 * _TAG_BYTES + 8
-"""Bytes by which sealed ones are longer, and those of a receiver's name besides: at most for each receiver."""
+_FIELD_BYTES = 4
+"""Bytes of the length of a field."""
+
+
+def sealed_size(content: int, receivers: Iterable[str]) -> int:
+    """Number of bytes that `seal` makes of so many for these receivers."""
+    wrapped = 2 * _FIELD_BYTES + KEY_BYTES + _TAG_BYTES
+    return _FIELD_BYTES + content + _TAG_BYTES + sum(wrapped + len(party.encode()) for party in receivers)
+
+
+MIN_SEALED_BYTES = sealed_size(0, ["a"])
+"""Fewest bytes of anything sealed."""
 
 
 def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes, draw: RandomBytes) -> bytes:

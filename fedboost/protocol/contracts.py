@@ -188,8 +188,8 @@ class TrainingState(Protocol):
         """The state once this query was answered."""
         ...
 
-    def seen_by(self, terms: Terms, party: str) -> Self:
-        """The state as a party was told it."""
+    def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
+        """The state as a party was told it; publicly: as all parties of its block were."""
         ...
 
     def check(self, terms: Terms) -> None:

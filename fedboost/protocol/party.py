@@ -11,18 +11,20 @@ Refuses: by leaving. The session never raises for what an aggregator sends or a 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from fedboost.errors import FedboostError, PeerError, quoted
+from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Sealer
 from fedboost.privacy.protections import PartySetup
 from fedboost.protocol import key_exchange
 from fedboost.protocol.answer import Answer, check_size, is_repeated
 from fedboost.protocol.contracts import TrainingState
-from fedboost.protocol.due import Situation, can_stand_at, check_due, remember
+from fedboost.protocol.due import Situation, can_stand_at, check_due, check_view, remember
+from fedboost.protocol.key_exchange import Meeting
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.membership import Membership
 from fedboost.protocol.messages import (
@@ -40,10 +42,11 @@ from fedboost.protocol.messages import (
     SessionEnded,
     ToParty,
 )
-from fedboost.protocol.relaying import Ends, Underway, max_relayed
+from fedboost.protocol.relaying import Ends, Underway, max_relayed, unawaited
 from fedboost.protocol.site import Relayed, Release, Site
 from fedboost.protocol.site_memory import Question
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
+from fedboost.terms.terms import Terms
 
 MAX_OPENINGS_PER_TURN = 2
 """Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""
@@ -160,13 +163,12 @@ class PartySession:
         attempt = member.attempt(self._attempt)
         met = key_exchange.meet(self._site.credentials, self._joined.greeting, attempt, meet.greetings)
         state.check(member.terms)
+        check_view(state.position.digest, state.seen_by(member.terms, self._site.name).position.digest)
         if not can_stand_at(state, member.terms, member.memory.standing):
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         member.memory.meet(self._attempt)
         member.holder.go_to(state)
-        me, terms, public = self._site.name, member.terms, None
-        if member.protection.uses_key_holder:
-            public = member.secret.public if member.secret else key_exchange.public_of(terms, meet.greetings)
+        me, terms, public = self._site.name, member.terms, _public_key(member, meet)
         handshake, self._handshake, self._attested = self._handshake, None, None
         setup = PartySetup(
             me,
@@ -180,12 +182,9 @@ class PartySession:
             sparse=terms.noise is None,
             shrinks=terms.session.on_loss == "shrink",
         )
-        roster, transcript = tuple(sorted(met.publics)), first_transcript(met.session, state)
-        sealer, relays = member.protection.sealer(setup), None
-        if block := terms.block_of(me):
-            keys = handshake.pair_keys(me, met.publics, met.session, block.parties)
-            relays = Ends(me, keys, met.session, self._site.draw)
-        self._introduced = Introduced(meet.greetings, roster, met.session, transcript, sealer, relays)
+        roster, sealer = tuple(sorted(met.publics)), member.protection.sealer(setup)
+        ends = first_transcript(met.session, state), sealer, _ends(self._site, terms, handshake, met, state)
+        self._introduced = Introduced(meet.greetings, roster, met.session, *ends)
         yield from ()
 
     def _introduce_again(self, meet: Introduce) -> Iterator[FromParty]:
@@ -200,27 +199,27 @@ class PartySession:
         assert self._introduced is not None
         if self._answer is not None and self._answer.repeats(ask):
             yield from self._answer.reports()
-        elif self._underway is None or not is_repeated(self._underway.ask, ask):
+        elif self._underway is None:
             self._underway = self._begin(ask, self._introduced)
             yield from self._go_on(self._introduced, self._underway)
+        elif not is_repeated(self._underway.ask, ask):
+            raise PeerError(f"turn {ask.turn} asked while the answer to turn {self._underway.ask.turn} waits")
 
     def _relay(self, relay: Relay) -> Iterator[FromParty]:
-        """Taken in; with what the answer waits for it goes on. One of an earlier turn or attempt is
-        ignored."""
+        """Taken in, if the answer under way is to that turn; with what it waits for it goes on."""
         assert self._introduced is not None
-        underway, asked = self._underway, self._asked
-        last = 0 if asked is None or asked.attempt != self._attempt else asked.turn
-        if relay.attempt < self._attempt or (underway is None and relay.turn < last):
-            return
+        underway = self._underway
         if underway is None or (relay.turn, relay.attempt) != (underway.ask.turn, underway.ask.attempt):
-            raise PeerError(f"bytes relayed for turn {relay.turn} that nobody waits for")
-        underway.take(relay)
-        yield from self._go_on(self._introduced, underway)
+            yield from self._stray_relay(relay)
+        else:
+            underway.take(relay)
+            yield from self._go_on(self._introduced, underway)
 
-    def _early_relay(self, relay: Relay) -> Iterator[FromParty]:
-        """One of an earlier attempt is ignored; any other is refused."""
-        if relay.attempt >= self._attempt:
-            raise PeerError(f"bytes relayed for turn {relay.turn} that nobody waits for")
+    def _stray_relay(self, relay: Relay) -> Iterator[FromParty]:
+        """A repeated one, and one of an earlier turn or attempt, is ignored; any other is refused."""
+        last = (self._asked.attempt, self._asked.turn) if self._asked else (0, 0)
+        if relay.attempt >= self._attempt and (relay.attempt, relay.turn) > last:
+            raise PeerError(unawaited(relay))
         yield from ()
 
     def _begin(self, ask: Ask, introduced: Introduced) -> Underway:
@@ -230,13 +229,10 @@ class PartySession:
         now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
-        check_size(ask, member)
-        most = 0
+        check_size(ask, member, me)
         if introduced.relays is not None:
-            public = ask.query.seen_by(member.terms, me, publicly=True)
-            transcript = next_transcript(introduced.relays.transcript, public)
-            introduced.relays = replace(introduced.relays, transcript=transcript)
-            most = max_relayed(member.terms, member.holder.rows)
+            introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
+        most = max_relayed(member.terms, me, member.holder.rows, before)
         return Underway(ask, before, member.holder.answering(ask.query), introduced.relays, most)
 
     def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:
@@ -323,6 +319,23 @@ class PartySession:
         self._site.record(release)
 
 
+def _public_key(member: Membership, meet: Introduce) -> Public | None:
+    """The key that sums are encrypted under, where they are."""
+    if not member.protection.uses_key_holder:
+        return None
+    return member.secret.public if member.secret else key_exchange.public_of(member.terms, meet.greetings)
+
+
+def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: TrainingState) -> Ends | None:
+    """What a party of a block seals with, and opens, in an attempt that begins there."""
+    block = terms.block_of(site.name)
+    if block is None:
+        return None
+    keys = handshake.pair_keys(site.name, met.publics, met.session, block.parties)
+    public = state.seen_by(terms, site.name, publicly=True)
+    return Ends(site.name, keys, first_transcript(met.session, public), site.draw)
+
+
 def _refused(reason: str) -> "Handler":
     """A handler that ends the session."""
 
@@ -343,14 +356,14 @@ RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("new", Introduce): _refused(_TWICE),
     ("new", Ask): _refused(_EARLY),
     ("new", OpenRequest): _refused(_NOT_LAST),
-    ("new", Relay): _S._early_relay,
+    ("new", Relay): _S._stray_relay,
     ("new", Close): _refused(_MODEL),
     ("new", SessionEnded): _S._session_ended,
     ("joined", Offer): _S._offer,
     ("joined", Introduce): _S._introduce,
     ("joined", Ask): _refused(_EARLY),
     ("joined", OpenRequest): _refused(_NOT_LAST),
-    ("joined", Relay): _S._early_relay,
+    ("joined", Relay): _S._stray_relay,
     ("joined", Close): _refused(_MODEL),
     ("joined", SessionEnded): _S._session_ended,
     ("introduced", Offer): _S._offer,
@@ -363,7 +376,7 @@ RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("signed", Offer): _S._offer,
     ("signed", Introduce): _S._introduce_again,
     ("signed", Ask): _refused("asked after the model was signed"),
-    ("signed", Relay): _S._early_relay,
+    ("signed", Relay): _S._stray_relay,
     ("signed", OpenRequest): _refused("asked for help after the model was signed"),
     ("signed", Close): _S._close,
     ("signed", SessionEnded): _S._session_ended,

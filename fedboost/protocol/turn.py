@@ -4,7 +4,7 @@ Promises: one running sum, never a copy per party; a part that is repeated is no
 Refuses: parts out of order, and help that was not asked for (PeerError).
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from fedboost.protocol.attendance import count_loss, note_loss
 from fedboost.protocol.events import Disconnected, Outbox
 from fedboost.protocol.ledger import with_central_noise
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Report
+from fedboost.protocol.relaying import Order
 from fedboost.protocol.transcript import tag_of
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class Turn:
         """Parties whose help to open the sum is due."""
         self.reporting = set(roster)
         """Parties whose vector is not in the sum yet."""
-        self.relayed: Counter[str] = Counter()
-        """Bytes that each party had passed on to others."""
+        self.relayed: defaultdict[str, Order] = defaultdict(Order)
+        """The relays of each party that were passed on."""
         self._number = number
         self._opener = opener
         self._parts = dict.fromkeys(self.reporting, 0)

@@ -137,8 +137,9 @@ class Terms(Flat):
 
     @property
     def signers(self) -> int:
-        """Fewest signatures of parties on a valid model: as many as a sum needs."""
-        return self.hiding.signers(self.parties)
+        """Fewest signatures of parties on a valid model: as many as a sum needs, or all where each signs what
+        nobody else was told."""
+        return len(self.parties) if self.blocks else self.hiding.signers(self.parties)
 
     @property
     def bound(self) -> sensitivity.Bound:

@@ -1,8 +1,8 @@
 """A party that holds some columns of its rows: `answering` turns a query into one vector of integers.
 
-The vector has the party's own columns, and 0 elsewhere; the label holder's has what is about labels, too. What
-a party needs to know of the other columns of its block is relayed to it: gradients at the root of a tree, and
-row sets of the splits behind it (`row_sets`).
+The vector has the party's own columns, and 0 elsewhere; the label holder's has what is about labels, too.
+What a party needs to know of the other columns of its block is relayed to it: gradients at the root of a
+tree, and row sets of the splits behind it (`row_sets`).
 
 Promises: adding the vectors of all parties gives what one party with all rows and columns would have
 answered, bit for bit; after a restart the parties of a block tell each other again what one of them lost, and
@@ -225,17 +225,19 @@ class VerticalHolder:
         finished, _ = read[self._block.label_holder]
         again = range(max(1, finished), len(state.rounds))
         if again or not all(is_whole for _, is_whole in read.values()):
+            self._is_whole = False
             for tree in again:
                 self._begin_tree(tree - 1)
                 yield from self._follow(state.rounds[tree].splits, to_all=False)
                 self._end_tree(tree - 1, state.rounds[tree])
             self._begin_tree(state.tree)
-            yield from self._follow(state.splits, to_all=True)
+            yield from self._follow(state.splits, to_all=state.residual is None)
         self._has_met = self._is_whole = True
 
     def _follow(self, splits: Splits, to_all: bool) -> Exchange:
         """Send rows down a tree again, level by level. to_all: also by splits that no other split follows,
-        of which else the label holder alone is told, as it was before."""
+        of which else the label holder alone is told: where they were the last ones of a tree, nobody else
+        was told before."""
         inner = np.isin(splits.left, splits.node) | np.isin(splits.left + 1, splits.node) | to_all
         for level in levels(splits):
             yield from self._row_sets.split(self._own, some(splits, level & inner), to_all=True)

@@ -106,14 +106,11 @@ class LabelRows(HorizontalHolder):
         grow on, and as often as it is sampled."""
         self._quantise(query)
         self._quantised = True
-        pairs, samples = self._gradients.pairs, self._growing.samples()
-        parallel = len(samples) // len(pairs)
-        return np.stack(
-            [
-                pairs[root // parallel] * np.bincount(rows, minlength=self.rows)
-                for root, rows in enumerate(samples)
-            ]
-        )
+        pairs, sampled = self._gradients.pairs, self._growing.sampled(query.tree)
+        if sampled is None:
+            return pairs.repeat(self._terms.trees.num_parallel_tree, axis=0)
+        counts = [np.bincount(rows, minlength=self.rows) for rows in sampled]
+        return np.stack([of_output * times for of_output in pairs for times in counts])
 
     def _bins_of(self, cut_points: CutPoints) -> Bins:
         columns = self.columns

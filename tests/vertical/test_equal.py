@@ -1,7 +1,6 @@
 """A model trained on columns that are held apart is the model of pooled rows, bit for bit."""
 
 import pytest
-
 from columns_apart import LAYOUTS, pooled, train_apart, train_pooled
 
 IDS = {"columns": {"row_id": "id"}}

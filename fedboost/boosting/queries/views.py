@@ -1,12 +1,14 @@
 """What a party is told of a question where parties hold different columns.
 
 A split by a column of another party is seen as (node, left, holder): its feature is a number behind those of
-all features, which stands for the holder, and bin, direction and categories are 0. Cut points of other parties
-are seen as bin numbers, and leaf values by the label holder alone.
+all features, which stands for the holder, and bin, direction and categories are 0. Cut points of others are
+seen as bin numbers, and their grids as numbers of cells. The label holder alone sees leaf values, and the
+cells of residuals that they are in.
 
-Promises: the view of a view is the view itself; both ends compute the same; the public view, which all parties
-of a block share, follows from the view of each.
-Refuses: splits by features of others that are told as if they were a party's own (PeerError, `local`).
+Promises: the view of a view is the view itself; both ends compute the same; the public view, which a block's
+parties share, follows from the view of each.
+Refuses: splits by features of others that are told as if they were a party's own, or as of a party that holds
+none (PeerError, `check`).
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +19,7 @@ import numpy as np
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
 from fedboost.gbdt.histogram import Flags
 from fedboost.gbdt.tree import NO_CHILD, Splits, Tree
 from fedboost.terms.terms import Terms
@@ -76,6 +78,16 @@ class View:
         values = np.where(np.repeat(self.own, sizes), cut_points.values, numbers.astype(np.float32))
         return replace(cut_points, values=values.astype(np.float32))
 
+    def grids(self, grids: Grids) -> Grids:
+        """These grids of the numeric features as they are seen: of those of others only how many counts each
+        cell has, in cells as narrow as these allow, from the first key on; and the cell of all keys."""
+        sizes = np.diff(grids.offsets)
+        told = np.repeat(self.own[: grids.features], sizes) | (grids.widths == KEY_BITS)
+        widths = np.where(told, grids.widths, grids.subdivisions).astype(np.uint8)
+        ends = np.concatenate([[0], np.cumsum(np.int64(1) << widths.astype(np.int64))])
+        starts = ends[:-1] - np.repeat(ends[grids.offsets[:-1]], sizes)
+        return replace(grids, starts=np.where(told, grids.starts, starts).astype(np.uint32), widths=widths)
+
     def tree(self, tree: Tree) -> Tree:
         """A tree of the model, or those of a round, as they are seen: what `state.structure` hashes of it."""
         seen = [
@@ -94,10 +106,13 @@ class View:
         )
 
     def check(self, splits: Splits) -> None:
-        """Raise PeerError for a split by a feature of another party that is told as this party's own."""
-        by_feature = splits.feature[splits.feature < self.features]
-        if not self.own[by_feature].all():
+        """Raise PeerError for a split by a feature of another party that is told as this party's own, or by
+        one of a party that holds none of those that this party lacks."""
+        elsewhere = splits.feature >= self.features
+        if not self.own[splits.feature[~elsewhere]].all():
             raise PeerError("a split by a column that this party does not hold")
+        if not np.isin(splits.feature[elsewhere] - self.features, self.holders[~self.own]).all():
+            raise PeerError("a split by a column of a party that holds none")
 
 
 def _masked(values: list[T], where: list[bool], value: T) -> list[T]:

@@ -1,0 +1,86 @@
+"""Seeds of the simulator of faults where parties hold different columns (tests/helpers/faults_apart.py)."""
+
+import collections
+from dataclasses import replace
+
+import pytest
+from faults_apart import LAYOUT_NAMES, SETTINGS, World, play
+
+from fedboost.protocol.messages import Ask, Leave, Relay, Report
+
+FAST, SEEDS, BATCHES = 120, 1620, 15
+AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
+
+
+@pytest.mark.parametrize("seed", range(FAST))
+def test_a_seed(seed):
+    play(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_seeds(batch):
+    size = (SEEDS - FAST) // BATCHES
+    outcomes = [play(FAST + batch * size + number) for number in range(size)]
+    assert sum(outcome.model is not None for outcome in outcomes) > size // 2
+
+
+@pytest.mark.slow
+def test_the_seeds_have_every_fault_every_end_and_every_layout():
+    outcomes = [play(seed) for seed in range(150)]
+    faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
+    assert {"drop", "twice", "swap", "back", "restart", "blackout", "crash", "tick", *AT_A_RELAY} <= set(
+        faults
+    )
+    assert {outcome.model is None for outcome in outcomes} == {True, False}
+    worlds = [World(seed) for seed in range(150)]
+    assert {world.layout for world in worlds} == set(LAYOUT_NAMES)
+    assert {world.setting for world in worlds} == set(SETTINGS)
+
+
+@pytest.fixture
+def waiting():
+    """A session in the middle of an answer: the party whose answer waits, its query, and the next relay to
+    arrive there, of the second turn or a later one."""
+    world, asked = World(0), {}
+    assert not world.encoded
+    for _ in range(10_000):
+        name, line = world.lines()[0]
+        message = line[0]
+        if line is world.down[name]:
+            asked |= {name: message} if isinstance(message, Ask) else {}
+            if isinstance(message, Relay) and message.turn > 1:
+                return world, name, asked[name], line.popleft()
+        world.deliver(name, line)
+    raise AssertionError("nothing is relayed")
+
+
+def test_a_query_that_is_repeated_while_its_answer_waits_is_answered_once(waiting):
+    world, name, ask, relay = waiting
+    assert list(world.ends[name].handle(ask)) == []
+    replies = list(world.ends[name].handle(relay))
+    assert sum(isinstance(reply, Report) for reply in replies) == 1
+
+
+@pytest.mark.parametrize("changes", [{"turn": -1}, {"attempt": -1}, {"turn": 5, "attempt": -1}])
+def test_what_was_relayed_for_an_earlier_turn_or_attempt_is_ignored(waiting, changes):
+    world, name, _, relay = waiting
+    earlier = {field: getattr(relay, field) + by for field, by in changes.items()}
+    assert list(world.ends[name].handle(replace(relay, **earlier))) == []
+    replies = list(world.ends[name].handle(relay))
+    assert any(isinstance(reply, Report) for reply in replies)
+
+
+@pytest.mark.parametrize("field", ["turn", "attempt"])
+def test_what_is_relayed_for_a_later_turn_or_attempt_is_refused(waiting, field):
+    world, name, _, relay = waiting
+    (reply,) = world.ends[name].handle(replace(relay, **{field: getattr(relay, field) + 1}))
+    assert isinstance(reply, Leave)
+    assert "that nobody waits for" in reply.reason
+
+
+def test_what_is_relayed_twice_counts_once(waiting):
+    world, name, _, relay = waiting
+    replies = list(world.ends[name].handle(relay))
+    assert list(world.ends[name].handle(relay)) == []
+    assert any(isinstance(reply, Report) for reply in replies)
