@@ -34,6 +34,8 @@ from fedboost.runtime.net.channel import KEEPALIVE_MS
 from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of, train_pooled
 
 ROWS, ROUNDS, KILLS = 20_000, 30, 20
+COLUMN_ROWS = 100_000
+"""Where parties hold different columns, so that a round takes long enough to kill somebody in."""
 PROTECTIONS = ("plain", "masked")
 ASLEEP = 2 * KEEPALIVE_MS / 1000 + 10
 """Seconds: a connection is probed after one keepalive, and given up after another."""
@@ -67,10 +69,16 @@ def cases() -> Iterator[Case]:
         agreed = terms(tables, rounds=ROUNDS, protection=protection)
         expected = bare(fb.simulate(agreed, tables).model)
         yield Case(protection, tables, agreed, lambda model, due=expected: bare(model) == due)
-    table, layout, settings = pooled(ROWS), LAYOUTS["three holders"], {"rounds": ROUNDS}
+    table, layout = pooled(COLUMN_ROWS), LAYOUTS["three holders"]
+    settings = {"rounds": ROUNDS, "max_depth": 6}
     whole, tables = train_pooled(table, **settings).model.booster.to_xgboost(), layout.tables(table)
     agreed = terms_of(layout, **settings).with_parties(list(tables))
-    yield Case("different columns", tables, agreed, lambda model: model.booster.to_xgboost() == whole)
+    yield Case(
+        f"different columns of {COLUMN_ROWS:,} rows",
+        tables,
+        agreed,
+        lambda model: model.booster.to_xgboost() == whole,
+    )
 
 
 def trainings(seeds: int, first: int) -> Iterator[Result]:

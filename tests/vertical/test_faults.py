@@ -1,14 +1,19 @@
 """Seeds of the simulator of faults where parties hold different columns (tests/helpers/faults_apart.py)."""
 
 import collections
+import os
+import random
 from dataclasses import replace
 
 import pytest
 from faults_apart import LAYOUT_NAMES, SETTINGS, World, play
 
+from fedboost.privacy.relay import seal
 from fedboost.protocol.messages import Ask, Leave, Relay, Report
+from fedboost.protocol.relaying import max_relayed
+from tests.helpers.columns_apart import LAYOUTS, terms_of
 
-FAST, SEEDS, BATCHES = 120, 1620, 15
+FAST, SEEDS, BATCHES = 100, 1600, 15
 AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
 
 
@@ -38,8 +43,7 @@ def test_the_seeds_have_every_fault_every_end_and_every_layout():
     assert {world.setting for world in worlds} == set(SETTINGS)
 
 
-@pytest.fixture
-def waiting():
+def in_an_answer():
     """A session in the middle of an answer: the party whose answer waits, its query, and the next relay to
     arrive there, of the second turn or a later one."""
     world, asked = World(0), {}
@@ -53,6 +57,11 @@ def waiting():
                 return world, name, asked[name], line.popleft()
         world.deliver(name, line)
     raise AssertionError("nothing is relayed")
+
+
+@pytest.fixture
+def waiting():
+    return in_an_answer()
 
 
 def test_a_query_that_is_repeated_while_its_answer_waits_is_answered_once(waiting):
@@ -84,3 +93,52 @@ def test_what_is_relayed_twice_counts_once(waiting):
     replies = list(world.ends[name].handle(relay))
     assert list(world.ends[name].handle(relay)) == []
     assert any(isinstance(reply, Report) for reply in replies)
+
+
+@pytest.mark.parametrize("rows", [1, 60, 5000])
+def test_all_row_sets_of_a_long_training_may_be_relayed_again_in_one_turn(rows):
+    layout = LAYOUTS["one a column"]
+    parties = [party for _, others in layout.blocks for party in others]
+    terms = terms_of(layout, rounds=1000, max_depth=6).with_parties(["bank", *parties])
+    keys = {party: bytes(32) for party in parties}
+    sealed = seal(bytes(-(-rows // 8)), "bank", keys, b"", os.urandom)
+    relays = 2 * (terms.trees.rounds + 1) * terms.trees.max_depth
+    assert relays * len(sealed) <= max_relayed(terms, rows)
+
+
+def odd(draw, relay, names):
+    """A relay that is right but for some of its fields."""
+    numbers = (0, 1, 2, 3, 7, 2**32 - 1)
+    fields = {
+        "turn": draw.choice([relay.turn, relay.turn, *numbers]),
+        "attempt": draw.choice([relay.attempt, relay.attempt, *numbers]),
+        "number": draw.choice([relay.number, *numbers]),
+        "content": draw.choice([relay.content, b"", draw.randbytes(40), relay.content[:-1]]),
+        "last": draw.random() < 0.7,
+    }
+    return {**fields, "sender": draw.choice(names), "to": (draw.choice(names), *draw.choices(names, k=1))}
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_is_relayed_to_a_party_it_says_why_it_leaves_or_goes_on(seed):
+    world, name, _, relay = in_an_answer()
+    draw, names = random.Random(seed), [*world.sites, "nobody"]
+    for _ in range(20):
+        about = odd(draw, relay, names)
+        replies = list(world.ends[name].handle(replace(relay, **{**about, "to": ()})))
+        assert all(isinstance(reply, Relay | Report | Leave) for reply in replies)
+        if world.ends[name].ended is not None:
+            assert replies[-1].reason == world.ends[name].ended
+            return
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_a_party_relays_the_session_goes_on_or_names_it(seed):
+    world, name, _, relay = in_an_answer()
+    draw, names = random.Random(seed), [*world.sites, "nobody"]
+    for _ in range(20):
+        about = odd(draw, relay, names)
+        world.session.handle(name, replace(relay, **{**about, "sender": ""}))
+        if world.over():
+            assert str(world.session.error).startswith(f"party {name} broke the protocol: it ")
+            return
