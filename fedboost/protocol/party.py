@@ -229,7 +229,7 @@ class PartySession:
         now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
-        check_size(ask, member, me)
+        check_size(ask, member)
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, member.holder.rows, before)

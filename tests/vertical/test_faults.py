@@ -4,6 +4,7 @@ import collections
 import os
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from faults_apart import LAYOUT_NAMES, SETTINGS, World, play
@@ -95,6 +96,9 @@ def test_what_is_relayed_twice_counts_once(waiting):
     assert any(isinstance(reply, Report) for reply in replies)
 
 
+BINNED = SimpleNamespace(position=SimpleNamespace(started=True))
+
+
 @pytest.mark.parametrize("rows", [1, 60, 5000])
 def test_all_row_sets_of_a_long_training_may_be_relayed_again_in_one_turn(rows):
     layout = LAYOUTS["one a column"]
@@ -103,7 +107,7 @@ def test_all_row_sets_of_a_long_training_may_be_relayed_again_in_one_turn(rows):
     keys = {party: bytes(32) for party in parties}
     sealed = seal(bytes(-(-rows // 8)), "bank", keys, b"", os.urandom)
     relays = 2 * (terms.trees.rounds + 1) * terms.trees.max_depth
-    assert relays * len(sealed) <= max_relayed(terms, rows)
+    assert relays * len(sealed) <= max_relayed(terms, "bank", rows, BINNED)
 
 
 def odd(draw, relay, names):
