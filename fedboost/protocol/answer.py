@@ -5,7 +5,7 @@ Promises: the same query asked again gets the same bytes; the same request for h
 
 from collections.abc import Iterable, Iterator
 
-from fedboost.errors import PeerError, Refused
+from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.protocol.contracts import TrainingState
@@ -14,16 +14,9 @@ from fedboost.protocol.membership import Membership
 from fedboost.protocol.messages import Ask, Report
 
 
-def check_size(ask: Ask, member: Membership, name: str) -> None:
-    """Raise PeerError where a vector that others may see could overflow its cells, or Refused where this
-    party, of this name, has other rows than its label holder."""
-    terms, rows = member.terms, member.holder.rows
-    if terms.blocks and ask.query.rows < rows:
-        raise Refused(
-            f"party {name} holds {rows} rows, and there are {ask.query.rows} labels: it must hold the same "
-            f"rows as its label holder, in the same order"
-        )
-    if not member.protection.hides and ask.query.rows < rows:
+def check_size(ask: Ask, member: Membership) -> None:
+    """Raise PeerError where a vector that others may see could overflow its cells."""
+    if not member.protection.hides and ask.query.rows < member.holder.rows:
         raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
 
 

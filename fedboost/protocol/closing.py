@@ -25,7 +25,8 @@ class Closing:
     """The signatures of one attempt."""
 
     def __init__(self, digest: bytes, transcripts: Transcripts, structure: Callable[[str], bytes]) -> None:
-        """structure: the structure of the model as a party was told it."""
+        """structure: the structure of the model as a party was told it; of all where they are told the same,
+        as that of ''."""
         self.digest = digest
         """The digest of the session that the signatures are bound to."""
         self.attestations: dict[str, Attest] = {}
@@ -33,6 +34,12 @@ class Closing:
         """Parties that left without a signature."""
         self._transcripts = transcripts
         self._structure = structure
+        self._structures: dict[str, bytes] = {}
+
+    def _structure_of(self, viewer: str) -> bytes:
+        if viewer not in self._structures:
+            self._structures[viewer] = self._structure(viewer)
+        return self._structures[viewer]
 
     def lacks(self, party: str) -> bool:
         """True while the signature of a party may still come."""
@@ -44,7 +51,7 @@ class Closing:
             raise PeerError("an attestation that was not asked for")
         if attest.transcript != self._transcripts.of(party):
             raise PeerError("it attests other questions than were asked")
-        if attest.structure != self._structure(party):
+        if attest.structure != self._structure_of(party if attempt.terms.blocks else ""):
             raise PeerError("it attests other trees than those that were asked for")
         if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
             raise PeerError("a signature and certificate of more bytes than can be")

@@ -232,8 +232,8 @@ class TrainingState(Protocol):
 
 @dataclass(frozen=True)
 class Send:
-    """A holder wants these bytes relayed to other parties. kind: what they are, for logs; about: the number of
-    rows they tell of."""
+    """A holder wants these bytes relayed to other parties. kind: what they are, for logs; about: the number
+    of rows they tell of."""
 
     kind: str
     to: tuple[str, ...]

@@ -52,8 +52,8 @@ class Membership:
         check_rows(site.name, terms, has_rows)
         if terms.blocks and site.credentials is None:
             raise Refused(
-                f"party {site.name}: what parties with different columns relay is sealed with their keys, and "
-                f"this site has none: give it `keys`"
+                f"party {site.name}: parties with different columns seal what they relay with their keys, "
+                f"and this site has none: give it `keys`"
             )
         memory = site.memory.begin(offer, limits)
         try:

@@ -1,7 +1,7 @@
 """The messages of a session.
 
-A party sends Join, Relay, Report, OpenShare, Attest, Leave; the aggregator sends Offer, Introduce, Ask, Relay,
-OpenRequest, Close, SessionEnded.
+A party sends Join, Relay, Report, OpenShare, Attest, Leave; the aggregator sends Offer, Introduce, Ask,
+Relay, OpenRequest, Close, SessionEnded.
 
 Promises: plain frozen data; `wire.messages` carries each without loss.
 

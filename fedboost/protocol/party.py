@@ -43,7 +43,7 @@ from fedboost.protocol.messages import (
     ToParty,
 )
 from fedboost.protocol.relaying import Ends, Underway, max_relayed, unawaited
-from fedboost.protocol.site import Release, Site
+from fedboost.protocol.site import Relayed, Release, Site
 from fedboost.protocol.site_memory import Question
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 from fedboost.terms.terms import Terms
@@ -229,7 +229,7 @@ class PartySession:
         now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
-        check_size(ask, member, me)
+        check_size(ask, member)
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
@@ -240,8 +240,8 @@ class PartySession:
         ask, before = underway.ask, underway.before
         for send, messages in underway.advance():
             self._remember(underway, before.after(ask.query))
-            what = f"{send.kind}, {send.about} rows, relayed to {', '.join(send.to)}"
-            self._record(ask, what, 0, len(send.content))
+            about = send.kind, send.to, send.about, len(send.content)
+            self._site.record(Relayed(self._member.first.session, ask.turn, ask.attempt, *about))
             yield from messages
         if underway.values is None:
             return

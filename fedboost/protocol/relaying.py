@@ -34,20 +34,22 @@ PART_BYTES = 1 << 20
 """Bytes of a part of relayed bytes."""
 BYTES_PER_ROW = 8
 """Bytes that a turn relays for each row and root, beside a bit in each row set."""
-STANDING_BYTES = 1 << 10
-"""Bytes that a party relays of how far it has come, at most."""
+FEW_BYTES = 1 << 10
+"""Bytes that a party relays of how many rows it has, and how far it has come, at most."""
 
 
 def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: TrainingState) -> int:
-    """Most bytes that a party, or another of its block, relays in a turn: nothing before there are bins and a
-    tree; then how far it has come, gradients, and two row sets for each level of all trees where another
-    party lost them."""
+    """Most bytes that a party, or another of its block, relays in a turn: before there are bins and a tree
+    how many rows it has; then how far it has come, gradients, and two row sets for each level of all trees
+    where another party lost them."""
     block = terms.block_of(party)
-    if block is None or not (state.position.started or query.stage >= 0):
+    if block is None:
         return 0
-    row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
-    cells = len(terms.roots) * rows
-    content = STANDING_BYTES + cells * BYTES_PER_ROW + row_sets * -(-cells // 8)
+    row_sets, content = 0, FEW_BYTES
+    if state.position.started or query.stage >= 0:
+        row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
+        cells = len(terms.roots) * rows
+        content += cells * BYTES_PER_ROW + row_sets * -(-cells // 8)
     return content + (2 + row_sets) * sealed_size(0, block.parties)
 
 

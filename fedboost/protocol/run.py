@@ -58,9 +58,6 @@ class TrainingRun:
         self.booster: Booster | None = None
         self.last: Int64 | None = None
         """The sum of the last turn, once the program has ended."""
-        self._structures: dict[str, bytes] = {}
-        """The structure of the model as each party was told it; of all under '' where they are told the
-        same."""
         self.enough = False
         """True if the training ends with the round under way."""
         self.trees = TreeLog([])
@@ -92,11 +89,7 @@ class TrainingRun:
 
     def structure(self, party: str) -> bytes:
         """The structure of the model, by what a party knows once it has answered."""
-        viewer = party if self._terms.blocks else ""
-        if viewer not in self._structures:
-            told = self.state.after(self.pending).seen_by(self._terms, viewer)
-            self._structures[viewer] = told.structure(self.rounds)
-        return self._structures[viewer]
+        return self.state.after(self.pending).seen_by(self._terms, party).structure(self.rounds)
 
     @property
     def rounds(self) -> int:

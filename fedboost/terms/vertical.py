@@ -1,7 +1,6 @@
 """Vertical terms: parties that hold different columns of the same rows."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -25,11 +24,6 @@ class Block(Submitted):
     def feature_holders(self) -> tuple[str, ...]:
         """The parties without labels."""
         return tuple(party for party in self.parties if party != self.label_holder)
-
-    def holder_of(self, column: str, held: Mapping[str, tuple[str, ...]]) -> str:
-        """The party of this block that holds a column. held: the columns of parties without labels."""
-        holders = (party for party in self.feature_holders if column in held[party])
-        return next(holders, self.label_holder)
 
 
 class Vertical(Group):
@@ -83,9 +77,8 @@ class Vertical(Group):
                 raise ValueError(f"blocks name {_shown(name)}, which is not one of the parties")
         for name in columns.held:
             if name not in parties:
-                raise ValueError(
-                    f"columns.held names {_shown(name)}, which is not one of the parties{nearest(name, parties)}"
-                )
+                hint = nearest(name, parties)
+                raise ValueError(f"columns.held names {_shown(name)}, which is not one of the parties{hint}")
         for block in blocks:
             self._check_block(block, columns)
 

@@ -20,7 +20,7 @@ import numpy as np
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import StartQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.queries.views import view_of
@@ -37,11 +37,11 @@ from fedboost.terms.terms import Terms
 from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
 from fedboost.vertical.rows import LabelRows, local_rows
 
-GRADIENTS, STANDING = "gradients", "how far it has come"
+ROWS, GRADIENTS, STANDING = "the number of rows", "gradients", "how far it has come"
 """Kinds of relays."""
 PAIR_BYTES = 8
 """Bytes of a row's gradient and hessian."""
-_STANDING = np.dtype("<i8")
+_WHOLE = np.dtype("<i8")
 
 
 class VerticalHolder:
@@ -131,6 +131,9 @@ class VerticalHolder:
                 return self._among_all(query, sums)
             case QuantileQuery():
                 return self._counts(query)
+            case RowsQuery():
+                yield from self._compare_rows()
+                return self._of_labels(query)
             case StartQuery():
                 return self._start(query)
             case EndRoundQuery():
@@ -138,14 +141,22 @@ class VerticalHolder:
             case ResidualQuery():
                 return own.compute(replace(query, splits=NO_SPLITS))
             case _:
-                return own.compute(query) if isinstance(own, LabelRows) else np.zeros(query.cells, np.int64)
+                return self._of_labels(query)
 
-    def _check_rows(self, start: StartQuery) -> None:
-        """Raise Refused where all parties of the session have the same rows, and this one has others."""
-        if len(self._terms.blocks) == 1 and start.rows != self.rows:
+    def _of_labels(self, query: Query) -> Int64:
+        """The answer of the label holder alone."""
+        own = self._own
+        return own.compute(query) if isinstance(own, LabelRows) else np.zeros(query.cells, np.int64)
+
+    def _compare_rows(self) -> Exchange:
+        """The label holder tells the others how many rows it holds. Refused where this party holds others."""
+        own, holder = np.array([self.rows], _WHOLE).tobytes(), self._block.label_holder
+        if self._name == holder:
+            yield Send(ROWS, self._block.feature_holders, own, 0)
+        elif (told := (yield Receive(ROWS, holder, len(own)))) != own:
             raise Refused(
-                f"party {self._name} holds {self.rows} rows, and label holder {self._block.label_holder} "
-                f"{start.rows}: all parties must hold the same rows in the same order"
+                f"party {self._name} holds {self.rows} rows, and label holder {holder} "
+                f"{np.frombuffer(told, _WHOLE)[0]}: both must hold the same rows in the same order"
             )
 
     def _share_gradients(self, query: HistogramQuery) -> Exchange:
@@ -185,7 +196,6 @@ class VerticalHolder:
         return out
 
     def _start(self, query: StartQuery) -> Int64:
-        self._check_rows(query)
         self._place_bins(query.cut_points)
         return self._own.compute(self._local(query))
 
@@ -214,12 +224,12 @@ class VerticalHolder:
         then the finished trees that the label holder lacks are gone through again, and, if any party lacks
         it, the tree that grows."""
         state, others = self.state, self._row_sets.others
-        own = np.array([self._finished, self._is_whole], _STANDING).tobytes()
+        own = np.array([self._finished, self._is_whole], _WHOLE).tobytes()
         yield Send(STANDING, others, own, 0)
         standing = {self._name: own}
         for other in others:
             standing[other] = yield Receive(STANDING, other, len(own))
-        read = {party: np.frombuffer(content, _STANDING).tolist() for party, content in standing.items()}
+        read = {party: np.frombuffer(content, _WHOLE).tolist() for party, content in standing.items()}
         finished, _ = read[self._block.label_holder]
         again = range(max(1, finished), len(state.rounds))
         if again or not all(is_whole for _, is_whole in read.values()):

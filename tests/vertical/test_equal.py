@@ -1,8 +1,7 @@
 """A model trained on columns that are held apart is the model of pooled rows, bit for bit."""
 
 import pytest
-
-from tests.helpers.columns_apart import LAYOUTS, pooled, train_apart, train_pooled
+from columns_apart import LAYOUTS, pooled, train_apart, train_pooled
 
 IDS = {"columns": {"row_id": "id"}}
 SETTINGS = {

@@ -4,6 +4,7 @@ make of that: nothing opens, and the error names who and what."""
 import itertools
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Receive, Send
 from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.messages import Ask, Close, Join, Relay, Report
-from fedboost.protocol.relaying import PART_BYTES, Ends, Order, Underway
+from fedboost.protocol.relaying import PART_BYTES, Ends, Order, Underway, max_relayed
 from tests.helpers.apart_sessions import LOST, Apart, changed, once, relay_of
+from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 NOT_OPENED = "what party {} relayed does not open: it was changed on the way, or is of another turn or tree"
 
@@ -240,11 +242,20 @@ def is_root(query):
     return any(isinstance(each, HistogramQuery) and each.tree == 0 for each in query.parts)
 
 
-def test_nothing_is_relayed_before_there_are_bins():
-    lie = once(reports("telco", lambda m: m.turn == 1), beside(ODD))
-    assert Apart(up=lie).play().error == (
-        "party telco broke the protocol: relay 1 makes more bytes than a turn can need"
+def test_little_is_relayed_before_there_are_bins_and_a_tree():
+    """Bins and the first tree may share a turn: where the base score is known."""
+    terms = terms_of(LAYOUTS["three holders"]).with_parties(["bank", "telco", "shop"])
+    few, *many = (
+        max_relayed(
+            terms,
+            "bank",
+            SimpleNamespace(stage=stage),
+            1_000_000,
+            SimpleNamespace(position=SimpleNamespace(started=started)),
+        )
+        for started, stage in ((False, -2), (True, -2), (False, 0))
     )
+    assert few < PART_BYTES < 8 * 1_000_000 < min(many)
 
 
 def test_a_party_that_relays_after_its_answer_is_named():

@@ -3,8 +3,7 @@ begins with it.
 
 Promises: pure functions of the terms and the sums; cut points and constant are the same for every partition
 of the rows.
-Refuses: labels or weights with nothing to learn, columns held apart of other rows than the labels
-(ConfigError).
+Refuses: labels or weights with nothing to learn (ConfigError).
 """
 
 import math
@@ -20,7 +19,7 @@ from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.leaves import RESIDUAL_TURNS
 from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
 from fedboost.boosting.queries.union import OfTurn
-from fedboost.errors import ConfigError, PeerError, quoted
+from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grids, Quantiles
@@ -150,26 +149,8 @@ def find_cut_points(
             break
         counts = (yield QuantileQuery(rows, quantiles.grids)) if coarse is None else coarse
         coarse = None
-        if terms.blocks:
-            check_held_rows(terms, rows, quantiles.grids, counts)
         quantiles.refine(counts)
     return quantiles.cut_points().with_categories(terms.columns.category_counts)
-
-
-def check_held_rows(terms: Terms, rows: int, grids: Grids, counts: Int64) -> None:
-    """Raise ConfigError where columns that are held apart have other rows than the labels, by their counts
-    over the first grids."""
-    if grids.shape != Grids.first(grids.features).shape:
-        return
-    counted = np.add.reduceat(counts, grids.bases[:-1]).tolist()
-    for name, number in zip(terms.columns.numeric, counted, strict=True):
-        if number == rows:
-            continue
-        holders = [block.holder_of(name, terms.columns.held) for block in terms.blocks]
-        raise ConfigError(
-            f"column {quoted(name)!r} has {number} rows, and there are {rows} labels: party "
-            f"{' or '.join(holders)} must hold the same rows as its label holder, in the same order"
-        )
 
 
 def start_query(rows: int, cut_points: CutPoints, scales: Scales) -> StartQuery:
