@@ -129,7 +129,7 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
 
     if site.data is None or site.party not in agreed.holders:
         return None
-    table, columns = site_table(site.data, site.scratch, site.read), agreed.columns_of(site.party)
+    table, columns = site_table(site.data, site.scratch, site.read), agreed.blocks.columns_of(site.party)
     try:
         label = to_shard(table, agreed, site.party).label
     except SchemaMismatch as error:
@@ -137,7 +137,7 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
     except Refused as error:
         raise ConfigError(f"{shown(site.data)}: {error}") from None
     categories = category_rows(table, columns)
-    if agreed.has_labels(site.party):
+    if agreed.blocks.has_labels(site.party):
         categories[columns.label] = label_counts(label, agreed)
     others = {name: rows for name, _, rows in undeclared(table, columns)}
     return table.num_rows, Counts(categories, others, site.policy.min_rows_per_leaf)

@@ -132,7 +132,7 @@ def _check_table(
         rows = site_table(source, site.scratch, site.read.model_copy(update=read.options.chosen))
     for name in exclude:
         column_of(dense_of(rows), name)
-    if agreed is not None and apart and agreed.block_of(party or "") is None:
+    if agreed is not None and apart and agreed.blocks.of(party or "") is None:
         known = ", ".join(agreed.parties)
         raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
     facts = checked.check(shown(source), rows, label, agreed, exclude, party or "")

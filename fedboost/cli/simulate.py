@@ -71,7 +71,7 @@ def simulate(
         callbacks = [lambda number, metrics: interruption.asked]
         result = simulation.simulate(agreed, shards, seed=seed, on_round=after_round, callbacks=callbacks)
     for name, read_rows in tables.items():
-        notice_undeclared(read_rows, agreed.columns_of(name))
+        notice_undeclared(read_rows, agreed.blocks.columns_of(name))
     if site is not None and agreed.columns.group is not None:
         notice_shared_groups(tables[ALL], agreed.columns.group, site)
     save(result.model, out)

@@ -200,7 +200,7 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
         raise PeerError(f"it greets as party {quoted(name)}")
     protection = PROTECTIONS[attempt.terms.hiding.protection]
     terms = attempt.terms
-    needs_key = protection.uses_key_holder or terms.block_of(party) is not None
+    needs_key = protection.uses_key_holder or terms.blocks.of(party) is not None
     if needs_key and len(protection.agreement_key(public)) != KEY_BYTES:
         raise PeerError("it greets without an X25519 key for its masks, or for what it relays")
     if party == attempt.terms.hiding.keyholder:

@@ -328,7 +328,7 @@ def _public_key(member: Membership, meet: Introduce) -> Public | None:
 
 def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: TrainingState) -> Ends | None:
     """What a party of a block seals with, and opens, in an attempt that begins there."""
-    block = terms.block_of(site.name)
+    block = terms.blocks.of(site.name)
     if block is None:
         return None
     keys = handshake.pair_keys(site.name, met.publics, met.session, block.parties)

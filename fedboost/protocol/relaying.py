@@ -42,7 +42,7 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
     """Most bytes that a party, or another of its block, relays in a turn: before there are bins and a tree
     how many rows it has; then how far it has come, gradients, and two row sets for each level of all trees
     where another party lost them."""
-    block = terms.block_of(party)
+    block = terms.blocks.of(party)
     if block is None:
         return 0
     row_sets, content = 0, FEW_BYTES
@@ -203,7 +203,7 @@ class Underway:
 
 def pass_on(session: "AggregatorSession", party: str, relay: Relay) -> Outbox:
     """The bytes go on to the parties of the block that they are for; nothing is kept."""
-    turn, block = session.current_turn, session.terms.block_of(party)
+    turn, block = session.current_turn, session.terms.blocks.of(party)
     assert turn is not None
     if relay.turn < session.turn:
         return []

@@ -32,7 +32,7 @@ from fedboost.terms.objective import Objective
 from fedboost.terms.reading import MAX_FEATURES, read_model
 from fedboost.terms.session import MAX_PARTIES, Parties, Session
 from fedboost.terms.trees import Histograms, Trees
-from fedboost.terms.vertical import Block, Vertical
+from fedboost.terms.vertical import Blocks, Vertical
 
 MAX_RENEWAL_QUERIES = 3
 """Most queries about the residuals in the leaves of a tree."""
@@ -99,27 +99,9 @@ class Terms(Flat):
         return self.hiding.holders(self.parties)
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> Blocks:
         """Parties that hold different columns of the same rows; none where each party has all columns."""
-        return self.vertical.blocks_of(self.parties)
-
-    def block_of(self, party: str) -> Block | None:
-        """The block of a party; None where it has all columns."""
-        return next((block for block in self.blocks if party in block.parties), None)
-
-    def has_labels(self, party: str) -> bool:
-        """True unless another party has the labels of its rows."""
-        block = self.block_of(party)
-        return block is None or block.label_holder == party
-
-    def columns_of(self, party: str) -> Schema:
-        """The columns of a party."""
-        block = self.block_of(party)
-        if block is None:
-            return self.columns
-        held = {name: names for name, names in self.columns.held.items() if name in block.parties}
-        columns = self.columns.model_copy(update={"held": held})
-        return columns.held_by(party, self.has_labels(party))
+        return Blocks(self.vertical.blocks_of(self.parties), self.columns)
 
     @property
     def honest(self) -> int:

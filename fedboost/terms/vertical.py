@@ -1,6 +1,8 @@
 """Vertical terms: parties that hold different columns of the same rows."""
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -24,6 +26,38 @@ class Block(Submitted):
     def feature_holders(self) -> tuple[str, ...]:
         """The parties without labels."""
         return tuple(party for party in self.parties if party != self.label_holder)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a session, and the columns of each party. False where each party has all columns."""
+
+    blocks: tuple[Block, ...]
+    columns: Schema
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.blocks)
+
+    def of(self, party: str) -> Block | None:
+        """The block of a party; None where it has all columns."""
+        return next((block for block in self.blocks if party in block.parties), None)
+
+    def has_labels(self, party: str) -> bool:
+        """True unless another party has the labels of its rows."""
+        block = self.of(party)
+        return block is None or block.label_holder == party
+
+    def columns_of(self, party: str) -> Schema:
+        """The columns of a party."""
+        block = self.of(party)
+        if block is None:
+            return self.columns
+        held = {name: names for name, names in self.columns.held.items() if name in block.parties}
+        columns = self.columns.model_copy(update={"held": held})
+        return columns.held_by(party, self.has_labels(party))
 
 
 class Vertical(Group):

@@ -49,7 +49,7 @@ class VerticalHolder:
 
     def __init__(self, read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int = 1) -> None:
         """read: returns the rows, see `HorizontalHolder`."""
-        view, block = view_of(terms, name), terms.block_of(name)
+        view, block = view_of(terms, name), terms.blocks.of(name)
         assert view is not None
         assert block is not None
         self.state = NOTHING_YET

@@ -31,7 +31,7 @@ class RowSets:
     """The exchange of row sets of one party with the others of its block."""
 
     def __init__(self, terms: Terms, name: str, view: View) -> None:
-        block = terms.block_of(name)
+        block = terms.blocks.of(name)
         assert block is not None
         self._me = name
         self._view = view

@@ -210,5 +210,5 @@ def local_rows(
     read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int, row_sets: int
 ) -> LabelRows | FeatureRows:
     """The rows of a party. `read` raises Refused."""
-    kind = LabelRows if terms.has_labels(name) else FeatureRows
+    kind = LabelRows if terms.blocks.has_labels(name) else FeatureRows
     return kind(partial(read, terms), terms, nthread, name, row_sets)

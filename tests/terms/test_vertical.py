@@ -29,12 +29,12 @@ def block(*parties):
 
 def test_each_party_has_its_columns():
     agreed = terms()
-    assert agreed.columns_of("bank").features == ("a",)
-    assert agreed.columns_of("bank").others == ("y",)
-    assert agreed.columns_of("telco").features == ("b",)
-    assert agreed.columns_of("shop").features == ("c", "d")
-    assert agreed.columns_of("shop").others == ()
-    assert [agreed.has_labels(party) for party in PARTIES] == [True, False, False]
+    assert agreed.blocks.columns_of("bank").features == ("a",)
+    assert agreed.blocks.columns_of("bank").others == ("y",)
+    assert agreed.blocks.columns_of("telco").features == ("b",)
+    assert agreed.blocks.columns_of("shop").features == ("c", "d")
+    assert agreed.blocks.columns_of("shop").others == ()
+    assert [agreed.blocks.has_labels(party) for party in PARTIES] == [True, False, False]
 
 
 def test_columns_of_each_block_are_apart():
@@ -45,13 +45,13 @@ def test_columns_of_each_block_are_apart():
         label_holder=None,
         blocks=[block("bank", "telco"), block("bank2", "telco2")],
     )
-    own = [agreed.columns_of(party).features for party in parties]
+    own = [agreed.blocks.columns_of(party).features for party in parties]
     assert own == [("a", "d"), ("b", "c"), ("b", "c", "d"), ("a",)]
 
 
 def test_a_label_holder_may_have_no_columns():
     agreed = terms({"telco": ["a", "b"], "shop": ["c", "d"]})
-    assert agreed.columns_of("bank").features == ()
+    assert agreed.blocks.columns_of("bank").features == ()
 
 
 def test_the_digest_depends_on_who_holds_what():
@@ -77,7 +77,7 @@ def test_terms_with_all_columns_at_each_party_say_nothing_of_it():
 
 def test_parties_of_a_simulation_may_be_named_later():
     agreed = terms(parties=[])
-    assert agreed.with_parties(PARTIES).columns_of("telco").features == ("b",)
+    assert agreed.with_parties(PARTIES).blocks.columns_of("telco").features == ("b",)
 
 
 @pytest.mark.parametrize(

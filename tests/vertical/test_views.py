@@ -79,7 +79,7 @@ def test_no_party_is_told_of_a_split_by_a_foreign_column_more_than_its_holder(la
     parties, features, foreign = apart.terms.parties, len(apart.terms.columns.features), 0
     for party in parties:
         own = own_features(apart, party)
-        block = apart.terms.block_of(party).parties
+        block = apart.terms.blocks.of(party).parties
         for splits in found_in(messages(apart, party), Splits):
             for split in splits:
                 if split.feature in own:

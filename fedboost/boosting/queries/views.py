@@ -126,7 +126,7 @@ def view_of(terms: Terms, party: str) -> View | None:
 
 @lru_cache(maxsize=64)
 def _view_of(terms: Terms, party: str) -> View:
-    block, columns = terms.block_of(party), terms.columns
+    block, columns = terms.blocks.of(party), terms.columns
     assert block is not None
     number = {name: place for place, name in enumerate(columns.features)}
     holders = np.full(len(number), terms.parties.index(block.label_holder), np.int64)

@@ -110,7 +110,7 @@ def of_draft(
 def of_terms(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
     """Return the oddities of the columns that terms name, of this party where each has its own, and what of
     them does not fit."""
-    odd = _in_terms(dense_of(table), terms, terms.columns_of(party))
+    odd = _in_terms(dense_of(table), terms, terms.blocks.columns_of(party))
     known = {oddity.column for oddity in odd if oddity.kind in ("unlabelled", "infinite")}
     return odd + [oddity for oddity in misfits(table, terms, party) if oddity.column not in known]
 
@@ -172,7 +172,7 @@ class Watch:
         if rows.num_rows > MAX_WATCHED_ROWS:
             rows = rows.slice(0, MAX_WATCHED_ROWS)
             where += f", in its first {MAX_WATCHED_ROWS:,} rows"
-        schema = terms.columns_of(name)
+        schema = terms.blocks.columns_of(name)
         odd = _in_terms(rows, terms, schema)
         for column, categories in schema.categorical.items():
             odd += undeclared_categories(rows, column, categories)

@@ -31,7 +31,7 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
     """Return what of a table does not fit the terms. party: whose it is, where each has its own columns."""
     import pyarrow as pa
 
-    schema, out, dense = terms.columns_of(party), [], dense_of(table)
+    schema, out, dense = terms.blocks.columns_of(party), [], dense_of(table)
     for name in (*schema.others, *schema.features):
         if isinstance(table, SparseTable) and name in schema.features and table.column(name) is not None:
             continue

@@ -65,11 +65,11 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
     """The label, weight, base margin and features the terms name, as float32. A category the terms do not
     declare counts as missing. Raises Refused with one line: for a column that is absent, and SchemaMismatch
     for all that depends on what the rows hold (a CSV file's types do, too)."""
-    for fault in column_faults(table, terms.columns_of(site)):
+    for fault in column_faults(table, terms.blocks.columns_of(site)):
         raise Refused(f"party {site}: {fault.public}", fault.detail)
     try:
         shard = _shard(table, terms, site)
-        if terms.columns_of(site).group is None:
+        if terms.blocks.columns_of(site).group is None:
             return shard
         return replace(shard, group=_group(table, terms, shard))
     except ConfigError as error:
@@ -93,7 +93,7 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
 
 
 def _shard(table: "Table", terms: Terms, site: str) -> Shard:
-    schema, has_labels = terms.columns_of(site), terms.has_labels(site)
+    schema, has_labels = terms.blocks.columns_of(site), terms.blocks.has_labels(site)
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     labels = _labels(table, terms) if has_labels else NO_LABELS
