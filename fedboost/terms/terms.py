@@ -185,19 +185,10 @@ class Terms(Flat):
 
     def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
         """The rule of splits and leaf values, for sums of these scales."""
-        return SplitRule(
-            self.trees.reg_lambda,
-            self.trees.reg_alpha,
-            self.trees.gamma,
-            self.trees.min_child_weight,
-            self.objective.step,
-            self.trees.leaf_rate,
-            gradient,
-            hessian,
-            self.trees.max_cat_to_onehot,
-            self.trees.max_cat_threshold,
-            self.trees.monotone(self.columns),
-        )
+        trees = self.trees
+        scales, categories = (gradient, hessian), (trees.max_cat_to_onehot, trees.max_cat_threshold)
+        step = self.objective.step, trees.leaf_rate
+        return SplitRule(*trees.penalties, *step, *scales, *categories, trees.monotone(self.columns))
 
     @property
     def bits(self) -> int:
