@@ -1,7 +1,7 @@
 """Relays: bytes of one party for some others, which the aggregator passes on and cannot read.
 
 The bytes are encrypted once, under a fresh key; that key is encrypted for each receiver under a key derived
-from the secret that sender and receiver share, together with a hash of the ciphertext. So nobody but the
+from the secret that sender and receiver share, with the ciphertext as associated data. So nobody but the
 receivers reads them, and none of these can put others in their place.
 
 Promises: a key is used for one encryption; bytes open only for the receiver, sender and context that they
@@ -9,7 +9,6 @@ were sealed for.
 Refuses: bytes that do not open (PeerError).
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 
 from cryptography.exceptions import InvalidTag
@@ -42,12 +41,10 @@ def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes,
     that both ends must agree on; never the same twice."""
     key = draw(KEY_BYTES)
     ciphertext = AESGCM(key).encrypt(_NONCE, content, context)
-    about = hashlib.sha256(ciphertext).digest()
-    wrapped = (
-        field
-        for party, secret in keys.items()
-        for field in (party.encode(), _wrapper(secret, sender, party, context).encrypt(_NONCE, key, about))
-    )
+    wrapped = []
+    for party, secret in keys.items():
+        wrapper = _wrapper(secret, sender, party, context)
+        wrapped += [party.encode(), wrapper.encrypt(_NONCE, key, ciphertext)]
     return fields.pack(ciphertext, *wrapped)
 
 
@@ -58,7 +55,7 @@ def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, contex
         ciphertext, *wrapped = fields.unpack(sealed)
         keys = dict(zip(wrapped[::2], wrapped[1::2], strict=True))
         wrapper = _wrapper(secret, sender, receiver, context)
-        key = wrapper.decrypt(_NONCE, keys[receiver.encode()], hashlib.sha256(ciphertext).digest())
+        key = wrapper.decrypt(_NONCE, keys[receiver.encode()], ciphertext)
         return AESGCM(key).decrypt(_NONCE, ciphertext, context)
     except (PeerError, ValueError, KeyError, InvalidTag):
         raise PeerError(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError
 from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.kernels.rows import set_bits
 from fedboost.gbdt.tree import Splits
 from fedboost.protocol.contracts import Receive, Send
 from fedboost.terms.terms import Terms
@@ -89,10 +90,10 @@ class RowSets:
 
     def _packed(self, rows: LabelRows | FeatureRows, splits: Splits) -> bytes:
         """The row set of splits that were applied."""
-        goes_left = np.zeros((self._roots, rows.rows), np.bool_)
+        bits = np.zeros(self.size(rows.rows), np.uint8)
         for left in splits.left.tolist():
-            goes_left[self._root_of[left], rows.growing.all_of(left)] = True
-        return np.packbits(goes_left).tobytes()
+            set_bits(rows.growing.all_of(left), self._root_of[left] * rows.rows, bits)
+        return bits.tobytes()
 
     def _split_foreign(self, rows: LabelRows | FeatureRows, splits: Splits, slot: int, packed: bytes) -> None:
         """Send rows to the children of the splits of another party, by its row set."""

@@ -145,13 +145,17 @@ class BaseQuery(ABC):
         view = view_of(terms, party)
         if view is None:
             return self
-        return self.in_view(view.public if publicly else view)
+        seen: dict[tuple[str, bool], Self] = self.__dict__.setdefault("_seen", {})
+        if (party, publicly) not in seen:
+            seen[party, publicly] = self.in_view(view.public if publicly else view)
+        return seen[party, publicly]
 
     def in_view(self, view: View) -> Self:
         """The query as it is told in this view."""
-        if not len(self.splits):
+        splits = view.splits(self.splits)
+        if splits is self.splits:
             return self
-        return replace(self, splits=view.splits(self.splits))  # type: ignore[type-var]  # a dataclass
+        return replace(self, splits=splits)  # type: ignore[type-var]  # a dataclass
 
     def fits(self, answer: Int64) -> bool:
         """True if the cells hold this answer, when no other party adds to it."""

@@ -61,7 +61,10 @@ class EndRoundQuery(BaseQuery):
 
     def in_view(self, view: View) -> "EndRoundQuery":
         """The query with the splits and leaf values that are seen."""
-        return replace(self, splits=view.splits(self.splits), values=view.values(self.values))
+        splits, values = view.splits(self.splits), view.values(self.values)
+        if splits is self.splits and values == self.values:
+            return self
+        return replace(self, splits=splits, values=values)
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """Always: the terms then have no metrics."""

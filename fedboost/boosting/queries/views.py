@@ -57,12 +57,15 @@ class View:
         return np.concatenate([seen, self.features + np.arange(self.parties)]).astype(np.int64)
 
     def splits(self, splits: Splits) -> Splits:
-        """These splits as they are seen."""
-        if not len(splits):
+        """These splits as they are seen; the same object where nothing of them is hidden."""
+        features = self._seen[splits.feature]
+        elsewhere = features >= self.features
+        if (features == splits.feature).all() and not (
+            splits.columns[2:4, elsewhere].any() or splits.categories[elsewhere].any()
+        ):
             return splits
         columns, categories = splits.columns.copy(), splits.categories.copy()
-        columns[1] = self._seen[columns[1]]
-        elsewhere = columns[1] >= self.features
+        columns[1] = features
         columns[2:4, elsewhere] = 0
         categories[elsewhere] = 0
         return Splits(columns, categories)
