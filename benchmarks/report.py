@@ -69,6 +69,8 @@ SECTIONS = {
     "memory_turn": Section("A site's memory of a turn"),
     "masked": Section("Masks"),
     "many_parties": Section("Many parties"),
+    "columns": Section("Columns apart"),
+    "joined": Section("Joined columns"),
     "encrypted": Section(
         "Encryption",
         "Between two turns a party makes random powers in advance, for 2048 ciphertexts at most: `full\n"

@@ -10,10 +10,13 @@ import textwrap
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from processes import free_port
+from pyarrow import csv
 from sites import fedboost
 
 import fedboost as fb
@@ -26,6 +29,8 @@ SITES = ("north", "south", "east")
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "docs").glob("*.md"))]
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+VERTICAL = ROOT / "docs" / "vertical.md"
+HALVES = slice(None, 1000), slice(1000, None)
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -174,6 +179,16 @@ def test_the_walk_of_a_histogram_names_functions_that_there_are():
             assert re.search(rf"\bdef {name}\(", source), (file, name)
 
 
+def test_the_walk_of_a_relay_names_functions_that_there_are():
+    text = ARCHITECTURE.read_text().split("## The walk of a relay")[1].split("\n## ")[0]
+    steps = re.findall(r"^\|[^|]*\| `([^`]+)` \| ([^|]+) \|", text, re.MULTILINE)
+    assert len(steps) >= 8
+    for file, names in steps:
+        source = (ROOT / "fedboost" / file).read_text()
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"\bdef {name}\(", source), (file, name)
+
+
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
 def test_the_files_that_a_page_names_exist(page):
     text = (ROOT / page).read_text()
@@ -231,6 +246,61 @@ def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
     assert fb.Model.load("model.json").parties == ("east", "north", "south")
     exec(compile(ranking, "estimators.md", "exec"), {})
     assert 0.5 < float(capsys.readouterr().out.split(" ")[0]) <= 1
+
+
+def vertical_example() -> dict[str, Any]:
+    """The names that the Python of the page on vertical training leaves."""
+    names: dict[str, Any] = {}
+    for code in blocks(VERTICAL, "python"):
+        exec(compile(code, VERTICAL.name, "exec"), names)
+    return names
+
+
+def test_the_page_on_vertical_training(capsys):
+    names = vertical_example()
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "True"
+    assert float(said[0].split()[0]) < 0.4
+    one, several = (fb.Terms.read(tomllib.loads(text)) for text in blocks(VERTICAL, "toml"))
+    assert one.digest == names["terms"].digest
+    first, second = ({n: values[part] for n, values in names["bank"].items()} for part in HALVES)
+    calls, others = ({n: values[part] for n, values in names["telco"].items()} for part in HALVES)
+    second["plan"] = others.pop("plan")
+    tables = {"bank": first, "telco": calls, "bank_2": second, "telco_2": others}
+    assert fb.simulate(several, tables).model.booster == names["pooled"].model.booster
+
+
+@pytest.mark.slow
+def test_the_network_of_the_page_on_vertical_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = vertical_example()
+    for name in ("bank", "telco"):
+        csv.write_csv(pa.table(names[name]), f"{name}.csv")
+    Path("terms.toml").write_text(blocks(VERTICAL, "toml")[0])
+    said = run_as_typed(VERTICAL, tmp_path)
+    assert "It holds: 2 of 2 parties signed these trees" in said
+    models = [fb.Model.load(f"{name}.json").booster for name in ("model", "trained")]
+    assert models == [names["pooled"].model.booster] * 2
+
+
+def test_the_page_on_vertical_training_has_every_refusal():
+    """The page names settings that do not go with a label holder, and they are refused."""
+    rows = VERTICAL.read_text().split("## What is refused")[1].split("\n## ")[0].splitlines()
+    named = " ".join(row.split("|")[1] for row in rows if row.startswith("| `"))
+    terms = tomllib.loads(blocks(VERTICAL, "toml")[0])
+    terms["columns"]["ranges"] = {name: [0, 1000] for name in terms["columns"]["numeric"]}
+    refused = {
+        **{name: {"protection": name} for name in set(PROTECTIONS) - {"plain"}},
+        "noise": {"noise": {"epsilon": 1.0, "delta": 1e-6, "placement": "local"}, "min_child_weight": None},
+        "vote_top_k": {"vote_top_k": 2},
+        "gradient_based": {"sampling_method": "gradient_based", "subsample": 0.5},
+        "shrink": {"on_loss": "shrink"},
+        "party_metrics": {"party_metrics": True},
+    }
+    for word, settings in refused.items():
+        assert word in named
+        with pytest.raises(fb.FedboostError, match="label_holder with .*" + word):
+            fb.Terms.read({name: value for name, value in {**terms, **settings}.items() if value is not None})
 
 
 def test_every_command_of_every_page_exists():

@@ -68,6 +68,8 @@ OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
 
 
 OF_KEYS = {"keyholder", "keyholder_rows", "key_bits"}
+OF_COLUMNS_APART = {"label_holder", "blocks"}
+"""X has all columns."""
 OF_NOISE = {"noise"}
 """Needs ranges and levels that are declared and not looked for, which scikit-learn has no place for."""
 
@@ -81,7 +83,7 @@ def test_parameters_are_those_of_the_terms():
             parameters.pop("random_state"),
         )
         assert parameters.pop("callbacks").default is None
-        others = OF_A_NETWORK | OF_A_RANKING | OF_TIMES | OF_FIT | OF_NOISE | OF_KEYS
+        others = OF_COLUMNS_APART | OF_A_NETWORK | OF_A_RANKING | OF_TIMES | OF_FIT | OF_NOISE | OF_KEYS
         assert set(parameters) == set(fb.Terms.file_keys()) - others
         for name, parameter in parameters.items():
             if parameter.default is not None and name != "protection":

@@ -3,7 +3,7 @@
 A consortium on loopback with keys, one process a member, trains 30 rounds over 20,000 rows while `kill -9`
 hits the aggregator and the parties 20 times at random moments, drawn by a seed; whoever was killed is started
 again at once. Then the same with a party that sleeps (SIGSTOP) for longer than gRPC's keepalive waits. Both
-with each protection.
+with each protection, and where three parties hold different columns of the same rows.
 
 The claim: the model file is that of a training in one process that nobody disturbed, signatures apart, and
 every party has signed it. Exit status 1 if it is not. Seconds to go on are those from the restart to the next
@@ -12,14 +12,16 @@ round the analyst hears of: Python starts, libraries load, the party computes it
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import common
 from crashes import bare, crashed, stopped
@@ -27,9 +29,13 @@ from sites import rows, shared_out, terms, written
 
 import fedboost as fb
 from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.model_file import Model
 from fedboost.runtime.net.channel import KEEPALIVE_MS
+from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of, train_pooled
 
 ROWS, ROUNDS, KILLS = 20_000, 30, 20
+COLUMN_ROWS = 100_000
+"""Where parties hold different columns, so that a round takes long enough to kill somebody in."""
 PROTECTIONS = ("plain", "masked")
 ASLEEP = 2 * KEEPALIVE_MS / 1000 + 10
 """Seconds: a connection is probed after one keepalive, and given up after another."""
@@ -39,19 +45,46 @@ ASLEEP = 2 * KEEPALIVE_MS / 1000 + 10
 class Result:
     """One training."""
 
-    protection: str
+    case: str
     what: str
     seconds: float
     goes_on: list[float]
     equal: bool
 
 
-def trainings(seeds: int, first: int) -> Iterator[Result]:
-    """Train with each protection and seed, then with a party that sleeps."""
+@dataclass(frozen=True)
+class Case:
+    """What is trained. is_due: true of the model file that nobody disturbed, signatures apart."""
+
+    name: str
+    tables: Mapping[str, Any]
+    terms: fb.Terms
+    is_due: Callable[[Model], bool]
+
+
+def cases() -> Iterator[Case]:
+    """Rows shared out, with each protection; then columns."""
     tables = shared_out(3, rows(ROWS))
     for protection in PROTECTIONS:
         agreed = terms(tables, rounds=ROUNDS, protection=protection)
         expected = bare(fb.simulate(agreed, tables).model)
+        yield Case(protection, tables, agreed, lambda model, due=expected: bare(model) == due)
+    table, layout = pooled(COLUMN_ROWS), LAYOUTS["three holders"]
+    settings = {"rounds": ROUNDS, "max_depth": 6}
+    whole, tables = train_pooled(table, **settings).model.booster.to_xgboost(), layout.tables(table)
+    agreed = terms_of(layout, **settings).with_parties(list(tables))
+    yield Case(
+        f"different columns of {COLUMN_ROWS:,} rows",
+        tables,
+        agreed,
+        lambda model: model.booster.to_xgboost() == whole,
+    )
+
+
+def trainings(seeds: int, first: int) -> Iterator[Result]:
+    """Train each case with each seed, then with a party that sleeps."""
+    for case in cases():
+        tables, agreed = case.tables, case.terms
         for seed in [*range(first, first + seeds), None]:
             began = time.monotonic()
             with TemporaryDirectory(prefix="fedboost-") as name:
@@ -65,8 +98,8 @@ def trainings(seeds: int, first: int) -> Iterator[Result]:
                     model, kills, goes_on = crashed(folder, files, agreed, KILLS, seed, ANYTHING)
                     assert kills == KILLS, "the training was over before all kills: take more rows"
                     what = f"{kills} kills, seed {seed}"
-            equal = bare(model) == expected and set(model.attestations) == set(tables)
-            yield Result(protection, what, time.monotonic() - began, goes_on, equal)
+            equal = case.is_due(model) and set(model.attestations) == set(tables)
+            yield Result(case.name, what, time.monotonic() - began, goes_on, equal)
 
 
 def main() -> int:
@@ -77,10 +110,10 @@ def main() -> int:
     results = []
     for result in trainings(options.seeds, options.first):
         results.append(result)
-        print(f"{result.protection}, {result.what}: {'equal' if result.equal else 'NOT EQUAL'}", flush=True)
+        print(f"{result.case}, {result.what}: {'equal' if result.equal else 'NOT EQUAL'}", flush=True)
     lines = [
         [
-            f"{r.protection}, {r.what}",
+            f"{r.case}, {r.what}",
             f"{r.seconds:.1f}",
             f"{median(r.goes_on):.2f}",
             f"{max(r.goes_on):.2f}",

@@ -2,35 +2,39 @@
 
 Plays seeds of the simulator of faults (tests/helpers/faults.py) and counts how they came out: messages lost
 and said twice, parties and the aggregator killed or out of memory at any moment, and every opened sum held to
-what the rows give.
+what the rows give. With --vertical parties hold different columns of the same rows
+(tests/helpers/faults_apart.py): what they relay to each other is lost and said twice, too, and the model is
+the pooled one.
 
 The claim: no seed breaks an invariant. Those that do are printed, belong into tests/protocol/test_faults.py,
-and make the exit status 1.
+or tests/vertical/test_faults.py, and make the exit status 1.
 """
 
 import collections
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import common
+import faults_apart
 from faults import play
 
 BATCH = 100
 
 
-def batch(first: int) -> tuple[collections.Counter[str], collections.Counter[str], list[str]]:
+def batch(vertical: bool, first: int) -> tuple[collections.Counter[str], collections.Counter[str], list[str]]:
     """How a hundred seeds came out, the faults they had, and the seeds that broke an invariant."""
     ends: collections.Counter[str] = collections.Counter()
     faults: collections.Counter[str] = collections.Counter()
     broken = []
     for seed in range(first, first + BATCH):
         try:
-            outcome = play(seed)
+            outcome = faults_apart.play(seed) if vertical else play(seed)
         except Exception as error:  # noqa: BLE001 - whatever comes out is what is looked for
             broken.append(f"{seed}: {type(error).__name__}: {error}")
             continue
@@ -45,6 +49,7 @@ def main() -> int:
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--seeds", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--vertical", action="store_true", help="parties with different columns")
     arguments = parser.parse_args()
     began = time.monotonic()
     ends: collections.Counter[str] = collections.Counter()
@@ -52,7 +57,7 @@ def main() -> int:
     broken: list[str] = []
     with ProcessPoolExecutor() as pool:
         starts = range(arguments.first, arguments.first + arguments.seeds, BATCH)
-        for some_ends, some_faults, some_broken in pool.map(batch, starts):
+        for some_ends, some_faults, some_broken in pool.map(partial(batch, arguments.vertical), starts):
             ends += some_ends
             faults += some_faults
             broken += some_broken

@@ -8,7 +8,7 @@ Refuses: states that the terms do not allow (`check`, Refused).
 import hashlib
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedboost.boosting.queries.rules import check_leaves, check_scales, check_sp
 from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
+from fedboost.boosting.queries.views import view_of
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Float32, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
@@ -198,6 +199,20 @@ class BoostingState:
             hashed.update(fields.pack(*further))
         return hashed
 
+    def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "BoostingState":
+        """The state as a party was told it, or as all parties of its block were (`views`)."""
+        view = view_of(terms, party)
+        if view is None:
+            return self
+        view = view.public if publicly else view
+        return replace(
+            self,
+            start=None if self.start is None else self.start.in_view(view),
+            rounds=tuple(Round(view.splits(done.splits), view.values(done.values)) for done in self.rounds),
+            splits=view.splits(self.splits),
+            residual=None if self.residual is None else self.residual.in_view(view),
+        )
+
     def has_passed(self, earlier: Position) -> bool:
         """True if a session can have come from that position to this state."""
         same_tree = len(self.rounds) == earlier.rounds
@@ -361,6 +376,10 @@ def structure(constant: float, trees: Iterable[Tree]) -> bytes:
     return hashlib.sha256(fields.pack(*parts)).digest()
 
 
+NO_CUTS = np.zeros(0, np.float32)
+"""Cut points of a feature of another party, which are not known."""
+
+
 def _tree_of(done: Round, cuts: tuple[Float32, ...], roots: int) -> Tree:
     """The tree of these splits and values; without gains, covers and values of inner nodes."""
     tree = Tree()
@@ -369,7 +388,7 @@ def _tree_of(done: Round, cuts: tuple[Float32, ...], roots: int) -> Tree:
     for split in done.splits:
         while len(tree.left) < split.left + 2:
             tree.add_leaf(0.0, 0.0)
-        tree.decide(split, cuts[split.feature])
+        tree.decide(split, cuts[split.feature] if split.feature < len(cuts) else NO_CUTS)
     for node, value in done.values:
         tree.value[node] = value
     return tree

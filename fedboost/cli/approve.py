@@ -129,14 +129,16 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
 
     if site.data is None or site.party not in agreed.holders:
         return None
-    table, columns = site_table(site.data, site.scratch, site.read), agreed.columns
+    table, columns = site_table(site.data, site.scratch, site.read), agreed.blocks.columns_of(site.party)
     try:
         label = to_shard(table, agreed, site.party).label
     except SchemaMismatch as error:
         raise ConfigError(f"{shown(site.data)}: its rows do not fit the terms: {error.detail}") from None
     except Refused as error:
         raise ConfigError(f"{shown(site.data)}: {error}") from None
-    categories = {**category_rows(table, columns), columns.label: label_counts(label, agreed)}
+    categories = category_rows(table, columns)
+    if agreed.blocks.has_labels(site.party):
+        categories[columns.label] = label_counts(label, agreed)
     others = {name: rows for name, _, rows in undeclared(table, columns)}
     return table.num_rows, Counts(categories, others, site.policy.min_rows_per_leaf)
 

@@ -42,6 +42,10 @@ def check(
     terms: Annotated[
         Path | None, typer.Option(help="Terms that the table must fit.", show_default=False)
     ] = None,
+    party: Annotated[
+        str | None,
+        typer.Option(help="Whose table it is, where the terms hold columns apart.", show_default=False),
+    ] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,7 +71,7 @@ def check(
         from fedboost.cli.check_sites import check_sites
         from fedboost.runtime.data.database import Reading
 
-        if (table is None) == (terms is None) or label or config or exclude or read != Reading():
+        if (table is None) == (terms is None) or label or config or party or exclude or read != Reading():
             raise ConfigError(
                 "--aggregator asks all sites about terms: fedboost check terms.toml --aggregator HOST:PORT"
             )
@@ -77,7 +81,7 @@ def check(
         return
     if keys is not None or insecure_loopback:
         raise ConfigError("--keys and --insecure-loopback are for --aggregator HOST:PORT: name it")
-    _check_table(table, read, label, config, terms, exclude or [], json)
+    _check_table(table, read, label, config, terms, exclude or [], party, json)
 
 
 def _check_table(
@@ -87,6 +91,7 @@ def _check_table(
     config: Path | None,
     terms: Path | None,
     exclude: list[str],
+    party: str | None,
     json: bool,
 ) -> None:
     from fedboost.cli.output import show, unless_nobody_reads
@@ -112,6 +117,9 @@ def _check_table(
     agreed = None if terms is None else read_terms(terms)
     if agreed is not None and (label is not None or exclude):
         raise ConfigError(f"--label and --exclude: {terms} names the columns already; take them away")
+    apart = agreed is not None and bool(agreed.blocks)
+    if party is not None and not apart:
+        raise ConfigError(f"--party {party}: it is for terms with label_holder or blocks; take it away")
     if config is None:
         assert table is not None
         source: Path | str | Database = read.source(table)
@@ -119,11 +127,15 @@ def _check_table(
     else:
         site = read_party(config)
         assert site.data is not None
+        party = site.party
         source = site.data
         rows = site_table(source, site.scratch, site.read.model_copy(update=read.options.chosen))
     for name in exclude:
         column_of(dense_of(rows), name)
-    facts = checked.check(shown(source), rows, label, agreed, exclude)
+    if agreed is not None and apart and agreed.blocks.of(party or "") is None:
+        known = ", ".join(agreed.parties)
+        raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
+    facts = checked.check(shown(source), rows, label, agreed, exclude, party or "")
     with unless_nobody_reads():
         show(json, oddities.as_json(facts), oddities.check(facts))
     if facts.serious:

@@ -45,7 +45,7 @@ def compare(
 ) -> None:
     """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
     rows of each site."""
-    from fedboost.cli.inputs import notice_undeclared
+    from fedboost.cli.inputs import notice_undeclared, refuse_columns_apart
     from fedboost.cli.output import show, write
     from fedboost.cli.progress import steps
     from fedboost.evaluation.compare import Trial, together
@@ -63,6 +63,7 @@ def compare(
     if csv is not None:
         check_writable(csv, terms, *local_files(source), force=force)
     agreed = read_terms(terms)
+    refuse_columns_apart(agreed, "compare")
     if agreed.columns.group is not None:
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"

@@ -50,6 +50,7 @@ def estimate(
     """Estimate the time and the bytes of a training under each protection, by trees that it grows on this
     machine for some seconds; with --rtt or --bandwidth also over links, with histograms of all features, with
     votes, and with all rows in one place."""
+    from fedboost.cli.inputs import refuse_columns_apart
     from fedboost.cli.output import show
     from fedboost.people import as_json, training
     from fedboost.people import layouts as links
@@ -60,11 +61,11 @@ def estimate(
 
     if features is not None and data is not None:
         raise ConfigError("give --features or --data, not both: the columns are those of the table")
-    link = Link.of(rtt, bandwidth)
     agreed = read_terms(terms)
+    refuse_columns_apart(agreed, "estimate")
     if features is not None:
         agreed = _of_features(agreed, features)
-    number = parties or len(agreed.parties) or 3
+    link, number = Link.of(rtt, bandwidth), parties or len(agreed.parties) or 3
     table = None if data is None else read_table(read.source(data), None, read.options)
     total = rows or (0 if table is None else table.num_rows)
     if not total:

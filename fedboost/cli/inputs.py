@@ -5,7 +5,7 @@ Refuses: a table of other sites than the terms name (ConfigError).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedboost.cli.output import notice
 from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.runtime.data.check import alike_sites
-from fedboost.runtime.data.draft import split_by_site
+from fedboost.runtime.data.draft import split_by_site, split_by_weights
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_shard
@@ -55,6 +55,46 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, colu
     for oddity in alike_sites(sites):
         notice(oddity.line)
     return sites
+
+
+def own_tables(terms: Terms, given: Sequence[str]) -> dict[str, str]:
+    """Return the table of each party, given as PARTY=TABLE; empty for one table of all. ConfigError where a
+    party has none, or more than one."""
+    pairs = [text.partition("=") for text in given]
+    if len(given) == 1 and pairs[0][0] not in terms.parties:
+        return {}
+    tables: dict[str, str] = {}
+    for name, sign, table in pairs:
+        if not sign or not table:
+            raise ConfigError(f"--data {name}: with a table for each party write --data PARTY={name}")
+        if terms.parties and name not in terms.parties:
+            known = listing(list(terms.parties))
+            raise ConfigError(f"--data {name}={table}: {name!r} is not one of the parties, {known}")
+        if name in tables:
+            raise ConfigError(f"--data {name}={table}: party {name!r} has a table already, {tables[name]}")
+        tables[name] = table
+    absent = [name for name in terms.parties if name not in tables]
+    if absent:
+        raise ConfigError(f"party {absent[0]!r} has no table: add --data {absent[0]}=TABLE")
+    return tables
+
+
+def by_columns(terms: Terms, table: "pa.Table", seed: int) -> "dict[str, pa.Table]":
+    """Return the rows of each party where parties have different columns of them: those of its block. Of a
+    party's rows only its own columns are read."""
+    names = [str(number) for number in range(len(terms.blocks))]
+    rows = {"0": table}
+    if len(names) > 1:
+        rows = split_by_weights(table, names, [1.0] * len(names), seed, terms.columns.group)
+    return {
+        party: rows[name] for name, block in zip(names, terms.blocks, strict=True) for party in block.parties
+    }
+
+
+def refuse_columns_apart(terms: Terms, command: str) -> None:
+    """Raise ConfigError for a command that knows parties with all columns alone."""
+    if terms.blocks or terms.vertical.is_used:
+        raise ConfigError(f"{command} knows parties that have all columns, and these terms hold them apart")
 
 
 def notice_undeclared(table: "pa.Table", schema: Schema) -> None:

@@ -22,6 +22,13 @@ Data = Annotated[
 TermsFile = Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)]
 ModelFile = Annotated[Path, typer.Argument(help="A model file.", show_default=False)]
 SiteFile = Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)]
+Tables = Annotated[
+    list[str],
+    typer.Option(
+        help="The table whose rows, or columns, the sites share out; or PARTY=TABLE for each of them.",
+        show_default=False,
+    ),
+]
 Site = Annotated[
     str | None, typer.Option("--site", help="Column that names the site of each row.", show_default=False)
 ]

@@ -12,7 +12,7 @@ subcells of a feature are allotted by row count, so two to four sums suffice for
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -82,6 +82,15 @@ class Grids:
     def cells_by_feature(self) -> Int64:
         """Number of counts of the grid of each feature."""
         return np.diff(self.bases[self.offsets])
+
+    def pick(self, features: Int64) -> "Grids":
+        """The grids of some features, increasing."""
+        chosen = np.zeros(self.features, np.bool_)
+        chosen[features] = True
+        sizes = np.diff(self.offsets)
+        cells = np.repeat(chosen, sizes)
+        columns = self.starts[cells], self.widths[cells], self.subdivisions[cells]
+        return Grids(_ends(sizes[chosen]), *columns)
 
     @property
     def shape(self) -> tuple[bytes, ...]:
@@ -285,12 +294,27 @@ class CutPoints:
             (*self.categorical, *range(first, first + len(counts))),
         )
 
+    def pick(self, features: Int64) -> "CutPoints":
+        """The cut points of some features, increasing."""
+        chosen = np.zeros(self.sizes.size, np.bool_)
+        chosen[features] = True
+        categorical = np.searchsorted(features, [f for f in self.categorical if chosen[f]])
+        values = self.values[np.repeat(chosen, self.sizes)]
+        return CutPoints(values, self.sizes[chosen], self.missing[chosen], tuple(categorical.tolist()))
+
     def bin_rows(
-        self, columns: Sequence[Column], threads: Threads = ONE, allocate: Allocator = allocate_in_memory
+        self,
+        columns: Sequence[Column],
+        threads: Threads = ONE,
+        allocate: Allocator = allocate_in_memory,
+        row_sets: int = 0,
     ) -> "BinnedRows":
-        """The bin of each value of the float32 columns."""
+        """The bin of each value of the float32 columns. row_sets: columns of zeros behind them that rows are
+        split by, and that no histogram has."""
         features = self.sizes.size
-        by_feature = allocate((features, columns[0].size), np.dtype(np.uint8))
+        whole = allocate((features + row_sets, columns[0].size), np.dtype(np.uint8))
+        whole[features:] = 0
+        by_feature = whole[:features]
         stored = StoredValues.of(columns)
         sparse = {*stored.features.tolist()}
         keys = float_keys(self.values)
@@ -311,4 +335,4 @@ class CutPoints:
         step = -(-len(sparse) // threads.number) or 1
         threads.each(bin_stored, [slice(start, start + step) for start in range(0, len(sparse), step)])
         threads.each(bin_one, (feature for feature in range(features) if feature not in sparse))
-        return BinnedRows.of(by_feature, self.sizes + 1 + self.missing, allocate)
+        return replace(BinnedRows.of(by_feature, self.sizes + 1 + self.missing, allocate), by_feature=whole)

@@ -24,24 +24,35 @@ from fedboost.gbdt.tree import Splits
 
 @dataclass(frozen=True)
 class Bins:
-    """Binned rows, the cut points that made them, and the layout of their histograms."""
+    """Binned rows, the cut points that made them, the layout of their histograms, and that of the columns
+    that rows are split by: the same, or with row sets behind them."""
 
     rows: BinnedRows
     cut_points: CutPoints
     layout: Layout
+    decisions: Layout
 
     @classmethod
     def of(
-        cls, columns: Sequence[Column], cut_points: CutPoints, threads: Threads, allocate: Allocator
+        cls,
+        columns: Sequence[Column],
+        cut_points: CutPoints,
+        threads: Threads,
+        allocate: Allocator,
+        row_sets: int = 0,
     ) -> "Bins":
-        """The bins of these columns."""
-        return cls(cut_points.bin_rows(columns, threads, allocate), cut_points, Layout.of(cut_points))
+        """The bins of these columns. row_sets: see `CutPoints.bin_rows`."""
+        layout = Layout.of(cut_points)
+        decisions = layout.with_row_sets(row_sets) if row_sets else layout
+        rows = cut_points.bin_rows(columns, threads, allocate, row_sets)
+        return cls(rows, cut_points, layout, decisions)
 
 
 _NO_CODES, _NONE, _NO_FEATURES = np.zeros((0, 0), np.uint8), np.zeros(0, np.int64), CutPoints.of((), ())
 _NO_COLUMNS = Columns(_NONE, _NONE, _NONE, _NO_CODES)
+_NO_LAYOUT = Layout.of(_NO_FEATURES)
 UNBINNED = Bins(
-    BinnedRows(_NO_CODES, _NO_CODES, _NONE, _NO_COLUMNS, None), _NO_FEATURES, Layout.of(_NO_FEATURES)
+    BinnedRows(_NO_CODES, _NO_CODES, _NONE, _NO_COLUMNS, None), _NO_FEATURES, _NO_LAYOUT, _NO_LAYOUT
 )
 """Stands for the bins before there are cut points: it has no features to split by."""
 
@@ -82,11 +93,20 @@ class GrowingRows:
     def apply(self, splits: Splits, bins: Bins) -> None:
         """Send the rows of split nodes to their children."""
         for nodes in self._sets:
-            nodes.apply(splits, bins.rows, bins.layout)
+            nodes.apply(splits, bins.rows, bins.decisions)
 
     def of(self, node: int) -> Rows:
         """Numbers of the sampled rows of a leaf, increasing."""
         return self._sets[0].of(node)
+
+    def all_of(self, node: int) -> Rows:
+        """Numbers of all rows of a leaf, of those that trees grow on and of the others; some may be there
+        twice."""
+        return np.concatenate([nodes.of(node) for nodes in self._sets])
+
+    def sampled(self, tree: int) -> Members:
+        """The rows that the trees of a round grow on, wherever these stand."""
+        return self._sampler.sample(tree)[0]
 
     def output_of(self, node: int) -> int:
         """The output whose tree a leaf is in."""
@@ -105,4 +125,4 @@ class GrowingRows:
         """Move every row's margin, float64 [outputs, rows], by the values of its leaves after the last
         splits. Other trees come next."""
         for nodes in self._sets[self._sampler.moved]:
-            nodes.move_margins(splits, values, bins.rows, bins.layout, margin)
+            nodes.move_margins(splits, values, bins.rows, bins.decisions, margin)

@@ -64,6 +64,16 @@ class Layout:
         offsets = np.concatenate([[0], ends])[:-1].astype(np.uint32)
         return cls(offsets, value_bins, missing, categorical, int(ends[-1]) if ends.size else 0, features)
 
+    def with_row_sets(self, count: int) -> "Layout":
+        """The layout of these features, with so many behind them of two bins each, left and right."""
+        apart = np.zeros(count, np.bool_)
+        return self._made(
+            np.concatenate([self.value_bins, np.full(count, 2, np.int64)]),
+            np.concatenate([self.missing, apart]),
+            np.concatenate([self.categorical, apart]),
+            tuple(range(self.value_bins.size + count)),
+        )
+
     def pick(self, histogram: Int64, features: tuple[int, ...]) -> Int64:
         """The bins of these features in a histogram; features: increasing."""
         if features == self.features:

@@ -6,7 +6,6 @@ Refuses: queries out of order or that do not fit the tree (PeerError: they come 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import assert_never, cast
 
@@ -25,7 +24,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import Column
-from fedboost.gbdt.cut_points import count_cells, count_parts
+from fedboost.gbdt.cut_points import CutPoints, count_cells, count_parts
 from fedboost.gbdt.gradients import Gradients, Quantise, in_units
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
@@ -37,6 +36,7 @@ from fedboost.gbdt.tree import Splits
 from fedboost.horizontal.leaf_values import residual_weights
 from fedboost.horizontal.shard import Shard, continue_margins
 from fedboost.horizontal.votes import OwnHistograms
+from fedboost.protocol.contracts import Answering
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
@@ -87,12 +87,17 @@ class HorizontalHolder:
         software. 32 bytes."""
         return self._shard.hashed(key, self.columns, repr((VERSION, self._terms.objective.package)))
 
+    def answering(self, query: OfTurn) -> Answering:
+        """This party's integers, for which it needs nothing of others: int64 [query.cells]."""
+        yield from ()
+        return self.answer(query)
+
     def answer(self, query: OfTurn) -> Int64:
         """This party's integers: int64 [query.cells]."""
         answers = []
         for part in cast(tuple[Query, ...], query.parts):
             part.check_order(self._terms, self.state)
-            answers.append(self._answer(part))
+            answers.append(self.compute(part))
             self.state = self.state.after(part)
         return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
@@ -117,7 +122,8 @@ class HorizontalHolder:
         self._forget_gradients()
         self.state = state
 
-    def _answer(self, query: Query) -> Int64:
+    def compute(self, query: Query) -> Int64:
+        """The integers of one query, wherever the training stands: int64 [query.cells]."""
         match query:  # the most frequent first
             case HistogramQuery():
                 return self._histograms(query)
@@ -217,8 +223,11 @@ class HorizontalHolder:
 
     def _bin(self, query: StartQuery) -> None:
         """Bin the columns, and drop their values: four bytes each that are seldom needed again."""
-        self._use(Bins.of(self.columns, query.cut_points, self._threads, self._shard.allocate))
-        self._shard = replace(self._shard, columns=())
+        self._use(self._bins_of(query.cut_points))
+        self._shard = self._shard.without_columns()
+
+    def _bins_of(self, cut_points: CutPoints) -> Bins:
+        return Bins.of(self.columns, cut_points, self._threads, self._shard.allocate)
 
     def _use(self, bins: Bins) -> None:
         """Grow trees on these bins."""

@@ -6,7 +6,7 @@ Refuses nothing: the reader of tables checks them against the terms.
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +43,10 @@ class Shard:
     def rows(self) -> int:
         """Number of rows."""
         return int(self.weight.size)
+
+    def without_columns(self) -> "Shard":
+        """The same rows once their values are binned."""
+        return replace(self, columns=())
 
     def hashed(self, key: bytes, columns: Sequence[Column], software: str) -> bytes:
         """HMAC of the rows, with these columns, and of the versions of the software: 32 bytes."""

@@ -183,6 +183,19 @@ def _release(release: ReleaseFacts) -> Object:
     return {name: value for name, value in vars(release).items() if name != "again"}
 
 
+def _relayed(session: SessionFacts) -> list[Object]:
+    return [
+        {
+            "what": what,
+            "to": receivers,
+            "times": len(relays),
+            "rows": max(relay.rows for relay in relays),
+            "bytes": sum(relay.bytes for relay in relays),
+        }
+        for (what, receivers), relays in session.by_receivers.items()
+    ]
+
+
 def _session(session: SessionFacts) -> Object:
     agreement = session.agreement
     answers = {
@@ -208,6 +221,7 @@ def _session(session: SessionFacts) -> Object:
         "protections": session.protections,
         "placement": agreement.placement if agreement else None,
         "released": answers,
+        **({"relayed": _relayed(session)} if session.relays else {}),
         "cost": session.cost,
         "epsilon": session.epsilon,
         "smallest_roster": len(session.smallest_roster) if session.releases else None,

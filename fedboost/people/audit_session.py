@@ -33,6 +33,7 @@ def session_text(session: SessionFacts, listed: bool) -> Iterator[str]:
         return
     yield from _protections(session)
     yield from _answers(session)
+    yield from _relays(session)
     if session.epsilon is not None:
         yield _line("privacy", f"epsilon {session.epsilon:.4g} was spent")
     smallest = session.smallest_roster
@@ -123,6 +124,16 @@ def _answers(session: SessionFacts) -> Iterator[str]:
     yield _sums("in all, after it had ended" if session.rank.after_end else "in all", session.releases)
     if session.unrecorded:
         yield _line("questions", "this log does not record which questions of a kind were asked")
+
+
+def _relays(session: SessionFacts) -> Iterator[str]:
+    """Yield what other parties got, which the aggregator passed on and could not read."""
+    for (what, receivers), relays in session.by_receivers.items():
+        sent = size(sum(relay.bytes for relay in relays))
+        rows = max(relay.rows for relay in relays)
+        of_rows = f" of {rows:,} rows" if rows else ""
+        times = "once" if len(relays) == 1 else f"{len(relays)} times"
+        yield _line("relayed", f"{quoted(what)}{of_rows}, {times}, {sent}, to {listed(receivers)}")
 
 
 def _sums(words: str, releases: Sequence[ReleaseFacts], allowed: str = "") -> str:

@@ -91,6 +91,19 @@ class ReleaseFacts:
 
 
 @dataclass(frozen=True)
+class RelayFacts:
+    """Bytes of a site for other parties, as its log has them, of a kind (what), about so many rows."""
+
+    session: str
+    turn: int
+    attempt: int
+    what: str
+    to: tuple[str, ...]
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class SessionRank:
     """A session among the others of its log. number, total: its rank among sessions of this name, and how
     many there are; after_end: an earlier session under its terms had ended; under_terms: sessions under its
@@ -131,6 +144,7 @@ class SessionFacts:
     attempts: tuple[int, int] | None
     taken_up: int
     releases: Sequence[ReleaseFacts]
+    relays: Sequence[RelayFacts]
     again_elsewhere: int
     protections: Sequence[str]
     cost: float | None
@@ -154,6 +168,12 @@ class SessionFacts:
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
         return kinds
+
+    @property
+    def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[RelayFacts]]:
+        """The relays by kind and receivers, in the order of the first of each."""
+        kinds = dict.fromkeys((relay.what, relay.to) for relay in self.relays)
+        return {kind: [relay for relay in self.relays if (relay.what, relay.to) == kind] for kind in kinds}
 
     @property
     def smallest_roster(self) -> tuple[str, ...]:

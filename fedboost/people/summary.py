@@ -18,7 +18,7 @@ from fedboost.terms.terms import Terms
 IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
-    *("validation_fraction", "protection", "keyholder", "noise", "program"),
+    *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
@@ -28,8 +28,9 @@ class Counts:
     """The rows of a site, counted.
 
     categories: for each categorical column those that each declared category has; for the label those that
-    each of its values has, where it is of two values or of classes; undeclared: for each categorical column
-    that has other categories, the rows with one; few: what has fewer rows is marked.
+    each of its values has, where it is of two values or of classes; columns of other parties are left out;
+    undeclared: for each categorical column that has other categories, the rows with one; few: what has fewer
+    rows is marked.
     """
 
     categories: Mapping[str, Mapping[str, int]]
@@ -37,9 +38,10 @@ class Counts:
     few: int
 
 
-def columns_by_role(terms: Terms) -> dict[str, tuple[str, ...]]:
-    """Every column the terms name, by its role."""
-    columns = terms.columns
+def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
+    """Every column the terms name, by its role; those that a party holds, if it is named and holds some
+    alone."""
+    columns = terms.blocks.columns_of(party) if terms.blocks.of(party) else terms.columns
     others = {
         "weight": columns.weight,
         "base_margin": columns.base_margin,
@@ -48,7 +50,8 @@ def columns_by_role(terms: Terms) -> dict[str, tuple[str, ...]]:
         "row_id": columns.row_id,
         "label_upper_bound": columns.label_upper_bound,
     }
-    roles = {"label": (columns.label,), "features": columns.features}
+    label = {"label": (columns.label,)} if columns.label else {}
+    roles: dict[str, tuple[str, ...]] = {**label, "features": columns.features}
     return {**roles, **{role: (name,) for role, name in others.items() if name is not None}}
 
 
@@ -98,10 +101,40 @@ def _participants(terms: Terms) -> list[tuple[str, str]]:
             f"sees {PROTECTIONS[terms.hiding.protection].aggregator_observes}"
             + (", but for its metrics" if hidden else ""),
         ),
-        ("other sites", "see the model as it grows: every split, every leaf value"),
+        *_other_sites(terms),
         (
             "colluders",
             _colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
+        ),
+    ]
+
+
+def _other_sites(terms: Terms) -> list[tuple[str, str]]:
+    """What other sites see."""
+    if not terms.blocks:
+        return [("other sites", "see the model as it grows: every split, every leaf value")]
+    lines = []
+    for block in terms.blocks:
+        held = "; ".join(
+            f"{delimited(party)} {listed(terms.columns.held[party])}" for party in block.feature_holders
+        )
+        lines.append(
+            (
+                "held apart",
+                f"label holder {delimited(block.label_holder)} has the labels; of the same rows {held}",
+            )
+        )
+    return [
+        *lines,
+        (
+            "label holder",
+            "sends every row's gradient, which shows its label, to the other parties of its rows; sees which "
+            "rows go left at each of their splits",
+        ),
+        (
+            "other sites",
+            "with the same rows see which go left at each split, not leaf values; the analyst sees the whole "
+            "model",
         ),
     ]
 
@@ -209,14 +242,16 @@ def _categories(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
     """The categories of each categorical feature, with their rows where those are known, and the rows by
     value of the label."""
     columns = terms.columns
+    declared = {
+        name: ("categories", f"{delimited(name)}: {listed(categories)}")
+        for name, categories in columns.categorical.items()
+    }
     if counts is None:
-        return [
-            ("categories", f"{delimited(name)}: {listed(categories)}")
-            for name, categories in columns.categorical.items()
-        ]
-    lines, marked, few = [], False, counts.few
+        return [*declared.values()]
+    lines = [line for name, line in declared.items() if name not in counts.categories]
+    marked, few = False, counts.few
     for name in (columns.label, *columns.categorical):
-        if rows := counts.categories[name]:
+        if rows := counts.categories.get(name):
             shown = (
                 f"{delimited(value)} {count}{' (!)' * (0 < count < few)}" for value, count in rows.items()
             )

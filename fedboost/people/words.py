@@ -45,12 +45,13 @@ PLACEMENTS = {
 }
 """The end of a sentence about noise, by the placement of noise."""
 
-RELAXED = {
+RELAXED: dict[tuple[str, object], str] = {
     **{
         ("protections", protection.name): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them."
         for protection in PROTECTIONS.values()
         if not protection.hides
     },
+    ("by_columns", True): "OTHER PARTIES LEARN OF SINGLE ROWS: which go left, and under plain their labels.",
     ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
 }
 """A loud sentence besides, by a rule of a policy and the value that an approval relaxes it to."""

@@ -73,8 +73,8 @@ class Protection:
     known before they are made; may_shrink: a session may continue without parties that were lost;
     min_roster: parties of a group that a sum is of, at least, where it may; min_signers: parties that sign a
     model, at least; scheme: loads the encryption that a key holder decrypts, None where nobody holds a key;
-    has_key_sizes: the terms choose the bits of that key; sample_cells: cells that an estimate of its speed
-    seals.
+    has_key_sizes: the terms choose the bits of that key; may_be_vertical: it needs no other party with the
+    same columns; sample_cells: cells that an estimate of its speed seals.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Protection:
     min_signers: Callable[[Group], int] = lambda group: 0
     scheme: Callable[[], Scheme] | None = None
     has_key_sizes: bool = False
+    may_be_vertical: bool = False
     sample_cells: int = 1 << 17
 
     @property
@@ -222,6 +223,7 @@ _ROWS = (
         aggregator_observes="this site's own numbers, before they are added to the others'",
         sealer=_plain_sealer,
         opener=_plain_opener,
+        may_be_vertical=True,
     ),
     Protection(
         "masked",

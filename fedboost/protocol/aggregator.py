@@ -46,7 +46,6 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.rules import RULES
 from fedboost.protocol.run import Callback, Round, TrainingRun
-from fedboost.protocol.transcript import next_transcript
 from fedboost.protocol.turn import Turn, opener_of
 from fedboost.terms.terms import Terms
 
@@ -233,18 +232,22 @@ class AggregatorSession:
     def introduce(self) -> Outbox:
         greetings = self.introduction.complete(self.current_attempt, self.roster, self.run.state)
         self.attendance.introduced = set(self.roster)
-        return self.to_roster(Introduce(greetings, self.run.state)) + self.ask()
+        state = self.run.state
+        introduced = self.to_roster(lambda party: Introduce(greetings, state.seen_by(self.terms, party)))
+        return introduced + self.ask()
 
     # ---- a turn -------------------------------------------------------------------------------------
 
     def ask(self) -> Outbox:
         """Ask the query that the program waits for."""
         run, query = self.run, self.run.pending
-        self.introduction.transcript = next_transcript(self.introduction.transcript, query)
-        ask = Ask(run.turn, run.attempt, run.roster, query)
+        assert self.introduction.transcripts is not None
+        self.introduction.transcripts.extend(query)
+        label = run.turn, run.attempt, run.roster
+        ask = Ask(*label, query)
         self.current_turn, self.phase = Turn(run.turn, run.roster, opener_of(self, ask)), "asking"
         self.set_deadline()
-        return self.to_roster(ask)
+        return self.to_roster(lambda party: Ask(*label, query.seen_by(self.terms, party)))
 
     # ---- the end ------------------------------------------------------------------------------------
 
@@ -252,9 +255,10 @@ class AggregatorSession:
         """The model is done: ask for the parties' signatures."""
         self.phase = "closing"
         introduction = self.introduction
-        self.closing = Closing(introduction.digest, introduction.transcript, self.run.structure)
+        assert introduction.transcripts is not None
+        self.closing = Closing(introduction.digest, introduction.transcripts, self.run.structure)
         self.set_deadline()
-        outbox = self.to_roster(Close(self.attempt, self.run.rounds))
+        outbox = self.to_roster(lambda party: Close(self.attempt, self.run.rounds))
         return outbox + self.end()
 
     def end(self) -> Outbox:
@@ -277,9 +281,13 @@ class AggregatorSession:
     def set_deadline(self) -> None:
         self.deadline = self.attendance.now + self.terms.session.turn_timeout
 
-    def to_roster(self, message: ToParty) -> Outbox:
-        introduced = self.attendance.introduced
-        return [(party, message) for party in self.run.roster if party in introduced]
+    def to_roster(self, message: Callable[[str], ToParty]) -> Outbox:
+        """The message to each party that was introduced: one for all where all are told the same."""
+        roster = [party for party in self.run.roster if party in self.attendance.introduced]
+        if self.terms.blocks or not roster:
+            return [(party, message(party)) for party in roster]
+        same = message(roster[0])
+        return [(party, same) for party in roster]
 
     def _to_connected(self, message: ToParty) -> Outbox:
         return [(party, message) for party in self.terms.parties if party in self.attendance.connected]

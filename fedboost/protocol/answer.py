@@ -6,31 +6,46 @@ Promises: the same query asked again gets the same bytes; the same request for h
 from collections.abc import Iterable, Iterator
 
 from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64
 from fedboost.privacy.protection import Sealer, Tag
+from fedboost.protocol.contracts import TrainingState
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.membership import Membership
 from fedboost.protocol.messages import Ask, Report
 
 
+def check_size(ask: Ask, member: Membership) -> None:
+    """Raise PeerError where a vector that others may see could overflow its cells."""
+    if not member.protection.hides and ask.query.rows < member.holder.rows:
+        raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
+
+
+def is_repeated(own: Ask, ask: Ask) -> bool:
+    """True if the same query is asked again."""
+    same = ask.turn == own.turn and ask.attempt == own.attempt and ask.roster == own.roster
+    return same and ask.query.digest == own.query.digest
+
+
 class Answer:
     """The answer to one query. size: bytes of its sealed parts; charge: what its noise was charged as."""
 
-    def __init__(self, ask: Ask, tag: Tag, member: Membership, sealer: Sealer) -> None:
+    def __init__(
+        self, ask: Ask, tag: Tag, member: Membership, sealer: Sealer, values: Int64, state: TrainingState
+    ) -> None:
+        """values: the integers; state: where the training stood before them."""
         self.ask = ask
         self.charge: Charge | None = None
         self.size = 0
         self._sealer = sealer
         self._sent: list[Report] = []
         """The parts that were handed out; the rest is still to come from `_rest`."""
-        self._rest = self._sealed(tag, member)
+        self._rest = self._sealed(tag, member, values, state)
         self._help: dict[bytes, bytes] = {}
         """Requests for help with this turn, and the help that was given."""
 
     def repeats(self, ask: Ask) -> bool:
         """True if the same query is asked again."""
-        own = self.ask
-        same = ask.turn == own.turn and ask.attempt == own.attempt and ask.roster == own.roster
-        return same and ask.query.digest == own.query.digest
+        return is_repeated(self.ask, ask)
 
     def reports(self) -> Iterator[Report]:
         """The parts: those that were handed out before, then the rest."""
@@ -54,17 +69,12 @@ class Answer:
             self._help[request] = self._sealer.assist(request)
         return self._help[request]
 
-    def _sealed(self, tag: Tag, member: Membership) -> Iterator[Report]:
-        """Compute and seal the answer."""
-        query, holder = self.ask.query, member.holder
-        shown = not member.protection.hides
-        if shown and query.rows < holder.rows:
-            raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
-        state = holder.state
-        values = holder.answer(query)
+    def _sealed(self, tag: Tag, member: Membership, values: Int64, state: TrainingState) -> Iterator[Report]:
+        """Seal the answer."""
+        query = self.ask.query
         if values.size != query.cells:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
-        if shown and not query.fits(values):
+        if not member.protection.hides and not query.fits(values):
             raise PeerError("cells too narrow for the sums of this site alone")
         if member.spending is not None:
             values, self.charge = member.spending.release(query, state, tag, values)

@@ -3,6 +3,7 @@
 Refuses: signatures on other queries or trees than the session's (PeerError).
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError
@@ -11,6 +12,7 @@ from fedboost.protocol.attendance import note_loss
 from fedboost.protocol.events import Disconnected, Outbox, Violation
 from fedboost.protocol.key_exchange import Attempt, Trust
 from fedboost.protocol.messages import Attest, Leave
+from fedboost.protocol.transcript import Transcripts
 
 if TYPE_CHECKING:
     from fedboost.protocol.aggregator import AggregatorSession
@@ -22,14 +24,22 @@ MAX_SIGNATURE_BYTES = 64 * 1024
 class Closing:
     """The signatures of one attempt."""
 
-    def __init__(self, digest: bytes, transcript: bytes, structure: bytes) -> None:
+    def __init__(self, digest: bytes, transcripts: Transcripts, structure: Callable[[str], bytes]) -> None:
+        """structure: the structure of the model as a party was told it; of all where they are told the same,
+        as that of ''."""
         self.digest = digest
         """The digest of the session that the signatures are bound to."""
         self.attestations: dict[str, Attest] = {}
         self.unsigned: set[str] = set()
         """Parties that left without a signature."""
-        self._transcript = transcript
+        self._transcripts = transcripts
         self._structure = structure
+        self._structures: dict[str, bytes] = {}
+
+    def _structure_of(self, viewer: str) -> bytes:
+        if viewer not in self._structures:
+            self._structures[viewer] = self._structure(viewer)
+        return self._structures[viewer]
 
     def lacks(self, party: str) -> bool:
         """True while the signature of a party may still come."""
@@ -39,9 +49,9 @@ class Closing:
         """Take in a party's signature."""
         if party in self.attestations:
             raise PeerError("an attestation that was not asked for")
-        if attest.transcript != self._transcript:
+        if attest.transcript != self._transcripts.of(party):
             raise PeerError("it attests other questions than were asked")
-        if attest.structure != self._structure:
+        if attest.structure != self._structure_of(party if attempt.terms.blocks else ""):
             raise PeerError("it attests other trees than those that were asked for")
         if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
             raise PeerError("a signature and certificate of more bytes than can be")

@@ -87,6 +87,10 @@ class Query(Protocol):
         """The cells in which an answer travels."""
         ...
 
+    def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
+        """The query as a party is told it; publicly: as all parties of its block are."""
+        ...
+
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow it, no matter who asks."""
         ...
@@ -184,6 +188,10 @@ class TrainingState(Protocol):
         """The state once this query was answered."""
         ...
 
+    def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
+        """The state as a party was told it; publicly: as all parties of its block were."""
+        ...
+
     def check(self, terms: Terms) -> None:
         """Raise Refused if a training under these terms cannot stand here."""
         ...
@@ -222,6 +230,31 @@ class TrainingState(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Send:
+    """A holder wants these bytes relayed to other parties. kind: what they are, for logs; about: the number
+    of rows they tell of."""
+
+    kind: str
+    to: tuple[str, ...]
+    content: bytes
+    about: int
+
+
+@dataclass(frozen=True)
+class Receive:
+    """A holder waits for so many bytes that another party has relayed."""
+
+    kind: str
+    sender: str
+    size: int
+
+
+Answering = Generator[Send | Receive, bytes, Int64]
+"""An answer under way: a generator that yields what is to be relayed, receives the bytes it waits for, and
+returns the integers. Of one sender it receives in the order that the sender sends in."""
+
+
 class Holder(Protocol):
     """A party's data, as far as a session needs it."""
 
@@ -243,8 +276,9 @@ class Holder(Protocol):
         """Stand where the others stand."""
         ...
 
-    def answer(self, query: Any) -> Int64:
-        """Its integers: int64 [query.cells]. The state then is the one after the query."""
+    def answering(self, query: Any) -> Answering:
+        """Its integers, once it has all that it needs of other parties: int64 [query.cells]. The state then
+        is the one after the query."""
         ...
 
 
@@ -269,11 +303,12 @@ class Rowless:
         """Stand there."""
         self._state = state
 
-    def answer(self, query: Query) -> Int64:
+    def answering(self, query: Query) -> Answering:
         """Zeros: int64 [query.cells]."""
         if self._state is None:
             raise PeerError("asked before introduced")
         self._state = self._state.after(query)
+        yield from ()
         return np.zeros(query.cells, np.int64)
 
 

@@ -3,7 +3,8 @@
 Promises: turns go up by one; after a restart of the attempt the tree that grows may be asked for again, with
 the same queries in the same places, or the session went on elsewhere without contradicting what the site
 remembers.
-Refuses: any other query (PeerError), and queries that the terms do not allow (Refused).
+Refuses: any other query, and those that tell the party more than its view (PeerError); queries that the terms
+do not allow (Refused).
 """
 
 from dataclasses import dataclass
@@ -63,6 +64,14 @@ def check_due(ask: Ask, now: Situation) -> None:
             state.check_next(terms, query)
         if query is not parts[-1]:
             state = state.after(query)
+    check_view(ask.query.digest, ask.query.seen_by(terms, now.me).digest)
+
+
+def check_view(told: bytes, seen: bytes) -> None:
+    """Raise PeerError where a party is told more than it may see, by the digests of what it is told and of
+    its view of that."""
+    if told != seen:
+        raise PeerError("told of columns of other parties, or of leaf values without labels")
 
 
 def _check_roster(asked: tuple[str, ...], now: Situation) -> None:

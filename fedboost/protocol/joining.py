@@ -11,7 +11,7 @@ from fedboost.protocol.contracts import TrainingState
 from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.key_exchange import Attempt, Trust, session_digest
 from fedboost.protocol.messages import Join
-from fedboost.protocol.transcript import first_transcript
+from fedboost.protocol.transcript import Transcripts
 
 if TYPE_CHECKING:
     from fedboost.protocol.aggregator import AggregatorSession
@@ -29,7 +29,8 @@ class Introduction:
         """The digest that the parties' keys are bound to."""
         self.public: Public | None = None
         """The key that sums are encrypted under, where they are."""
-        self.transcript = b""
+        self.transcripts: Transcripts | None = None
+        """The transcripts, once the parties are introduced."""
         self.setup: AggregatorSetup | None = None
         """The facts that openers are made from, once a query is asked."""
 
@@ -52,7 +53,7 @@ class Introduction:
         self.digest = session_digest(attempt, greetings)
         if PROTECTIONS[attempt.terms.hiding.protection].uses_key_holder:
             self.public = key_exchange.public_of(attempt.terms, greetings)
-        self.transcript = first_transcript(self.digest, state)
+        self.transcripts = Transcripts(attempt.terms, self.digest, state)
         return greetings
 
 

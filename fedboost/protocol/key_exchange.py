@@ -199,8 +199,10 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
     protection = PROTECTIONS[attempt.terms.hiding.protection]
-    if protection.uses_key_holder and len(protection.agreement_key(public)) != KEY_BYTES:
-        raise PeerError("it greets without an X25519 key for its masks")
+    terms = attempt.terms
+    needs_key = protection.uses_key_holder or terms.blocks.of(party) is not None
+    if needs_key and len(protection.agreement_key(public)) != KEY_BYTES:
+        raise PeerError("it greets without an X25519 key for its masks, or for what it relays")
     if party == attempt.terms.hiding.keyholder:
         read_public(attempt.terms, public)
 

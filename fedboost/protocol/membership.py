@@ -50,6 +50,11 @@ class Membership:
         limits = site.permit(offer)
         has_rows = site.holder is not None
         check_rows(site.name, terms, has_rows)
+        if terms.blocks and site.credentials is None:
+            raise Refused(
+                f"party {site.name}: parties with different columns seal what they relay with their keys, "
+                f"and this site has none: give it `keys`"
+            )
         memory = site.memory.begin(offer, limits)
         try:
             site.taken(offer)

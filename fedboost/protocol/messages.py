@@ -1,7 +1,7 @@
 """The messages of a session.
 
-A party sends Join, Report, OpenShare, Attest, Leave; the aggregator sends Offer, Introduce, Ask, OpenRequest,
-Close, SessionEnded.
+A party sends Join, Relay, Report, OpenShare, Attest, Leave; the aggregator sends Offer, Introduce, Ask,
+Relay, OpenRequest, Close, SessionEnded.
 
 Promises: plain frozen data; `wire.messages` carries each without loss.
 
@@ -83,6 +83,25 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Relay:
+    """Bytes of one party for others of its block, which the aggregator passes on, in parts: relay `number`
+    (from 1) of its sender in this turn, `last` with the last part. From a party it names the receivers, to a
+    party the sender."""
+
+    turn: int
+    attempt: int
+    number: int
+    content: bytes
+    last: bool
+    to: tuple[str, ...] = ()
+    sender: str = ""
+
+    def __repr__(self) -> str:
+        label = f"turn={self.turn}, attempt={self.attempt}, number={self.number}"
+        return f"Relay({label}, to={self.to}, sender={self.sender!r}, {len(self.content)} bytes)"
+
+
+@dataclass(frozen=True)
 class OpenRequest:
     """Help to open the sum of this turn, in the way of the protection."""
 
@@ -140,5 +159,5 @@ class SessionEnded:
     reason: str = ""
 
 
-FromParty = Join | Report | OpenShare | Attest | Leave
-ToParty = Offer | Introduce | Ask | OpenRequest | Close | SessionEnded
+FromParty = Join | Relay | Report | OpenShare | Attest | Leave
+ToParty = Offer | Introduce | Ask | Relay | OpenRequest | Close | SessionEnded

@@ -16,12 +16,15 @@ from functools import partial
 from typing import Literal
 
 from fedboost.errors import FedboostError, PeerError, quoted
+from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Sealer
 from fedboost.privacy.protections import PartySetup
 from fedboost.protocol import key_exchange
-from fedboost.protocol.answer import Answer
-from fedboost.protocol.due import Situation, can_stand_at, check_due, remember
+from fedboost.protocol.answer import Answer, check_size, is_repeated
+from fedboost.protocol.contracts import TrainingState
+from fedboost.protocol.due import Situation, can_stand_at, check_due, check_view, remember
+from fedboost.protocol.key_exchange import Meeting
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.membership import Membership
 from fedboost.protocol.messages import (
@@ -35,11 +38,15 @@ from fedboost.protocol.messages import (
     Offer,
     OpenRequest,
     OpenShare,
+    Relay,
     SessionEnded,
     ToParty,
 )
-from fedboost.protocol.site import Release, Site
+from fedboost.protocol.relaying import Ends, Underway, max_relayed, unawaited
+from fedboost.protocol.site import Relayed, Release, Site
+from fedboost.protocol.site_memory import Question
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
+from fedboost.terms.terms import Terms
 
 MAX_OPENINGS_PER_TURN = 2
 """Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""
@@ -56,6 +63,8 @@ class Introduced:
     digest: bytes
     transcript: bytes
     sealer: Sealer
+    relays: Ends | None = None
+    """What is relayed to other parties is sealed with this, where anything is."""
 
 
 class PartySession:
@@ -74,6 +83,8 @@ class PartySession:
         """The key pair of the attempt, until the parties are introduced."""
         self._joined: Join | None = None
         self._introduced: Introduced | None = None
+        self._underway: Underway | None = None
+        """The answer that waits for what other parties relay."""
         self._answer: Answer | None = None
         """The last answer of the attempt."""
         self._asked: Ask | None = None
@@ -105,7 +116,7 @@ class PartySession:
     def hang_up(self) -> None:
         """Drop the keys of the attempt, if the parties had met: the connection was lost, and they meet again
         in another one."""
-        self._introduced = self._answer = None
+        self._introduced = self._underway = self._answer = None
 
     @property
     def _member(self) -> Membership:
@@ -152,13 +163,12 @@ class PartySession:
         attempt = member.attempt(self._attempt)
         met = key_exchange.meet(self._site.credentials, self._joined.greeting, attempt, meet.greetings)
         state.check(member.terms)
+        check_view(state.position.digest, state.seen_by(member.terms, self._site.name).position.digest)
         if not can_stand_at(state, member.terms, member.memory.standing):
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         member.memory.meet(self._attempt)
         member.holder.go_to(state)
-        me, terms, public = self._site.name, member.terms, None
-        if member.protection.uses_key_holder:
-            public = member.secret.public if member.secret else key_exchange.public_of(terms, meet.greetings)
+        me, terms, public = self._site.name, member.terms, _public_key(member, meet)
         handshake, self._handshake, self._attested = self._handshake, None, None
         setup = PartySetup(
             me,
@@ -172,9 +182,9 @@ class PartySession:
             sparse=terms.noise is None,
             shrinks=terms.session.on_loss == "shrink",
         )
-        roster, transcript = tuple(sorted(met.publics)), first_transcript(met.session, state)
-        sealer = member.protection.sealer(setup)
-        self._introduced = Introduced(meet.greetings, roster, met.session, transcript, sealer)
+        roster, sealer = tuple(sorted(met.publics)), member.protection.sealer(setup)
+        ends = first_transcript(met.session, state), sealer, _ends(self._site, terms, handshake, met, state)
+        self._introduced = Introduced(meet.greetings, roster, met.session, *ends)
         yield from ()
 
     def _introduce_again(self, meet: Introduce) -> Iterator[FromParty]:
@@ -184,25 +194,73 @@ class PartySession:
         yield from ()
 
     def _ask(self, ask: Ask) -> Iterator[FromParty]:
-        """The query is answered if it is due and allowed; a repeated one gets the same bytes."""
+        """The query is answered if it is due and allowed; a repeated one gets the same bytes. Where others
+        must relay something first, the answer waits for it."""
         assert self._introduced is not None
-        if self._answer is None or not self._answer.repeats(ask):
-            self._answer = self._answer_to(ask, self._introduced)
-        yield from self._answer.reports()
+        if self._answer is not None and self._answer.repeats(ask):
+            yield from self._answer.reports()
+        elif self._underway is None:
+            self._underway = self._begin(ask, self._introduced)
+            yield from self._go_on(self._introduced, self._underway)
+        elif not is_repeated(self._underway.ask, ask):
+            raise PeerError(f"turn {ask.turn} asked while the answer to turn {self._underway.ask.turn} waits")
 
-    def _answer_to(self, ask: Ask, introduced: Introduced) -> Answer:
+    def _relay(self, relay: Relay) -> Iterator[FromParty]:
+        """Taken in, if the answer under way is to that turn; with what it waits for it goes on."""
+        assert self._introduced is not None
+        underway = self._underway
+        if underway is None or (relay.turn, relay.attempt) != (underway.ask.turn, underway.ask.attempt):
+            yield from self._stray_relay(relay)
+        else:
+            underway.take(relay)
+            yield from self._go_on(self._introduced, underway)
+
+    def _stray_relay(self, relay: Relay) -> Iterator[FromParty]:
+        """A repeated one, and one of an earlier turn or attempt, is ignored; any other is refused."""
+        last = (self._asked.attempt, self._asked.turn) if self._asked else (0, 0)
+        if relay.attempt >= self._attempt and (relay.attempt, relay.turn) > last:
+            raise PeerError(unawaited(relay))
+        yield from ()
+
+    def _begin(self, ask: Ask, introduced: Introduced) -> Underway:
+        """Begin to answer a query, if it is due."""
         member, me = self._member, self._site.name
         before, standing = member.holder.state, member.memory.standing
         now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
-        answer = Answer(ask, tag_of(ask, introduced.transcript), member, introduced.sealer)
-        question = remember(member.memory, ask, before, member.holder.state)
-        self._asked = ask
+        check_size(ask, member)
+        if introduced.relays is not None:
+            introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
+        most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
+        return Underway(ask, before, member.holder.answering(ask.query), introduced.relays, most)
+
+    def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:
+        """Relay what others need, and answer once nothing is missing."""
+        ask, before = underway.ask, underway.before
+        for send, messages in underway.advance():
+            self._remember(underway, before.after(ask.query))
+            about = send.kind, send.to, send.about, len(send.content)
+            self._site.record(Relayed(self._member.first.session, ask.turn, ask.attempt, *about))
+            yield from messages
+        if underway.values is None:
+            return
+        self._underway, member = None, self._member
+        tag = tag_of(ask, introduced.transcript)
+        answer = Answer(ask, tag, member, introduced.sealer, underway.values, before)
+        question = self._remember(underway, member.holder.state)
+        self._answer = answer
         self._answered += 1
         positions = question.digest.hex(), before.position.digest.hex()
         self._record(ask, ask.query.name, ask.query.cells, answer.size, answer.charge, *positions)
-        return answer
+        yield from answer.reports()
+
+    def _remember(self, underway: Underway, after: TrainingState) -> Question:
+        """Write down the query before anything leaves that follows from it."""
+        if underway.question is None:
+            underway.question = remember(self._member.memory, underway.ask, underway.before, after)
+            self._asked = underway.ask
+        return underway.question
 
     def _open_request(self, request: OpenRequest) -> Iterator[FromParty]:
         """This party helps to open the sum of its last answer."""
@@ -261,6 +319,23 @@ class PartySession:
         self._site.record(release)
 
 
+def _public_key(member: Membership, meet: Introduce) -> Public | None:
+    """The key that sums are encrypted under, where they are."""
+    if not member.protection.uses_key_holder:
+        return None
+    return member.secret.public if member.secret else key_exchange.public_of(member.terms, meet.greetings)
+
+
+def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: TrainingState) -> Ends | None:
+    """What a party of a block seals with, and opens, in an attempt that begins there."""
+    block = terms.blocks.of(site.name)
+    if block is None:
+        return None
+    keys = handshake.pair_keys(site.name, met.publics, met.session, block.parties)
+    public = state.seen_by(terms, site.name, publicly=True)
+    return Ends(site.name, keys, first_transcript(met.session, public), site.draw)
+
+
 def _refused(reason: str) -> "Handler":
     """A handler that ends the session."""
 
@@ -281,23 +356,27 @@ RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("new", Introduce): _refused(_TWICE),
     ("new", Ask): _refused(_EARLY),
     ("new", OpenRequest): _refused(_NOT_LAST),
+    ("new", Relay): _S._stray_relay,
     ("new", Close): _refused(_MODEL),
     ("new", SessionEnded): _S._session_ended,
     ("joined", Offer): _S._offer,
     ("joined", Introduce): _S._introduce,
     ("joined", Ask): _refused(_EARLY),
     ("joined", OpenRequest): _refused(_NOT_LAST),
+    ("joined", Relay): _S._stray_relay,
     ("joined", Close): _refused(_MODEL),
     ("joined", SessionEnded): _S._session_ended,
     ("introduced", Offer): _S._offer,
     ("introduced", Introduce): _S._introduce_again,
     ("introduced", Ask): _S._ask,
+    ("introduced", Relay): _S._relay,
     ("introduced", OpenRequest): _S._open_request,
     ("introduced", Close): _S._close,
     ("introduced", SessionEnded): _S._session_ended,
     ("signed", Offer): _S._offer,
     ("signed", Introduce): _S._introduce_again,
     ("signed", Ask): _refused("asked after the model was signed"),
+    ("signed", Relay): _S._stray_relay,
     ("signed", OpenRequest): _refused("asked for help after the model was signed"),
     ("signed", Close): _S._close,
     ("signed", SessionEnded): _S._session_ended,

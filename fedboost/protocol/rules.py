@@ -6,9 +6,9 @@ docs/protocol.md has them in words, made by `python -m fedboost.protocol.rules_r
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fedboost.protocol import attendance, closing, joining, turn
+from fedboost.protocol import attendance, closing, joining, relaying, turn
 from fedboost.protocol.events import Connected, Disconnected, Outbox, Phase, Tick, Violation
-from fedboost.protocol.messages import Attest, Join, Leave, OpenShare, Report
+from fedboost.protocol.messages import Attest, Join, Leave, OpenShare, Relay, Report
 
 
 class Rule(NamedTuple):
@@ -30,10 +30,12 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("joining", Violation): Rule(attendance.expel, ("joining",)),
     ("joining", Tick): Rule(joining.tick_joining, ("joining", "done")),
     ("joining", Report): Rule(turn.stray_report, ("joining",)),
+    ("joining", Relay): Rule(relaying.stray_relay, ("joining",)),
     ("joining", OpenShare): Rule(turn.stray_assist, ("joining",)),
     ("joining", Attest): Rule(closing.stray_attest, ("joining",)),
     ("asking", Connected): Rule(joining.note_connected, ("asking",)),
     ("asking", Report): Rule(turn.report, _TURN),
+    ("asking", Relay): Rule(relaying.pass_on, ("asking",)),
     ("asking", Disconnected): Rule(turn.lose_in_turn, _TURN),
     ("asking", Leave): Rule(attendance.leave, _TURN),
     ("asking", Violation): Rule(attendance.expel, _TURN),
@@ -48,6 +50,7 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("opening", Violation): Rule(attendance.expel, _TURN),
     ("opening", Tick): Rule(turn.tick, ("opening", "joining")),
     ("opening", Join): Rule(joining.join_again, ("opening",)),
+    ("opening", Relay): Rule(relaying.stray_relay, ("opening",)),
     ("opening", Report): Rule(turn.stray_report, ("opening",)),
     ("opening", Attest): Rule(closing.stray_attest, ("opening",)),
     ("closing", Connected): Rule(joining.note_connected, ("closing",)),
@@ -58,6 +61,7 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("closing", Tick): Rule(turn.tick, ("closing", "joining")),
     ("closing", Join): Rule(joining.join_again, ("closing",)),
     ("closing", Report): Rule(turn.stray_report, ("closing",)),
+    ("closing", Relay): Rule(relaying.stray_relay, ("closing",)),
     ("closing", OpenShare): Rule(turn.stray_assist, ("closing",)),
 }
 """The session: every phase and event. All may fail; `done` and `failed` answer nothing."""

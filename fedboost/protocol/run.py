@@ -87,10 +87,9 @@ class TrainingRun:
         """True if the roster may be another one from the query that is asked now."""
         return self.state.may_change(self.pending)
 
-    @property
-    def structure(self) -> bytes:
-        """The structure of the model, by what the parties know once they have answered."""
-        return self.state.after(self.pending).structure(self.rounds)
+    def structure(self, party: str) -> bytes:
+        """The structure of the model, by what a party knows once it has answered."""
+        return self.state.after(self.pending).seen_by(self._terms, party).structure(self.rounds)
 
     @property
     def rounds(self) -> int:

@@ -92,6 +92,10 @@ class Several:
         """The cells of the answers, one after the other."""
         return sum([part.segments for part in self.parts], ())
 
+    def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "Several":
+        """The queries as a party is told them."""
+        return Several(tuple(part.seen_by(terms, party, publicly) for part in self.parts))
+
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow it."""
         if not terms.shares_turns:

@@ -31,14 +31,29 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Relayed:
+    """Bytes that are about to leave this site for other parties, for its audit log. what: their kind; to: the
+    parties that can read them; rows: the rows they tell of; size: bytes before they are sealed."""
+
+    session: str
+    turn: int
+    attempt: int
+    what: str
+    to: tuple[str, ...]
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Site:
     """The place that a party's session runs at.
 
     holder: reads this party's data as the terms want them, or raises Refused; None at a key holder without
     rows; draw: cryptographic randomness; credentials: who this party is, None where nothing is signed;
     permit: called with an offer before any row is read, raises Refused if the site's own rules forbid it;
-    taken: called with an offer that is taken, before any row is read; record: called with each release before
-    its bytes leave; memory: the site's memory of sessions; unless given it lasts as long as this object.
+    taken: called with an offer that is taken, before any row is read; record: called with each release and
+    each relay before its bytes leave; memory: the site's memory of sessions; unless given it lasts as long as
+    this object.
     """
 
     name: str
@@ -47,7 +62,7 @@ class Site:
     credentials: Credentials | None = None
     permit: Callable[[SessionOffer], Limits] = lambda offer: Limits()
     taken: Callable[[SessionOffer], None] = lambda offer: None
-    record: Callable[[Release], None] = lambda release: None
+    record: Callable[[Release | Relayed], None] = lambda release: None
     memory: SiteMemory = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:

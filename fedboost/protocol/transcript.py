@@ -9,6 +9,7 @@ from fedboost.privacy import fields
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import Query, TrainingState
 from fedboost.protocol.messages import Ask
+from fedboost.terms.terms import Terms
 
 
 def first_transcript(session: bytes, state: TrainingState) -> bytes:
@@ -24,3 +25,26 @@ def next_transcript(before: bytes, query: Query) -> bytes:
 def tag_of(ask: Ask, transcript: bytes) -> Tag:
     """The tag under which the answer to a query is sealed."""
     return Tag(ask.turn, ask.attempt, ask.roster, transcript, ask.query.segments)
+
+
+class Transcripts:
+    """The transcripts of all parties at the aggregator: one, unless they are told different things."""
+
+    def __init__(self, terms: Terms, session: bytes, state: TrainingState) -> None:
+        self._terms = terms
+        self.whole = first_transcript(session, state)
+        """The transcript of what the aggregator asked."""
+        self._own = {
+            party: first_transcript(session, state.seen_by(terms, party))
+            for party in (terms.parties if terms.blocks else ())
+        }
+
+    def of(self, party: str) -> bytes:
+        """The transcript of a party."""
+        return self._own.get(party, self.whole)
+
+    def extend(self, query: Query) -> None:
+        """Add a query, as each party is told it."""
+        self.whole = next_transcript(self.whole, query)
+        for party, before in self._own.items():
+            self._own[party] = next_transcript(before, query.seen_by(self._terms, party))

@@ -4,6 +4,7 @@ Promises: one running sum, never a copy per party; a part that is repeated is no
 Refuses: parts out of order, and help that was not asked for (PeerError).
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from fedboost.protocol.attendance import count_loss, note_loss
 from fedboost.protocol.events import Disconnected, Outbox
 from fedboost.protocol.ledger import with_central_noise
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Report
+from fedboost.protocol.relaying import Order
 from fedboost.protocol.transcript import tag_of
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Turn:
         """Parties whose help to open the sum is due."""
         self.reporting = set(roster)
         """Parties whose vector is not in the sum yet."""
+        self.relayed: defaultdict[str, Order] = defaultdict(Order)
+        """The relays of each party that were passed on."""
         self._number = number
         self._opener = opener
         self._parts = dict.fromkeys(self.reporting, 0)
@@ -199,7 +203,8 @@ def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:
     """The opener of this question's sum. Refused if it has more cells than the protection allows."""
     terms, introduction = session.terms, session.introduction
     protection = PROTECTIONS[terms.hiding.protection]
-    tag, max_cells = tag_of(ask, introduction.transcript), protection.max_cells
+    assert introduction.transcripts is not None
+    tag, max_cells = tag_of(ask, introduction.transcripts.whole), protection.max_cells
     if max_cells is not None and tag.cells > max_cells:
         raise Refused(
             f"a sum of {tag.cells:,} cells; those under protection {terms.hiding.protection} have at "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from fedboost.boosting import state
+from fedboost.boosting.queries.views import view_of
 from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.identity import signatures as signatures_identity
@@ -82,8 +83,14 @@ class SignedModel:
     def faults(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> dict[str, str]:
         """The fault of each party's signature, as `verify` checks them; nothing of those that
         hold."""
-        structure = self._structure() if self.terms.session.program == "boosting" else None
-        faults = {party: self._fault(party, structure, roots, now, denied) for party in self.attestations}
+        structures: dict[str, bytes | None] = dict.fromkeys(self.attestations)
+        if self.terms.session.program == "boosting":
+            viewers = self.attestations if self.terms.blocks else [""]
+            told = {viewer: self._structure(viewer) for viewer in viewers}
+            structures = {party: told.get(party, told.get("")) for party in self.attestations}
+        faults = {
+            party: self._fault(party, structures[party], roots, now, denied) for party in self.attestations
+        }
         return {party: fault for party, fault in faults.items() if fault}
 
     def _fault(
@@ -91,7 +98,8 @@ class SignedModel:
     ) -> str:
         """The fault of a party's signature of these trees; empty if it holds."""
         attest = self.attestations[party]
-        if len({other.transcript for other in self.attestations.values()}) > 1:
+        others = () if self.terms.blocks else self.attestations.values()  # each is told something else
+        if len({other.transcript for other in others}) > 1:
             return "the parties signed that they answered different questions"
         try:
             signed_by = identify(attest.certificate, roots, now, denied)
@@ -111,13 +119,18 @@ class SignedModel:
             return str(error)
         return ""
 
-    def _structure(self) -> bytes:
-        """The digest of the constant and the trees as the parties got them."""
+    def _structure(self, party: str) -> bytes:
+        """The digest of the constant and the trees as a party got them."""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
         if self.terms.earlier is not None:
             return state.structure(0.0, trees)
         based = self.terms.columns.base_margin is not None
-        return state.structure(self.booster.trees[0].value[0] if based else self.booster.constant, trees)
+        constant = self.booster.trees[0].value[0] if based else self.booster.constant
+        view = view_of(self.terms, party)
+        if view is not None:
+            trees = tuple(view.tree(tree) for tree in trees)
+            constant = constant if view.has_labels else 0.0
+        return state.structure(constant, trees)
 
     def to_bytes(self, session: bool = True) -> bytes:
         """The content of the model file, with the session and its signatures unless they are kept elsewhere:

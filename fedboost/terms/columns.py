@@ -5,8 +5,9 @@ Refuses: columns named twice, names that no model file takes, levels and ranges 
 
 import re
 from collections import Counter
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.labels import MAX_LABEL
@@ -84,6 +85,12 @@ class Schema(Submitted):
         description="Names of the categorical features, each with its levels, at most "
         f"{MAX_CATEGORIES}. A level that is not declared counts as a missing value.",
     )
+    held: Table[Several[Name]] = Field(
+        default_factory=dict,
+        max_length=MAX_FEATURES,
+        description="With `label_holder`: the features that each other party holds, such as "
+        '`{ telco = ["minutes", "calls"] }`. The label holder has all columns that are not named here.',
+    )
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -97,7 +104,36 @@ class Schema(Submitted):
             *(self.label_upper_bound, self.weight, self.base_margin, self.group),
             *(self.validation, self.row_id),
         )
-        return (self.label, *filter(None, beside))
+        return tuple(filter(None, (self.label, *beside)))
+
+    def held_by(self, party: str, has_labels: bool) -> "Schema":
+        """The columns of a party where columns are held apart. The columns of a party without labels have no
+        label and nothing that stands beside it."""
+        if has_labels:
+            elsewhere = {name for names in self.held.values() for name in names}
+            own = [name for name in self.features if name not in elsewhere]
+            bare = {}
+        else:
+            own = [*self.held[party]]
+            names = "label_upper_bound", "positive", "weight", "validation", "row_id", "base_margin", "group"
+            bare = {"label": "", "classes": (), **dict.fromkeys(names)}
+        kept = {*own}
+        return self.model_copy(
+            update={
+                "numeric": tuple(name for name in self.numeric if name in kept),
+                "categorical": {n: levels for n, levels in self.categorical.items() if n in kept},
+                **bare,
+            }
+        )
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Terms whose parties all have the same columns have the digest that they had before there were
+        others."""
+        content: dict[str, Any] = dump(self)
+        if not self.held:
+            content.pop("held", None)
+        return content
 
     @property
     def category_counts(self) -> tuple[int, ...]:
@@ -132,6 +168,21 @@ class Schema(Submitted):
                     f"column {name!r} has {len(levels)} levels, at most {MAX_CATEGORIES} can be: group the "
                     f"rare ones in the tables, or give them as numbers and declare the column numeric"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _held_columns_are_features(self) -> "Schema":
+        features = {*self.features}
+        for party, names in self.held.items():
+            for name in names:
+                if name not in features:
+                    hint = nearest(name, self.features)
+                    raise ValueError(
+                        f"held names {name[:MAX_CHARS]!r} of party {party[:MAX_CHARS]!r}, which is no "
+                        f"feature{hint}: name it in numeric or categorical"
+                    )
+            if len(set(names)) != len(names):
+                raise ValueError(f"held names a column of party {party[:MAX_CHARS]!r} twice")
         return self
 
     @model_validator(mode="after")

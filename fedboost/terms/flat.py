@@ -34,6 +34,8 @@ class Flat(Frozen):
 
     ORDER: ClassVar[tuple[str, ...]] = ()
     """The keys of the flat table, in the order of its digest."""
+    OMITTED: ClassVar[tuple[str, ...]] = ()
+    """Keys that are written only where they are used: what has none is written as before there were any."""
 
     @classmethod
     @cache
@@ -102,7 +104,7 @@ class Flat(Frozen):
         out = {}
         for key, (home, name) in self._homes().items():
             table, own = (nested.get(home, {}), name) if name else (nested, home)
-            if own in table:
+            if own in table and (table[own] or key not in self.OMITTED):
                 out[key] = table[own]
         return out
 

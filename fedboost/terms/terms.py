@@ -22,15 +22,17 @@ from fedboost.gbdt.objectives import sensitivity
 from fedboost.gbdt.split import SplitRule
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
+from fedboost.terms.combinations import CHECKS
 from fedboost.terms.draws import Draws
 from fedboost.terms.evaluation import Evaluation
 from fedboost.terms.flat import Flat
 from fedboost.terms.hiding import Hiding
-from fedboost.terms.noise import Noise, Plan, check_noise, plan_for
+from fedboost.terms.noise import Noise, Plan, plan_for
 from fedboost.terms.objective import Objective
 from fedboost.terms.reading import MAX_FEATURES, read_model
 from fedboost.terms.session import MAX_PARTIES, Parties, Session
 from fedboost.terms.trees import Histograms, Trees
+from fedboost.terms.vertical import Blocks, Vertical
 
 MAX_RENEWAL_QUERIES = 3
 """Most queries about the residuals in the leaves of a tree."""
@@ -47,7 +49,7 @@ _ORDER = (
     *("aft_loss_distribution_scale", "eval_metric", "party_metrics", "validation_fraction"),
     *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
     *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
-    *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program"),
+    *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program", "label_holder", "blocks"),
 )
 """The keys as they stand in the JSON that is hashed."""
 
@@ -57,6 +59,7 @@ class Terms(Flat):
     `rounds`, read into groups. A group is checked by itself, then against the others by `_CHECKS`."""
 
     ORDER: ClassVar[tuple[str, ...]] = _ORDER
+    OMITTED: ClassVar[tuple[str, ...]] = ("label_holder", "blocks")
 
     columns: Schema = Field(description="The columns that every party must have.")
     parties: Parties = Field(
@@ -82,6 +85,7 @@ class Terms(Flat):
     evaluation: Evaluation
     hiding: Hiding
     session: Session
+    vertical: Vertical
 
     if TYPE_CHECKING:  # the keys are flat, and not those of the fields
 
@@ -93,6 +97,11 @@ class Terms(Flat):
     def holders(self) -> tuple[str, ...]:
         """The parties that hold rows: all but a key holder without any."""
         return self.hiding.holders(self.parties)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """Parties that hold different columns of the same rows; none where each party has all columns."""
+        return Blocks(self.vertical.blocks_of(self.parties), self.columns)
 
     @property
     def honest(self) -> int:
@@ -110,8 +119,9 @@ class Terms(Flat):
 
     @property
     def signers(self) -> int:
-        """Fewest signatures of parties on a valid model: as many as a sum needs."""
-        return self.hiding.signers(self.parties)
+        """Fewest signatures of parties on a valid model: as many as a sum needs, or all where each signs what
+        nobody else was told."""
+        return len(self.parties) if self.blocks else self.hiding.signers(self.parties)
 
     @property
     def bound(self) -> sensitivity.Bound:
@@ -175,19 +185,10 @@ class Terms(Flat):
 
     def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
         """The rule of splits and leaf values, for sums of these scales."""
-        return SplitRule(
-            self.trees.reg_lambda,
-            self.trees.reg_alpha,
-            self.trees.gamma,
-            self.trees.min_child_weight,
-            self.objective.step,
-            self.trees.leaf_rate,
-            gradient,
-            hessian,
-            self.trees.max_cat_to_onehot,
-            self.trees.max_cat_threshold,
-            self.trees.monotone(self.columns),
-        )
+        trees = self.trees
+        scales, categories = (gradient, hessian), (trees.max_cat_to_onehot, trees.max_cat_threshold)
+        step = self.objective.step, trees.leaf_rate
+        return SplitRule(*trees.penalties, *step, *scales, *categories, trees.monotone(self.columns))
 
     @property
     def bits(self) -> int:
@@ -298,87 +299,9 @@ class Terms(Flat):
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
-        for check in _CHECKS:
+        for check in CHECKS:
             check(self)
         return self
-
-
-def _check_noise(terms: Terms) -> None:
-    if terms.noise is not None:
-        check_noise(terms, terms.noise)
-    elif terms.histograms.cut_points == "even":
-        raise ValueError("cut_points even lays them evenly over declared ranges, which only noise asks for")
-
-
-def _check_model(terms: Terms) -> None:
-    """The objective, its metrics, and the size of a round."""
-    terms.objective.check(terms.columns)
-    terms.trees.check_size(len(terms.roots), terms.max_leaves_per_round)
-    terms.evaluation.check_metrics(terms.objective, terms.metrics, len(terms.sets))
-
-
-def _check_draws(terms: Terms) -> None:
-    """Sampling of rows and features, together with other selections of them."""
-    terms.evaluation.check_rows(terms.columns)
-    if terms.draws.by_gradient_norm and terms.objective.loss.quantile is not None:
-        raise ValueError(
-            f"sampling_method gradient_based draws rows by the sizes of their gradients; those of "
-            f"{terms.objective.name} are signs and say nothing: set uniform"
-        )
-    if terms.draws.by_gradient_norm and terms.histograms.vote_top_k:
-        raise ValueError(
-            "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
-            "draw hardly any of those: give one of both"
-        )
-    terms.trees.check_names(terms.columns)
-    monotone = terms.trees.monotone(terms.columns)
-    if monotone and terms.histograms.vote_top_k:
-        raise ValueError("vote_top_k elects features without a look at monotone_constraints: give one")
-    if monotone and terms.objective.loss.quantile is not None:
-        raise ValueError(f"{terms.objective.name} gives leaves their values after they grew: no constraints")
-    if terms.histograms.vote_top_k and terms.draws.draws_columns:
-        raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
-
-
-def _check_hiding(terms: Terms) -> None:
-    shared = terms.noise is not None and terms.noise.placement == "distributed"
-    shrinks = terms.session.on_loss == "shrink"
-    terms.hiding.check_parties(terms.parties, shared)
-    terms.hiding.check_number(terms.parties, shrinks)
-    terms.hiding.check_keyholder(terms.parties, shrinks)
-
-
-def _check_losses(terms: Terms) -> None:
-    """Rosters that shrink."""
-    if terms.session.on_loss == "shrink" and terms.objective.loss.quantile is not None:
-        raise ValueError(
-            f'{terms.objective.name} with on_loss = "shrink": its gradients are signs, which stay as they '
-            f"are when margins move, so that two rosters would show the difference; set wait or stop"
-        )
-    terms.session.check_roster(terms.parties, terms.min_roster, terms.hiding.protection)
-
-
-def _check_columns(terms: Terms) -> None:
-    terms.objective.check_start(terms.columns)
-    terms.histograms.check_votes(terms.columns)
-    terms.objective.check_positive(terms.columns)
-
-
-def _check_continuation(terms: Terms) -> None:
-    if terms.xgb_model is None:
-        return
-    if terms.session.program != "boosting":
-        raise ValueError(f"xgb_model is continued by the program boosting, not by {terms.session.program!r}")
-    try:
-        continuation.check(terms.xgb_model, terms)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-
-
-_CHECKS = (
-    *(_check_noise, _check_model, _check_draws, _check_hiding, _check_losses, _check_columns),
-    _check_continuation,
-)
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -106,6 +106,11 @@ class Trees(Group):
     )
 
     @property
+    def penalties(self) -> tuple[float, float, float, float]:
+        """The bounds of splits and leaf values: reg_lambda, reg_alpha, gamma, min_child_weight."""
+        return self.reg_lambda, self.reg_alpha, self.gamma, self.min_child_weight
+
+    @property
     def leaf_rate(self) -> float:
         """The factor on the value of a leaf."""
         return self.learning_rate / self.num_parallel_tree

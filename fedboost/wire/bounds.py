@@ -19,6 +19,8 @@ MAX_TERMS = 16 << 20
 """Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
 MAX_GREETING = 512 << 10
 """Bytes of a greeting: that of a key holder has the public key in it. Each goes to every party."""
+MAX_RELAY_PART = 1 << 20
+"""Bytes of a part of what parties relay to each other."""
 CONTEXT_BYTES = 32
 """Bytes of the context in the first part of a report, if there is one."""
 MAX_REQUEST = 64 << 10

@@ -21,6 +21,7 @@ from fedboost.protocol.messages import (
     Offer,
     OpenRequest,
     OpenShare,
+    Relay,
     Report,
     SessionEnded,
     ToParty,
@@ -31,6 +32,7 @@ from fedboost.wire.bounds import (
     CONTEXT_BYTES,
     MAX_FROM_AGGREGATOR,
     MAX_GREETING,
+    MAX_RELAY_PART,
     MAX_TO_AGGREGATOR,
     bounded,
     out_of_bounds,
@@ -68,6 +70,8 @@ def encode_from_party(message: FromParty) -> bytes:
             report = out.report
             report.turn, report.attempt, report.part = turn, attempt, part
             report.cells, report.note, report.ctx = cells, note, ctx
+        case Relay():
+            out = pb.FromParty(relay=_relay_to_pb(message))
         case OpenShare(turn, attempt, answer):
             out = pb.FromParty(assist=pb.OpenShare(turn=turn, attempt=attempt, answer=answer))
         case Attest(attempt, turns, transcript, structure, certificate, signature):
@@ -102,6 +106,8 @@ def decode_from_party(data: bytes) -> FromParty:
             if ctx and len(ctx) != CONTEXT_BYTES:
                 raise out_of_bounds(f"a context of {len(ctx)} bytes; {CONTEXT_BYTES} are allowed")
             return Report(report.turn, report.attempt, report.part, report.cells, report.note, ctx)
+        case "relay":
+            return _relay_from_pb(message.relay)
         case "assist":
             return OpenShare(message.assist.turn, message.assist.attempt, message.assist.answer)
         case "attest":
@@ -124,6 +130,8 @@ def encode_to_party(message: ToParty) -> bytes:
         case Ask(turn, attempt, roster, query):
             ask = {"turn": turn, "attempt": attempt, "roster": roster, **turn_to_pb(query)}
             out = pb.ToParty(ask=ask)
+        case Relay():
+            out = pb.ToParty(relay=_relay_to_pb(message))
         case OpenRequest(turn, attempt, request):
             out = pb.ToParty(open=pb.OpenRequest(turn=turn, attempt=attempt, request=request))
         case Close(attempt, rounds):
@@ -152,6 +160,8 @@ def decode_to_party(data: bytes) -> ToParty:
             ask = message.ask
             roster = bounded(ask.roster, MAX_PARTIES, "parties")
             return Ask(ask.turn, ask.attempt, roster, turn_from_pb(ask))
+        case "relay":
+            return _relay_from_pb(message.relay)
         case "open":
             return OpenRequest(message.open.turn, message.open.attempt, message.open.request)
         case "close":
@@ -159,6 +169,26 @@ def decode_to_party(data: bytes) -> ToParty:
         case "bye":
             return SessionEnded(message.bye.reason)
     raise PeerError("an empty message, or one of a newer version of fedboost")
+
+
+def _relay_to_pb(relay: Relay) -> Any:
+    return pb.Relay(
+        turn=relay.turn,
+        attempt=relay.attempt,
+        number=relay.number,
+        content=relay.content,
+        last=relay.last,
+        to=relay.to,
+        sender=relay.sender,
+    )
+
+
+def _relay_from_pb(relay: Any) -> Relay:
+    size = len(relay.content)
+    require(size <= MAX_RELAY_PART, f"{size} bytes in a part of a relay; {MAX_RELAY_PART} are allowed")
+    label = relay.turn, relay.attempt, relay.number
+    to = bounded(relay.to, MAX_PARTIES, "parties")
+    return Relay(*label, relay.content, relay.last, to, relay.sender)
 
 
 def _meet_to_pb(greetings: tuple[bytes, ...], state: BoostingState) -> Any:

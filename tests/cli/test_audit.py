@@ -23,6 +23,7 @@ from fedboost.people.words import QUERIES
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.several import AND
+from fedboost.protocol.site import Relayed
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.audit import AuditLog, read_log
 
@@ -305,3 +306,28 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
 def test_every_question_there_is_has_words():
     others = {"help to open the sum", BY_PARTY}
     assert {question.__name__ for question in get_args(Query)} == set(QUERIES) - others
+
+
+def test_the_audit_tells_what_other_parties_got(path, capsys):
+    with AuditLog(path) as log:
+        log.admitted("one", terms(PAIR))
+        log.record(dataclasses.replace(RELEASE, session="one"))
+        for turn in (2, 3):
+            log.record(Relayed("one", turn, 1, "which rows go left", ("south",), 12_004, 1_501))
+        log.record(Relayed("one", 3, 1, "gradients", ("south", "east"), 31_200, 249_600))
+        log.ended("one", "")
+    assert len(read_log(path)) == 6
+    audit.audit(path, json=False)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "relayed which rows go left of 12,004 rows, 2 times, 3.0 kB, to south" in text
+    assert "relayed gradients of 31,200 rows, once, 249.6 kB, to south, east" in text
+    audit.audit(path, json=True)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (session,) = (event for event in events if event["event"] == "session")
+    assert session["relayed"][1] == {
+        "what": "gradients",
+        "to": ["south", "east"],
+        "times": 1,
+        "rows": 31_200,
+        "bytes": 249_600,
+    }

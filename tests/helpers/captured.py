@@ -54,6 +54,10 @@ TRAININGS = {
     "masked": {"protection": "masked", "parties": 3},
     "levels": {"protection": "plain", "parties": 2, "grow_policy": "lossguide", "max_leaves": 3},
     "weighted": {"protection": "plain", "parties": 2, "objective": "reg:squarederror", "weight": "w"},
+    "vertical": {
+        **{"protection": "plain", "parties": 3, "label_holder": "p0"},
+        "columns": {"held": {"p1": ["b"], "p2": ["c"]}},
+    },
 }
 """Settings of the terms by name, `parties` as a number."""
 
@@ -62,7 +66,7 @@ def terms_of(name: str) -> Terms:
     """The terms of one of the trainings."""
     settings = dict(TRAININGS[name])
     parties, weight = settings.pop("parties"), settings.pop("weight", None)
-    columns = {**COLUMNS, **({"weight": weight} if weight else {})}
+    columns = {**COLUMNS, **({"weight": weight} if weight else {}), **settings.pop("columns", {})}
     return Terms.read({"columns": columns, "parties": [f"p{i}" for i in range(parties)], **SMALL, **settings})
 
 

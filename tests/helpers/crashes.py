@@ -59,13 +59,14 @@ class Followed(threading.Thread):
         return self.model
 
 
-def crashed(folder, files, terms, kills, seed, policy):
+def crashed(folder, files, terms, kills, seed, policy, among=None):
     """The model after so many kills, how many there were before the training was over, and the seconds from
     a restart to what the analyst heard next, where nobody else was killed meanwhile. From four kills on
-    everybody of three parties is among the victims. `files`: party to its table."""
+    everybody of three parties is among the victims. `files`: party to its table; `among`: who may be killed,
+    else everybody."""
     draw = random.Random(seed)
     after = sorted(draw.sample(range(terms.trees.rounds - LAST), kills))
-    everybody = ["aggregator", *files]
+    everybody = among or ["aggregator", *files]
     victims = [*everybody, *draw.choices(everybody, k=kills)][:kills]
     draw.shuffle(victims)
     restarts = []

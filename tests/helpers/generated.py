@@ -25,6 +25,7 @@ from fedboost.protocol.messages import (
     Offer,
     OpenRequest,
     OpenShare,
+    Relay,
     Report,
     Request,
     SessionEnded,
@@ -138,6 +139,9 @@ queries = st.one_of(
     ),
 )
 few_bytes = st.binary(max_size=50)
+relays = st.builds(
+    Relay, u32, u32, u32, few_bytes, st.booleans(), st.lists(words, max_size=3).map(tuple), words
+)
 contexts = st.just(b"") | st.binary(min_size=32, max_size=32)
 times = st.integers(-(1 << 63), (1 << 63) - 1)
 requests = st.none() | st.builds(Request, few_bytes, times, few_bytes, few_bytes)
@@ -154,6 +158,7 @@ state = st.builds(
 from_party = st.one_of(
     st.builds(Join, words, words, u32, few_bytes),
     st.builds(Report, u32, u32, u32, few_bytes, few_bytes, contexts),
+    relays,
     st.builds(OpenShare, u32, u32, few_bytes),
     st.builds(Attest, u32, u32, few_bytes, few_bytes, few_bytes, few_bytes),
     st.builds(Leave, words),
@@ -162,6 +167,7 @@ to_party = st.one_of(
     st.builds(Offer, words, terms(), u32, requests),
     st.builds(Introduce, st.lists(few_bytes, max_size=3).map(tuple), state),
     st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
+    relays,
     st.builds(OpenRequest, u32, u32, few_bytes),
     st.builds(Close, u32, u32),
     st.builds(SessionEnded, words),

@@ -16,7 +16,6 @@ from captured import table, terms_of
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import PeerError
-from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
@@ -28,6 +27,7 @@ from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.terms.terms import Terms
+from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Damage = Callable[[str, int, bytes], bytes]
@@ -57,14 +57,14 @@ def sites(name: str) -> dict[str, Site]:
     """A place for each party of one of the trainings of `captured`."""
     terms = terms_of(name)
     credentials: dict[str, Credentials] = {}
-    if terms.hiding.protection != "plain":
+    if terms.hiding.protection != "plain" or terms.blocks:
         now = datetime.now(UTC)
         signers, roots = in_memory(terms.parties, now)
         credentials = {
             party: Credentials(signer, roots, (), lambda: now) for party, signer in signers.items()
         }
     return {
-        party: Site(party, holder_of(reader(i, party), party), os.urandom, credentials.get(party))
+        party: Site(party, holder_for(reader(i, party), party), os.urandom, credentials.get(party))
         for i, party in enumerate(terms.parties)
     }
 

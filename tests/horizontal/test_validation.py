@@ -85,7 +85,7 @@ def test_a_model_that_stops_early_is_signed_with_its_rounds_where_there_are_base
     kept = len(session.history) - 2
     assert len(session.booster.trees) == 2 * (kept + 1)  # and the constant, a leaf for each tree of a round
     (told,) = {attest.structure for attest in session.attestations.values()}
-    assert told == session.run.structure
+    assert told == session.run.structure("")
     assert session.run.rounds == kept
 
 

@@ -105,7 +105,9 @@ def test_features_with_levels_are_voted_for_by_the_gain_of_their_sets():
 
 def test_own_histograms_are_bounded():
     with pytest.raises(Refused, match="own histograms of 2 nodes, more than 63 integers; lower max_depth"):
-        OwnHistograms(None, Bins(None, CUTS, Layout.of(CUTS)), None).descend((), (1, 2), 1, 63)
+        OwnHistograms(None, Bins(None, CUTS, Layout.of(CUTS), Layout.of(CUTS)), None).descend(
+            (), (1, 2), 1, 63
+        )
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_every_setting_changes_the_digest():
     )
     installed = {"objective_params", "objective_package"}  # tests/gbdt/objectives/test_plugins.py
     needs = {*installed, *NEEDS_NOISE, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
-    needs |= {*NEEDS_GROUPS, *NEEDS_RANGES, *NEEDS_KEYS}
+    needs |= {*NEEDS_GROUPS, *NEEDS_RANGES, *NEEDS_KEYS, "label_holder", "blocks"}  # test_vertical.py
     assert {*OTHER, *ALONE, *needs} == set(Terms.file_keys())
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
@@ -171,7 +171,7 @@ def test_a_roster_that_cannot_shrink_is_refused():
 
 
 def test_every_column_changes_the_digest():
-    alone = {"classes", "group", "label_upper_bound"}
+    alone = {"classes", "group", "label_upper_bound", "held"}  # the last: test_vertical.py
     assert {*alone, *(key for change in OTHER_COLUMNS for key in change)} == set(Schema.model_fields)
     digests = {terms().digest, *(with_columns(**change).digest for change in OTHER_COLUMNS)}
     assert len(digests) == 1 + len(OTHER_COLUMNS)

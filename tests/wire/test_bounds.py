@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.metrics.registry import METRICS
-from fedboost.protocol.messages import Join, Report
+from fedboost.protocol.messages import Join, Relay, Report
+from fedboost.protocol.relaying import PART_BYTES
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_TO_AGGREGATOR
+from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_RELAY_PART, MAX_TO_AGGREGATOR
 from fedboost.wire.checks import (
     MAX_OBJECTIONS,
     MAX_SENTENCE_LENGTH,
@@ -272,6 +274,20 @@ def test_a_greeting_that_would_not_fit_into_what_all_parties_hear_is_refused():
     longer = encode_from_party(Join("s", "d", 1, bytes(MAX_GREETING + 1)))
     with pytest.raises(PeerError, match="greeting"):
         decode_from_party(longer)
+
+
+@pytest.mark.parametrize("way", ["from_party", "to_party"])
+def test_a_part_of_a_relay_has_a_largest_size_and_so_many_receivers(way):
+    decode = {"from_party": decode_from_party, "to_party": decode_to_party}[way]
+    encode = {"from_party": encode_from_party, "to_party": encode_to_party}[way]
+    everybody = tuple(f"p{i}" for i in range(MAX_PARTIES))
+    largest = Relay(2**32 - 1, 2**32 - 1, 2**32 - 1, bytes(MAX_RELAY_PART), False, everybody, "p0")
+    assert decode(encode(largest)) == largest
+    assert PART_BYTES == MAX_RELAY_PART
+    with pytest.raises(PeerError, match=f"{MAX_RELAY_PART + 1} bytes in a part of a relay"):
+        decode(encode(replace(largest, content=bytes(MAX_RELAY_PART + 1))))
+    with pytest.raises(PeerError, match=f"{MAX_PARTIES + 1} parties"):
+        decode(encode(replace(largest, to=(*everybody, "one more"))))
 
 
 def test_the_largest_part_of_a_report_is_far_below_the_limit():

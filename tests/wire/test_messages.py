@@ -6,12 +6,12 @@ from typing import get_args
 
 import numpy as np
 from generated import from_party, requests, terms, to_party, train_events
-from hypothesis import given
+from hypothesis import find, given
 from hypothesis import strategies as st
 
 from fedboost.boosting.queries.union import Query
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.protocol.messages import Offer, Report
+from fedboost.protocol.messages import FromParty, Offer, Report, ToParty
 from fedboost.wire import queries as query_codec
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 from fedboost.wire.training import (
@@ -67,6 +67,13 @@ def test_what_an_analyst_hears_comes_back(event):
 def test_what_an_analyst_submits_comes_back(submitted, wish, request):
     data = encode_train_request(submitted.canonical(), wish, request)
     assert decode_train_request(data) == (submitted, wish, request)
+
+
+def test_every_message_of_a_session_comes_back():
+    """The strategies of both directions have each kind of message."""
+    for strategy, kinds in ((from_party, FromParty), (to_party, ToParty)):
+        for kind in get_args(kinds):
+            assert find(strategy, lambda message, kind=kind: isinstance(message, kind))
 
 
 def test_the_comparison_of_these_tests_sees_small_differences():

@@ -6,12 +6,14 @@ Promises: a class without a rule cannot be instantiated; with noise, only querie
 import functools
 import hashlib
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from fedboost.boosting.queries.views import View, view_of
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import NO_SPLITS, Splits
@@ -137,6 +139,23 @@ class BaseQuery(ABC):
             if self.rows != ROWS:  # else a refusal would reveal whether there are that many
                 raise Refused("sums over a number of rows, which nobody may know where they get noise")
         self.check_terms(terms)
+
+    def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
+        """The query as a party is told it, or as all parties of its block are (`views`)."""
+        view = view_of(terms, party)
+        if view is None:
+            return self
+        seen: dict[tuple[str, bool], Self] = self.__dict__.setdefault("_seen", {})
+        if (party, publicly) not in seen:
+            seen[party, publicly] = self.in_view(view.public if publicly else view)
+        return seen[party, publicly]
+
+    def in_view(self, view: View) -> Self:
+        """The query as it is told in this view."""
+        splits = view.splits(self.splits)
+        if splits is self.splits:
+            return self
+        return replace(self, splits=splits)  # type: ignore[type-var]  # a dataclass
 
     def fits(self, answer: Int64) -> bool:
         """True if the cells hold this answer, when no other party adds to it."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
+from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import cell_bits
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grids
@@ -46,6 +47,10 @@ class QuantileQuery(BeforeTrees, BaseQuery):
             raise Refused(
                 f"the terms allow grids of {numeric} numeric features with at most {max_cells} cells each"
             )
+
+    def in_view(self, view: View) -> "QuantileQuery":
+        """The query with the grids that are seen."""
+        return replace(self, grids=view.grids(self.grids))
 
     def bytes_needed(self, parties: int) -> int:
         """Bytes of the sums, and of the grids that come of them."""

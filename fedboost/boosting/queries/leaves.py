@@ -1,10 +1,11 @@
 """Queries of leaf renewal: weights of residuals in parts of a cell of keys."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedboost.boosting.queries.base import CONSTANT_TREE, BaseQuery
 from fedboost.boosting.queries.rules import check_several, check_started, check_tree
+from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.cut_points import KEY_BITS
@@ -56,6 +57,12 @@ class ResidualQuery(BaseQuery):
     def max_count(cls, terms: Terms) -> int:
         """RESIDUAL_TURNS for each tree, and for the constant."""
         return 0 if terms.objective.loss.quantile is None else (terms.trees.rounds + 1) * RESIDUAL_TURNS
+
+    def in_view(self, view: View) -> "ResidualQuery":
+        """The query with the splits and cells that are seen: cells by the label holder alone, as leaf values
+        are in them."""
+        starts = self.starts if view.has_labels else (0,) * len(self.starts)
+        return replace(self, splits=view.splits(self.splits), starts=starts)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse residuals where leaf values are no quantiles, and cells that are no parts of others."""

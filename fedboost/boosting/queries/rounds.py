@@ -1,11 +1,12 @@
 """The query that ends a round: leaf values are applied, and metrics are measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedboost.boosting.queries.base import BaseQuery, once
 from fedboost.boosting.queries.rules import check_started, check_tree
 from fedboost.boosting.queries.start import EXPONENT_VECTORS
+from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, cell_bits
 from fedboost.gbdt.metrics import by_set as metrics
@@ -57,6 +58,13 @@ class EndRoundQuery(BaseQuery):
         """Name in logs; another one where it includes metrics of single parties."""
         by_party = any(metrics.OF_PARTY in rows for rows in self.sets)
         return BY_PARTY if by_party else type(self).__name__
+
+    def in_view(self, view: View) -> "EndRoundQuery":
+        """The query with the splits and leaf values that are seen."""
+        splits, values = view.splits(self.splits), view.values(self.values)
+        if splits is self.splits and values == self.values:
+            return self
+        return replace(self, splits=splits, values=values)
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """Always: the terms then have no metrics."""

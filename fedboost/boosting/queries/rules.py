@@ -77,7 +77,8 @@ def check_splits(terms: Terms, splits: Splits) -> None:
     deeper than the terms allow, its children numbered next, behind the roots, and by categories if and only
     if the feature is categorical. Other numbers could make a tree of a few splits, which travels in a few
     bytes, as large as the largest."""
-    counts = _category_counts(len(terms.columns.numeric), terms.columns.category_counts)
+    holders = len(terms.parties) if terms.blocks else 0
+    counts = _category_counts(len(terms.columns.numeric), terms.columns.category_counts, holders)
     shape = len(terms.roots), terms.trees.max_depth, counts
     reason, number = level.check_splits(splits.columns, splits.categories, *shape)
     if not reason:
@@ -100,6 +101,7 @@ def check_leaves(terms: Terms, splits: Splits, values: tuple[tuple[int, float], 
 
 
 @lru_cache(maxsize=8)
-def _category_counts(numeric: int, counts: tuple[int, ...]) -> Int64:
-    """The number of categories of each feature, 0 for a numeric one."""
-    return np.array((0,) * numeric + counts, np.int64)
+def _category_counts(numeric: int, counts: tuple[int, ...], holders: int) -> Int64:
+    """The number of categories of each feature, 0 for a numeric one; then 0 for each holder of columns that
+    a split may name in the place of a feature (`views`)."""
+    return np.array((0,) * numeric + counts + (0,) * holders, np.int64)

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees, digest_of
 from fedboost.boosting.queries.rules import check_bits
+from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Scale, cell_bits
 from fedboost.gbdt.cut_points import CutPoints
@@ -98,6 +99,10 @@ class StartQuery(BeforeTrees, BaseQuery):
         expected = cut_points.head(numeric).with_categories(terms.columns.category_counts)
         if digest_of(cut_points) != digest_of(expected):
             raise Refused("bins of categorical features that are not the levels of the terms")
+
+    def in_view(self, view: View) -> "StartQuery":
+        """The query with the cut points that are seen."""
+        return replace(self, cut_points=view.cut_points(self.cut_points))
 
     def release(self, terms: Terms) -> Release | None:
         """The sums that boosting starts from."""

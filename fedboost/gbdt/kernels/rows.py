@@ -27,6 +27,14 @@ def count_up(rows):
 
 
 @loop
+def set_bits(rows, first, bits):
+    """Set the bit of each row, counted from `first`, in bytes whose highest bit is the first."""
+    for i in range(rows.size):
+        place = first + rows[i]
+        bits[place >> 3] |= np.uint8(128 >> (place & 7))
+
+
+@loop
 def cut_pieces(places, whole, pieces, edges):
     """Cut the rows of places into shares of as many rows each, or into one if there are fewer than `whole`.
     pieces: room for places + shares; edges: int64 [shares + 1], where in `pieces` each share ends and the

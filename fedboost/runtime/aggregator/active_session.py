@@ -15,7 +15,15 @@ from fedboost.gbdt.metrics.by_set import of_all
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Opened
-from fedboost.protocol.messages import Attest, FromParty, Join, OpenShare, Report, SessionEnded
+from fedboost.protocol.messages import (
+    Attest,
+    FromParty,
+    Join,
+    OpenShare,
+    Relay,
+    Report,
+    SessionEnded,
+)
 from fedboost.runtime.aggregator.store import Journal
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.signed_model import signed_model_of
@@ -102,7 +110,7 @@ class ActiveSession:
         match event:
             case Join(name) if name == self.session.name:
                 self._joined.add(party)
-            case Join() | Report() | OpenShare() | Attest() if party not in self._joined:
+            case Join() | Relay() | Report() | OpenShare() | Attest() if party not in self._joined:
                 return  # its last words in the session before this one
             case Disconnected(reason):
                 self._joined.discard(party)

@@ -59,11 +59,18 @@ class ConnectedParties:
 
     def remove(self, name: str) -> None:
         """Take away a party whose connection ended."""
-        if self.outgoing.pop(name, None) is not None:
+        if outgoing := self.outgoing.pop(name, None):
+            outgoing.close()
             self._metrics.connected(name, False)
         self.arrivals.pop(name, None)
         self.seen.note(name, time.time())
         self.notify()
+
+    async def room(self, parties: Iterable[str]) -> None:
+        """Wait until each of these parties that is connected has read most of what is on its way to it."""
+        parties = tuple(parties)
+        while full := [self.outgoing[p] for p in parties if p in self.outgoing and self.outgoing[p].is_full]:
+            await full[0].moved()
 
     def send(self, outbox: Outbox, meter: Meter | None) -> None:
         """Put each message of an outbox on its way, and measure it; each is encoded once."""

@@ -50,6 +50,12 @@ QUEUED_MESSAGES = 64
 """Messages that wait for a party to read. A turn has two, and the next turn waits for its answers."""
 QUEUED_BYTES = 2 * MAX_FROM_AGGREGATOR
 """Bytes of them: the largest message, and as much again."""
+RELAYED_AHEAD = 4 << 20
+"""Bytes that wait for a party to read before nothing more is read of those that relay to it."""
+RELAYED_MESSAGES = QUEUED_MESSAGES // 4
+"""Messages of them."""
+UNREAD_SECONDS = 60.0
+"""A party that others relay to reads a message in this, or is cut off. A part of a relay is a megabyte."""
 
 # ---- what is on its way from a party --------------------------------------------------------------------
 
@@ -184,7 +190,8 @@ class Peers:
 
 
 class Outgoing:
-    """The messages on their way to one party. `cut` is called once if it leaves too many unread."""
+    """The messages on their way to one party. `cut` is called once if it leaves too many unread, or reads
+    none while others wait to relay more to it."""
 
     def __init__(self, cut: Callable[[], object]) -> None:
         self.fault = ""
@@ -192,6 +199,28 @@ class Outgoing:
         self._cut = cut
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._bytes = 0
+        self._moved = asyncio.Event()
+        """Set, and replaced by a new event, when there is less to read."""
+
+    @property
+    def is_full(self) -> bool:
+        """True if nothing more should be relayed to it now."""
+        return self._bytes >= RELAYED_AHEAD or self._queue.qsize() >= RELAYED_MESSAGES
+
+    async def moved(self) -> None:
+        """Wait until a message was read, or the party is gone."""
+        moved = self._moved
+        try:
+            async with asyncio.timeout(UNREAD_SECONDS):
+                await moved.wait()
+        except TimeoutError:
+            if moved is self._moved:  # else another one that waited has cut it off
+                self._give_up(f"{self._queue.qsize()} messages to it wait for {UNREAD_SECONDS:g} s")
+
+    def close(self) -> None:
+        """The party is gone: nothing is kept for it, and nobody waits for it."""
+        self._queue, self._bytes = asyncio.Queue(), 0
+        self._wake()
 
     def put(self, data: bytes) -> None:
         """Send this when the party has read what came before; nothing is kept for one that was cut off."""
@@ -199,9 +228,7 @@ class Outgoing:
             return
         full = self._queue.qsize() >= QUEUED_MESSAGES or self._bytes + len(data) > QUEUED_BYTES
         if full and not self._queue.empty():
-            self.fault = f"it does not read: {self._queue.qsize()} messages to it wait, {self._bytes} bytes"
-            self._queue = asyncio.Queue()
-            self._cut()
+            self._give_up(f"{self._queue.qsize()} messages to it wait, {self._bytes} bytes")
             return
         self._bytes += len(data)
         self._queue.put_nowait(data)
@@ -210,7 +237,17 @@ class Outgoing:
         """The next message."""
         data = await self._queue.get()
         self._bytes -= len(data)
+        self._wake()
         return data
+
+    def _give_up(self, why: str) -> None:
+        self.fault = f"it does not read: {why}"
+        self.close()
+        self._cut()
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
 
 
 def refusal(name: str, fault: str) -> Refused:

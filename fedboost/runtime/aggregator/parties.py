@@ -1,7 +1,8 @@
 """The parties' side of an aggregator: one call a party, from its arrival to its departure.
 
 Promises: a connection that breaks the protocol is closed and named, and the process goes on; a lost party is
-reported to the session at once.
+reported to the session at once; a party that relays to others is read no faster than the slowest of them
+reads.
 Refuses: callers that are not parties of the consortium; a party with a name that is taken (Refused).
 """
 
@@ -14,6 +15,7 @@ import grpc
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.protocol.events import Connected, Disconnected
+from fedboost.protocol.messages import Relay
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.admission import refuse
 from fedboost.runtime.aggregator.callers import check_version, party_name, plain_end, software_of
@@ -98,6 +100,8 @@ class Parties:
             if spare < 0 and not peer.unwanted.take(time.monotonic()):
                 peer.bar(time.monotonic())
                 raise PeerError("it keeps sending what nobody asked for")
+            if isinstance(message, Relay):
+                await self._connected.room(message.to)
             self._sessions.handle(name, message)
 
     def _free_name(self, context: Any) -> str:

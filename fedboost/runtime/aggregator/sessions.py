@@ -22,7 +22,7 @@ from fedboost.protocol.contracts import Program
 from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Begun
 from fedboost.protocol.key_exchange import Trust
-from fedboost.protocol.messages import FromParty, OpenRequest, Request, SessionEnded
+from fedboost.protocol.messages import FromParty, OpenRequest, Relay, Request, SessionEnded
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties
@@ -171,7 +171,7 @@ class Sessions:
             outbox = [
                 (party, message)
                 for party, message in outbox
-                if isinstance(message, OpenRequest | SessionEnded)
+                if isinstance(message, OpenRequest | Relay | SessionEnded)
             ]
         self._connected.send(outbox, None if self.active is None else self.active.meter)
 

@@ -22,6 +22,7 @@ from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import Table, dense_of
 from fedboost.runtime.data.values import column_of, texts
+from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
@@ -44,15 +45,21 @@ _OF_NUMBERS = {"distinct", "rounded"}
 
 
 def check(
-    source: str, table: Table, label: str | None, terms: Terms | None, exclude: Sequence[str] = ()
+    source: str,
+    table: Table,
+    label: str | None,
+    terms: Terms | None,
+    exclude: Sequence[str] = (),
+    party: str = "",
 ) -> CheckFacts:
-    """Return the facts about a table: of the columns that the terms name, or of all."""
+    """Return the facts about a table: of the columns that the terms name, or of all. party: whose table it
+    is, where the terms say which columns each party has."""
     rows = _rows(table)
     if rows.num_rows == 0:
         raise ConfigError(f"{source}: the table has no rows")
     sentence, draft = "", None
     if terms is not None:
-        odd = of_terms(table if isinstance(table, SparseTable) else rows, terms)
+        odd = of_terms(table if isinstance(table, SparseTable) else rows, terms, party)
         if terms.columns.label in rows.column_names:
             sentence = label_sentence(rows, terms.columns.label, terms.objective.name, terms.columns.positive)
     else:
@@ -100,15 +107,15 @@ def of_draft(
     return out
 
 
-def of_terms(table: "pa.Table | SparseTable", terms: Terms) -> list[Oddity]:
-    """Return the oddities of the columns that terms name, and what of them does not fit."""
-    odd = _in_terms(dense_of(table), terms)
+def of_terms(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
+    """Return the oddities of the columns that terms name, of this party where each has its own, and what of
+    them does not fit."""
+    odd = _in_terms(dense_of(table), terms, terms.blocks.columns_of(party))
     known = {oddity.column for oddity in odd if oddity.kind in ("unlabelled", "infinite")}
-    return odd + [oddity for oddity in misfits(table, terms) if oddity.column not in known]
+    return odd + [oddity for oddity in misfits(table, terms, party) if oddity.column not in known]
 
 
-def _in_terms(table: "pa.Table", terms: Terms) -> list[Oddity]:
-    schema = terms.columns
+def _in_terms(table: "pa.Table", terms: Terms, schema: Schema) -> list[Oddity]:
     named = [name for name in (*schema.others, *schema.features) if name in table.column_names]
     label = schema.label if schema.label in named else None
     classes = terms.objective.num_class is not None
@@ -165,8 +172,9 @@ class Watch:
         if rows.num_rows > MAX_WATCHED_ROWS:
             rows = rows.slice(0, MAX_WATCHED_ROWS)
             where += f", in its first {MAX_WATCHED_ROWS:,} rows"
-        odd = _in_terms(rows, terms)
-        for column, categories in terms.columns.categorical.items():
+        schema = terms.blocks.columns_of(name)
+        odd = _in_terms(rows, terms, schema)
+        for column, categories in schema.categorical.items():
             odd += undeclared_categories(rows, column, categories)
         odd = [oddity for oddity in odd if (oddity.kind, oddity.column) not in self._seen]
         self._seen |= {(oddity.kind, oddity.column) for oddity in odd}

@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
     import pyarrow as pa
 
 
-def misfits(table: "pa.Table | SparseTable", terms: Terms) -> list[Oddity]:
-    """Return what of a table does not fit the terms."""
+def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
+    """Return what of a table does not fit the terms. party: whose it is, where each has its own columns."""
     import pyarrow as pa
 
-    schema, out, dense = terms.columns, [], dense_of(table)
+    schema, out, dense = terms.blocks.columns_of(party), [], dense_of(table)
     for name in (*schema.others, *schema.features):
         if isinstance(table, SparseTable) and name in schema.features and table.column(name) is not None:
             continue
@@ -53,7 +53,7 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms) -> list[Oddity]:
         nulls = pa.nulls(dense.num_rows)
         dense = dense.append_column(name, nulls) if index < 0 else dense.set_column(index, name, nulls)
     try:
-        to_shard(replace(table, dense=dense) if isinstance(table, SparseTable) else dense, terms, "here")
+        to_shard(replace(table, dense=dense) if isinstance(table, SparseTable) else dense, terms, party)
     except Refused as error:  # the label, or what stands beside it
         detail = error.detail or str(error)
         name = next((name for name in schema.others if repr(name) in detail), schema.label)

@@ -52,6 +52,8 @@ from fedboost.runtime.data.values import (
 )
 
 Reader = Callable[["pa.Table"], Float32]
+NO_LABELS = np.zeros(0, np.float32)
+"""Of a party whose rows another party has the labels of."""
 _NAMED_LABELS = {
     "positive": "; set positive under [columns] to the label value that counts as 1",
     "classes": "; set classes under [columns] to the list of label values",
@@ -63,11 +65,13 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
     """The label, weight, base margin and features the terms name, as float32. A category the terms do not
     declare counts as missing. Raises Refused with one line: for a column that is absent, and SchemaMismatch
     for all that depends on what the rows hold (a CSV file's types do, too)."""
-    for fault in column_faults(table, terms.columns):
+    for fault in column_faults(table, terms.blocks.columns_of(site)):
         raise Refused(f"party {site}: {fault.public}", fault.detail)
     try:
         shard = _shard(table, terms, site)
-        return shard if terms.columns.group is None else replace(shard, group=_group(table, terms, shard))
+        if terms.blocks.columns_of(site).group is None:
+            return shard
+        return replace(shard, group=_group(table, terms, shard))
     except ConfigError as error:
         refusal = f"party {site}: its rows do not fit the terms; its own log says which column and why"
         raise SchemaMismatch(refusal, str(in_file(error, dense_of(table)))) from None
@@ -89,12 +93,12 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
 
 
 def _shard(table: "Table", terms: Terms, site: str) -> Shard:
-    schema = terms.columns
+    schema, has_labels = terms.blocks.columns_of(site), terms.blocks.has_labels(site)
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
-    labels = _labels(table, terms)
+    labels = _labels(table, terms) if has_labels else NO_LABELS
     weight: Reader = partial(_weight, name=schema.weight) if schema.weight else _ones
-    keys = _keys(table, terms, site) if terms.draws_rows else None
+    keys = _keys(table, terms, site) if terms.draws_rows and has_labels else None
     validation = None
     if schema.validation is not None:
         parts = (_flags(part, schema.validation) for part in parts_of(table, schema.validation))
@@ -118,7 +122,8 @@ def _shard(table: "Table", terms: Terms, site: str) -> Shard:
         give_back()
         return Shard(tuple(values), labels, weights, keys=keys, validation=validation, base_margin=margins)
     columns = tuple(ParquetColumn(table, name, read) for name, read in features.items())
-    weights = ParquetColumn(table, schema.weight or schema.label, weight).kept()
+    beside = schema.weight or schema.label or schema.features[0]
+    weights = ParquetColumn(table, beside, weight).kept()
     margins = ParquetColumn(table, margin, base).kept() if margin and base else None
     for column in columns:
         column.check()

@@ -16,7 +16,6 @@ from typing import Any
 
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError
-from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
@@ -38,6 +37,7 @@ from fedboost.runtime.data.table import as_table
 from fedboost.runtime.result import Result, finish
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
+from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Reader = Callable[[Terms], Shard]
@@ -156,14 +156,14 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
     """A place for each party to run at, with keys of a consortium that lives as long as this process; a key
     holder without rows has one, too."""
     credentials: dict[str, Credentials] = {}
-    if terms.hiding.hides_vectors:
+    if terms.hiding.hides_vectors or terms.blocks:
         now = datetime.now(UTC)
         signers, roots = in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
         name: Site(
             name,
-            holder_of(readers[name], name, nthread) if name in readers else None,
+            holder_for(readers[name], name, nthread) if name in readers else None,
             os.urandom,
             credentials.get(name),
         )

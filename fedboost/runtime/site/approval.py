@@ -150,7 +150,7 @@ def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) 
         f"parties = {to_toml(terms.parties)}",
         f"analysts = {to_toml(reviewed.analysts)}",
         "[columns]",
-        *(f"{role} = {to_toml(names)}" for role, names in columns_by_role(terms).items()),
+        *(f"{role} = {to_toml(names)}" for role, names in columns_by_role(terms, config.party).items()),
         "[relaxed]",
         *(f"{key} = {to_toml(value)}" for key, value in relaxed.items()),
         "[relaxed_from]",
@@ -169,7 +169,7 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
     """The rules that one more session under these terms, or these analysts, would break. Where the policy has
     no names there is no rule about them: those of the approval are enough."""
     policy = config.policy
-    broken = [*policy.breaches(terms)]
+    broken = [*policy.breaches(terms, party=config.party)]
     broken += [
         breach for name in analysts for breach in policy.breaches(terms, name) if breach.rule == "analysts"
     ]

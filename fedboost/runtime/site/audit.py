@@ -28,7 +28,7 @@ from typing import Self
 
 from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.people.summary import columns_of
-from fedboost.protocol.site import Release
+from fedboost.protocol.site import Relayed, Release
 from fedboost.runtime.aggregator.store import sync_folder
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.site.audit_entry import (
@@ -141,11 +141,12 @@ class AuditLog:
         )
         self._sync()
 
-    def record(self, release: Release) -> None:
-        """Record a release that is about to leave. If it cannot be recorded, it must not leave: raises
-        DurabilityError when the disk does not take it, Refused when somebody else has changed the log."""
+    def record(self, release: Release | Relayed) -> None:
+        """Record a release or a relay that is about to leave. If it cannot be recorded, it must not leave:
+        raises DurabilityError when the disk does not take it, Refused when somebody else has changed the
+        log."""
         self._append(release)
-        if release.charge is not None:
+        if isinstance(release, Release) and release.charge is not None:
             self._sync()
 
     def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
@@ -181,7 +182,7 @@ class AuditLog:
             raise self._full(error) from None
         self._named = True
 
-    def _append(self, event: Admitted | Release | Ended) -> None:
+    def _append(self, event: Admitted | Release | Relayed | Ended) -> None:
         number, previous = self.last[0] + 1, self.last[1]
         line, digest = entry_line(number, self._now(), canonical_event(event), previous)
         try:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedboost.protocol.site import Release
+from fedboost.protocol.site import Relayed, Release
 from fedboost.terms.reading import Frozen
 
 BEFORE_THE_FIRST = "0" * 64
@@ -71,6 +71,20 @@ class Released(Frozen):
     position: str | None = None
 
 
+class Sent(Frozen):
+    """Bytes of this site for other parties, which the aggregator passed on and cannot read. what: their kind;
+    rows: the rows they tell of."""
+
+    kind: Literal["relayed"] = "relayed"
+    session: str
+    turn: Count
+    attempt: Count
+    what: str
+    to: tuple[str, ...]
+    rows: Count
+    bytes: Count
+
+
 class Ended(Frozen):
     """End of a session for this site; an empty reason means that the model was made. Where this site left,
     it is what the others were told, without the values and rows that its own log may name. paused: it is not
@@ -84,7 +98,7 @@ class Ended(Frozen):
     analyst: str | None = None
 
 
-Event = Annotated[Admitted | Released | Ended, Field(discriminator="kind")]
+Event = Annotated[Admitted | Released | Sent | Ended, Field(discriminator="kind")]
 
 
 class Entry(Frozen):
@@ -115,9 +129,13 @@ _BEGINNING = b'{"n":'
 """Each line's first bytes."""
 
 
-def canonical_event(event: Admitted | Ended | Release) -> str:
+def canonical_event(event: Admitted | Ended | Release | Relayed) -> str:
     """The JSON of an event in its entry. That of a release, of which there is one a turn, is put together
     from the JSON of its texts, which were seen before."""
+    if isinstance(event, Relayed):
+        content = {"kind": "relayed", **vars(event)}
+        content["bytes"] = content.pop("size")
+        return _canonical(content).decode()
     if not isinstance(event, Release):
         return _canonical(event.model_dump(mode="json", exclude_none=True)).decode()
     charge = event.charge

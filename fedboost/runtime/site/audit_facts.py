@@ -11,6 +11,7 @@ from fedboost.errors import ConfigError
 from fedboost.people.facts import (
     AgreementFacts,
     AuditFacts,
+    RelayFacts,
     ReleaseFacts,
     SessionEnd,
     SessionFacts,
@@ -104,6 +105,7 @@ def _session_facts(
             ReleaseFacts(**release.model_dump(exclude={"kind"}), again=id(release) in ids)
             for release in session.releases
         ],
+        relays=[RelayFacts(**relay.model_dump(exclude={"kind"})) for relay in session.relays],
         again_elsewhere=sum(set(answer.roster) != set(first.roster) for answer, first in again),
         protections=session.protections,
         cost=session.cost,

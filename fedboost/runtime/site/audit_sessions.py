@@ -13,7 +13,7 @@ from itertools import takewhile
 from fedboost.people.words import HELP
 from fedboost.privacy.noise.accounting import epsilon_of
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
-from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Released
+from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Event, Released, Sent
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Part:
     admitted: Admitted | None = None
     ended: Ended | None = None
     releases: list[Released] = field(default_factory=list)
+    relays: list[Sent] = field(default_factory=list)
 
     @property
     def answers(self) -> list[Released]:
@@ -88,6 +89,11 @@ class Session:
     def releases(self) -> list[Released]:
         """All that left, in order."""
         return [release for part in self.parts for release in part.releases]
+
+    @property
+    def relays(self) -> list[Sent]:
+        """All that was relayed to other parties, in order."""
+        return [relay for part in self.parts for relay in part.relays]
 
     @property
     def answers(self) -> list[Released]:
@@ -192,12 +198,14 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
                 part.admitted = event
             case Released():
                 part.releases.append(event)
+            case Sent():
+                part.relays.append(event)
             case Ended():
                 part.ended = event
     return sessions
 
 
-def _is_under_others(event: Admitted | Released | Ended, session: Session) -> bool:
+def _is_under_others(event: Event, session: Session) -> bool:
     """Return whether an event admits a name under other terms than its session has."""
     known = session.admitted
     return isinstance(event, Admitted) and known is not None and known.terms != event.terms

@@ -22,7 +22,7 @@ from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site_memory import Standing, colluding_of
 from fedboost.runtime.site.audit import AuditLog, read_admitted
-from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Released
+from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Event, Released, Sent
 from fedboost.runtime.site.audit_files import NO_LOG, LogEnd, end_of, entries_after, owner_of
 from fedboost.runtime.site.budget import Spent
 from fedboost.runtime.site.config import PartyConfig, state_folder
@@ -268,7 +268,7 @@ def _check_age(config: PartyConfig, file: sqlite3.Connection, since: Iterable[En
         )
 
 
-def _is_unknown(file: sqlite3.Connection, party: str, event: Admitted | Released | Ended) -> bool:
+def _is_unknown(file: sqlite3.Connection, party: str, event: Event) -> bool:
     """Tell if a memory does not know of an entry of the audit log."""
     session = known_session(file, party, event.session)
     match event:
@@ -276,6 +276,8 @@ def _is_unknown(file: sqlite3.Connection, party: str, event: Admitted | Released
             return session is None
         case Ended():
             return session is not None and session.ended is None and not event.paused
+        case Sent():
+            return session is None
         case Released():
             name = party, event.session
             if event.charge is not None:

@@ -10,7 +10,6 @@ error ends the process; once it has been let in, it dials again whatever happens
 import asyncio
 import contextlib
 import random
-import time
 from datetime import UTC, datetime
 from os import urandom
 from typing import Any, NamedTuple
@@ -18,10 +17,9 @@ from typing import Any, NamedTuple
 import grpc
 
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
-from fedboost.horizontal.holder import holder_of
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Ask, Leave, Offer, SessionEnded, ToParty
+from fedboost.protocol.messages import Ask, Leave, Offer, Report, SessionEnded, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
@@ -31,6 +29,7 @@ from fedboost.runtime.net.tls import TlsFault, tls_fault
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.inbox import Inbox
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.review import Reviewer
@@ -39,6 +38,7 @@ from fedboost.runtime.site.session_thread import SessionThread
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.telemetry import AT_HAND
+from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_to_party, encode_from_party
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
@@ -49,8 +49,6 @@ MAX_REFUSALS = 60
 """Refusals in a row, a second each, before a party that had been let in gives up."""
 REDIAL = 1.0
 """Seconds between the loss of an aggregator and the next try to reach it, at most."""
-MAX_UNREAD_MESSAGES = 16
-"""Messages of the aggregator that wait to be handled, before its connection is read no further."""
 FREE_REFUSALS = 20
 """Sessions that a party leaves one after the other before it takes its time with each."""
 MAX_PAUSE_SECONDS = 60.0
@@ -58,8 +56,6 @@ MAX_PAUSE_SECONDS = 60.0
 LARGE_MESSAGE = 1 << 16
 """Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
 there and back."""
-
-Inbox = asyncio.Queue[ToParty | PeerError | None]
 
 
 class Offered(NamedTuple):
@@ -161,7 +157,7 @@ class PartyNode:
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         self._thread.hung_up.clear()
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
-        inbox: Inbox = asyncio.Queue(MAX_UNREAD_MESSAGES)
+        inbox = Inbox()
         reader = asyncio.create_task(self._read(call, inbox, opened))
         try:
             while (message := await inbox.get()) is not None:
@@ -190,7 +186,7 @@ class PartyNode:
             if self._session is not None:
                 self._session.hang_up()
 
-    async def _read(self, call: Any, inbox: "Inbox", opened: Any) -> None:
+    async def _read(self, call: Any, inbox: Inbox, opened: Any) -> None:
         """Put what the aggregator says into the inbox; None when it has hung up. Answers checks besides."""
         reviewing: asyncio.Task[None] | None = None
         try:
@@ -229,16 +225,19 @@ class PartyNode:
         session = self._session_for(message)
         if session is None:
             return
-        begin = time.monotonic()
+        if isinstance(message, Ask):
+            self._watch.asked(message)
+        answers = False
         async with contextlib.aclosing(self._thread.replies(session, message)) as replies:
             async for reply, data in replies:
+                answers |= isinstance(reply, Report)
                 try:
                     if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
                         self._close_session(reply.reason)
                 finally:
                     await call.write(self._watch.sent(data))
-        if isinstance(message, Ask) and session.ended is None:
-            self._watch.answered(message, time.monotonic() - begin)
+        if answers and session.ended is None:
+            self._watch.answered()
         if session.ended is not None:
             self._end(session.ended, message)
             if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
@@ -285,7 +284,7 @@ class PartyNode:
 
         record = self._audit.record if self._audit else lambda release: None
         name, nthread = self._config.party, self._config.nthread
-        holder = None if self._rows.table is None else holder_of(self._rows.read, name, nthread)
+        holder = None if self._rows.table is None else holder_for(self._rows.read, name, nthread)
         return Site(name, holder, urandom, self._credentials(), permit, taken, record, self._memory)
 
     def _credentials(self) -> Credentials | None:

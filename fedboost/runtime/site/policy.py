@@ -32,15 +32,15 @@ class Policy(PolicyKeys):
         if approval is "ask"; returns True if the person agrees. None where there is nobody to ask. It may
         raise Refused itself.
         """
-        for breach in self.breaches(terms, analyst):
+        for breach in self.breaches(terms, analyst, party):
             raise breach.refusal(party)
         if self.approval == "ask":
             self._ask(terms, party, ask, analyst)
         return Limits(self.max_sessions, self.similar_groups)
 
-    def breaches(self, terms: Terms, analyst: str = "") -> Iterator[Breach]:
-        """Every rule that the terms break, but for approval by a person."""
-        return policy_rules.breaches(self, terms, analyst)
+    def breaches(self, terms: Terms, analyst: str = "", party: str = "") -> Iterator[Breach]:
+        """Every rule that the terms break at the site called `party`, but for approval by a person."""
+        return policy_rules.breaches(self, terms, analyst, party)
 
     def _ask(self, terms: Terms, party: str, ask: Callable[[str], bool] | None, analyst: str) -> None:
         refused = f'site {party} refuses: its policy has approval = "ask", and '

@@ -32,6 +32,7 @@ PROTECTS = {
     "parties": "sums are over the rows of these parties: one that adds none, or invents them, hides nothing",
     "analysts": "an analyst who may begin sessions chooses what is asked of the rows",
     "columns": "each column that is named can be learned about, a label most of all",
+    "by_columns": "other parties learn which rows go left at each split, and of a label holder each gradient",
     "protections": 'under "plain" the aggregator sees this site\'s own numbers',
     "on_loss": 'with "shrink" the difference of two sums is that of a site that left or came back',
     "placements": 'with "central" no noise is on what leaves: the aggregator sees exact sums',
@@ -96,6 +97,7 @@ class PolicyKeys(Frozen):
     analysts: Literal["any"] | tuple[Name, ...] | None = None
     columns: Literal["any"] | ColumnRules | None = None
     protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
+    by_columns: bool = False
     on_loss: tuple[OnLoss, ...] = Field(default=("wait", "stop"), min_length=1)
     placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
     min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)

@@ -38,10 +38,10 @@ from fedboost.terms.terms import Terms
 Rule = Callable[[PolicyKeys, Terms], Breach | None]
 
 
-def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "") -> Iterator[Breach]:
-    """Every rule that the terms break, but for approval by a person."""
+def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "", party: str = "") -> Iterator[Breach]:
+    """Every rule that the terms break, but for approval by a person. party: this site's name in the terms."""
     yield from filter(None, (_parties(policy, terms), _analysts(policy, analyst)))
-    yield from _columns(policy, terms)
+    yield from _columns(policy, terms, party)
     yield from filter(None, (rule(policy, terms) for rule in RULES))
 
 
@@ -63,17 +63,24 @@ def _analysts(policy: PolicyKeys, analyst: str) -> Breach | None:
     )
 
 
-def _columns(policy: PolicyKeys, terms: Terms) -> Iterator[Breach]:
-    """The breach of each role's columns."""
+def _columns(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
+    """The breach of each role's columns, of those that this site holds."""
     if policy.columns == "any":
         return
     allowed = policy.columns or ColumnRules()
-    for role, names in columns_by_role(terms).items():
+    for role, names in columns_by_role(terms, party).items():
         if breach := not_among(f"columns.{role}", getattr(allowed, role), names):
             yield breach
 
 
 # ---- protection and parties --------------------------------------------------------------------------
+
+
+def _by_columns(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if not terms.blocks or policy.by_columns:
+        return None
+    key = "label_holder" if terms.vertical.label_holder is not None else "blocks"
+    return Breach("by_columns", "false", f"the terms have {key}", "give every party all columns", True)
 
 
 def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -274,6 +281,7 @@ def _validation(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 RULES: tuple[Rule, ...] = (
+    _by_columns,
     _protections,
     _on_loss,
     _min_parties,

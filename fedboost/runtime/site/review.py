@@ -122,7 +122,7 @@ class Reviewer:
     def _reasons(self, terms: Terms, policy: Policy, analyst: str, notes: list[str]) -> Iterator[str]:
         """The reasons, one after the other; puts what else is to be known into the notes."""
         party, rows = self._config.party, self._rows
-        breaches = [*policy.breaches(terms, analyst)]
+        breaches = [*policy.breaches(terms, analyst, party)]
         if any(breach.rule == "analysts" for breach in breaches):
             yield breaches[0].refusal(party).public  # all that a refusal tells whom nobody here knows
             return

@@ -58,14 +58,18 @@ class SiteRows:
         assert self.table is not None
         with self._reading:
             shard = to_shard(self.table, terms, self._party)
-        for column, category, count in undeclared(self.table, terms.columns):
+        for column, category, count in undeclared(self.table, terms.blocks.columns_of(self._party)):
             warning = "categories the terms do not declare count as missing"
             self._log.warning(warning, column=column, category=shown(category), rows=count)
         return shard
 
     def missing_columns(self, terms: Terms) -> list[str]:
         """A sentence for each column that the terms name and the table lacks."""
-        return [] if self.table is None else [str(e.public) for e in column_faults(self.table, terms.columns)]
+        return (
+            []
+            if self.table is None
+            else [str(e.public) for e in column_faults(self.table, terms.blocks.columns_of(self._party))]
+        )
 
     def check(self, terms: Terms) -> str:
         """The reason why the rows do not fit these terms; '' if they do."""

@@ -22,6 +22,8 @@ class Watch:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
         self._log, self._budget, self._spent = log, config.policy.budget, spent
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
+        self._asked: tuple[Ask, float] | None = None
+        """The question that came last, and when."""
         self._spends = False
         """True if the session's answers get noise."""
         self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
@@ -44,9 +46,15 @@ class Watch:
         self.metrics.sent(len(data))
         return data
 
-    def answered(self, ask: Ask, seconds: float) -> None:
-        """A question was answered in so many seconds, for the first time or again."""
-        self.metrics.turn(seconds)
+    def asked(self, ask: Ask) -> None:
+        """A question came, for the first time or again."""
+        self._asked = ask, time.monotonic()
+
+    def answered(self) -> None:
+        """The question was answered: at once, or with what others relayed for it."""
+        assert self._asked is not None
+        ask, since = self._asked
+        self.metrics.turn(time.monotonic() - since)
         done = ask.query.tree + 1 if ask.query.ends_tree else 0
         if done > self._round:
             now = time.monotonic()

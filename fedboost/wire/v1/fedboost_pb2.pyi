@@ -28,18 +28,20 @@ RUNNING: SessionState
 FINISHED: SessionState
 
 class FromParty(_message.Message):
-    __slots__ = ("join", "report", "leave", "assist", "attest")
+    __slots__ = ("join", "report", "leave", "assist", "attest", "relay")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     ASSIST_FIELD_NUMBER: _ClassVar[int]
     ATTEST_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     join: Join
     report: Report
     leave: Leave
     assist: OpenShare
     attest: Attest
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., assist: _Optional[_Union[OpenShare, _Mapping]] = ..., attest: _Optional[_Union[Attest, _Mapping]] = ...) -> None: ...
+    relay: Relay
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., assist: _Optional[_Union[OpenShare, _Mapping]] = ..., attest: _Optional[_Union[Attest, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("session", "digest", "greeting", "attempt")
@@ -68,6 +70,24 @@ class Report(_message.Message):
     attempt: int
     ctx: bytes
     def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ..., note: _Optional[bytes] = ..., attempt: _Optional[int] = ..., ctx: _Optional[bytes] = ...) -> None: ...
+
+class Relay(_message.Message):
+    __slots__ = ("turn", "attempt", "number", "content", "last", "to", "sender")
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    turn: int
+    attempt: int
+    number: int
+    content: bytes
+    last: bool
+    to: _containers.RepeatedScalarFieldContainer[str]
+    sender: str
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., number: _Optional[int] = ..., content: _Optional[bytes] = ..., last: _Optional[bool] = ..., to: _Optional[_Iterable[str]] = ..., sender: _Optional[str] = ...) -> None: ...
 
 class OpenShare(_message.Message):
     __slots__ = ("turn", "answer", "attempt")
@@ -104,20 +124,22 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
 
 class ToParty(_message.Message):
-    __slots__ = ("admit", "ask", "bye", "meet", "open", "close")
+    __slots__ = ("admit", "ask", "bye", "meet", "open", "close", "relay")
     ADMIT_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
     BYE_FIELD_NUMBER: _ClassVar[int]
     MEET_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     admit: Offer
     ask: Ask
     bye: SessionEnded
     meet: Introduce
     open: OpenRequest
     close: Close
-    def __init__(self, admit: _Optional[_Union[Offer, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., bye: _Optional[_Union[SessionEnded, _Mapping]] = ..., meet: _Optional[_Union[Introduce, _Mapping]] = ..., open: _Optional[_Union[OpenRequest, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
+    relay: Relay
+    def __init__(self, admit: _Optional[_Union[Offer, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., bye: _Optional[_Union[SessionEnded, _Mapping]] = ..., meet: _Optional[_Union[Introduce, _Mapping]] = ..., open: _Optional[_Union[OpenRequest, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ...) -> None: ...
 
 class Offer(_message.Message):
     __slots__ = ("session", "terms", "attempt", "request")

@@ -41,7 +41,7 @@ def test_the_model_has_the_rounds_so_far(name, protection):
     )
     assert session.run.rounds == 2
     assert set(session.attestations) == set(session.terms.parties)
-    assert {attest.structure for attest in session.attestations.values()} == {session.run.structure}
+    assert {attest.structure for attest in session.attestations.values()} == {session.run.structure("")}
 
 
 @pytest.mark.parametrize("rounds", [1, 4, 9])

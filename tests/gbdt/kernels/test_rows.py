@@ -131,3 +131,16 @@ def test_count_up():
     rows = np.full(5, 9, np.uint32)
     kernels.count_up(rows)
     assert rows.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_set_bits():
+    draw = np.random.default_rng(0)
+    size, first = 1_003, 1_003
+    rows = np.sort(draw.choice(size, 400, replace=False)).astype(np.uint32)
+    bits = np.zeros(-(-2 * size // 8), np.uint8)
+    kernels.set_bits(rows, first, bits)
+    expected = np.zeros(2 * size, np.bool_)
+    expected[first + rows] = True
+    assert bits.tolist() == np.packbits(expected).tolist()
+    kernels.set_bits(rows, first, bits)  # once more changes nothing
+    assert bits.tolist() == np.packbits(expected).tolist()

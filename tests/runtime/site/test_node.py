@@ -13,7 +13,7 @@ from sites import STOPS, consortium, in_time, rows, shared_out, status_of, terms
 
 from fedboost.errors import ConfigError, Refused, SessionFailed
 from fedboost.horizontal.holder import holder_of
-from fedboost.protocol.messages import Join, Leave, Offer, Report, SessionEnded
+from fedboost.protocol.messages import Join, Leave, Offer, Relay, Report, SessionEnded
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
@@ -356,7 +356,12 @@ def slow_party_in_two_sessions(folder, last_words):
 @pytest.mark.slow
 def test_last_words_in_a_session_are_not_held_against_the_next(folder):
     slow_party_in_two_sessions(
-        folder, lambda admit: [Join(admit.session, admit.terms.digest), Report(3, 1, 0, b"12345")]
+        folder,
+        lambda admit: [
+            Join(admit.session, admit.terms.digest),
+            Relay(3, 1, 1, b"12345", True, to=("north",)),
+            Report(3, 1, 0, b"12345"),
+        ],
     )
 
 

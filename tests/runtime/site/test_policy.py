@@ -247,3 +247,23 @@ def test_a_policy_that_cannot_be_is_one_line(rules, fault):
         policy(**rules)
     assert fault in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_columns_that_are_held_apart_are_allowed_by_name():
+    """Other parties learn which rows go left; the columns of others are no concern of this site."""
+    columns = {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["age"], "east": ["dose"]}}
+    apart = offered(columns=columns, label_holder="north", protection="plain")
+    rules = {"protections": ["plain"], "columns": {"features": ["age"]}}
+    south = [breach.key for breach in policy(**rules).breaches(apart, party="south")]
+    assert south == ["by_columns"]
+    assert not [*policy(**rules, by_columns=True).breaches(apart, party="south")]
+    assert [breach.key for breach in policy(**rules, by_columns=True).breaches(apart, party="north")] == [
+        "columns.label"
+    ]
+    (breach,) = policy(**rules).breaches(apart, party="south")
+    assert "by_columns = false, and the terms have label_holder; give every party all columns, or run" in str(
+        breach.refusal("south").public
+    )
+    text = " ".join(summary(apart).split())
+    assert "label holder north has the labels; of the same rows south age; east dose" in text
+    assert "sends every row's gradient, which shows its label, to the other parties of its rows" in text

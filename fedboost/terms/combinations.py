@@ -1,0 +1,126 @@
+"""Checks of combinations: settings of one group of the terms that do not go with those of another.
+
+Each check raises ValueError with the keys and what to set in their place.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fedboost.errors import ConfigError
+from fedboost.terms import continuation
+from fedboost.terms.noise import check_noise
+
+if TYPE_CHECKING:
+    from fedboost.terms.terms import Terms
+
+
+def _check_noise(terms: "Terms") -> None:
+    if terms.noise is not None:
+        check_noise(terms, terms.noise)
+    elif terms.histograms.cut_points == "even":
+        raise ValueError("cut_points even lays them evenly over declared ranges, which only noise asks for")
+
+
+def _check_model(terms: "Terms") -> None:
+    """The objective, its metrics, and the size of a round."""
+    terms.objective.check(terms.columns)
+    terms.trees.check_size(len(terms.roots), terms.max_leaves_per_round)
+    terms.evaluation.check_metrics(terms.objective, terms.metrics, len(terms.sets))
+
+
+def _check_draws(terms: "Terms") -> None:
+    """Sampling of rows and features, together with other selections of them."""
+    terms.evaluation.check_rows(terms.columns)
+    if terms.draws.by_gradient_norm and terms.objective.loss.quantile is not None:
+        raise ValueError(
+            f"sampling_method gradient_based draws rows by the sizes of their gradients; those of "
+            f"{terms.objective.name} are signs and say nothing: set uniform"
+        )
+    if terms.draws.by_gradient_norm and terms.histograms.vote_top_k:
+        raise ValueError(
+            "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
+            "draw hardly any of those: give one of both"
+        )
+    terms.trees.check_names(terms.columns)
+    monotone = terms.trees.monotone(terms.columns)
+    if monotone and terms.histograms.vote_top_k:
+        raise ValueError("vote_top_k elects features without a look at monotone_constraints: give one")
+    if monotone and terms.objective.loss.quantile is not None:
+        raise ValueError(f"{terms.objective.name} gives leaves their values after they grew: no constraints")
+    if terms.histograms.vote_top_k and terms.draws.draws_columns:
+        raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
+
+
+def _check_vertical(terms: "Terms") -> None:
+    """Parties that hold different columns of the same rows."""
+    terms.vertical.check(terms.parties, terms.columns)
+    if not terms.vertical.is_used:
+        return
+    refused = (
+        (
+            not terms.hiding.row.may_be_vertical,
+            f"protection {terms.hiding.protection}",
+            "it hides a party among others that hold the same columns, and here nobody does; set "
+            'protection = "plain" where all parties may see labels',
+        ),
+        (terms.noise is not None, "noise", "a party's sums are not of whole rows, which noise is for"),
+        (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on"),
+        (
+            terms.draws.by_gradient_norm,
+            "sampling_method gradient_based",
+            "only the label holder knows gradients; set uniform",
+        ),
+        (
+            terms.session.on_loss == "shrink",
+            'on_loss = "shrink"',
+            "no other party has the columns of one that is lost; set wait or stop",
+        ),
+        (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels"),
+        (terms.xgb_model is not None, "xgb_model", "no party has all columns to go down its trees with"),
+        (terms.session.program != "boosting", f"program {terms.session.program!r}", "only boosting is known"),
+    )
+    for is_so, setting, reason in refused:
+        if is_so:
+            key = "label_holder" if terms.vertical.label_holder is not None else "blocks"
+            raise ValueError(f"{key} with {setting}: {reason}")
+
+
+def _check_hiding(terms: "Terms") -> None:
+    shared = terms.noise is not None and terms.noise.placement == "distributed"
+    shrinks = terms.session.on_loss == "shrink"
+    terms.hiding.check_parties(terms.parties, shared)
+    terms.hiding.check_number(terms.parties, shrinks)
+    terms.hiding.check_keyholder(terms.parties, shrinks)
+
+
+def _check_losses(terms: "Terms") -> None:
+    """Rosters that shrink."""
+    if terms.session.on_loss == "shrink" and terms.objective.loss.quantile is not None:
+        raise ValueError(
+            f'{terms.objective.name} with on_loss = "shrink": its gradients are signs, which stay as they '
+            f"are when margins move, so that two rosters would show the difference; set wait or stop"
+        )
+    terms.session.check_roster(terms.parties, terms.min_roster, terms.hiding.protection)
+
+
+def _check_columns(terms: "Terms") -> None:
+    terms.objective.check_start(terms.columns)
+    terms.histograms.check_votes(terms.columns)
+    terms.objective.check_positive(terms.columns)
+
+
+def _check_continuation(terms: "Terms") -> None:
+    if terms.xgb_model is None:
+        return
+    if terms.session.program != "boosting":
+        raise ValueError(f"xgb_model is continued by the program boosting, not by {terms.session.program!r}")
+    try:
+        continuation.check(terms.xgb_model, terms)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+CHECKS: tuple[Callable[["Terms"], None], ...] = (
+    *(_check_noise, _check_model, _check_draws, _check_vertical, _check_hiding, _check_losses),
+    *(_check_columns, _check_continuation),
+)

@@ -1,0 +1,1 @@
+"""Parties that hold different columns of the same rows."""

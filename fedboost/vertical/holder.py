@@ -1,0 +1,269 @@
+"""A party that holds some columns of its rows: `answering` turns a query into one vector of integers.
+
+The vector has the party's own columns, and 0 elsewhere; the label holder's has what is about labels, too.
+What a party needs to know of the other columns of its block is relayed to it: gradients at the root of a
+tree, and row sets of the splits behind it (`row_sets`).
+
+Promises: adding the vectors of all parties gives what one party with all rows and columns would have
+answered, bit for bit; after a restart the parties of a block tell each other again what one of them lost, and
+nothing that it was not told before.
+Refuses: queries out of order or that do not fit the tree, gradients and row sets of other rows (PeerError:
+they come from outside).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.union import OfTurn, Query
+from fedboost.boosting.queries.views import view_of
+from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
+from fedboost.errors import PeerError, Refused
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.histogram import STATS, Layout
+from fedboost.gbdt.tree import NO_SPLITS, Splits
+from fedboost.horizontal.holder import holder_of
+from fedboost.horizontal.shard import Shard
+from fedboost.protocol.contracts import Answering, Holder, Receive, Send
+from fedboost.terms.terms import Terms
+from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
+from fedboost.vertical.rows import LabelRows, local_rows
+
+ROWS, GRADIENTS, STANDING = "the number of rows", "gradients", "how far it has come"
+"""Kinds of relays."""
+PAIR_BYTES = 8
+"""Bytes of a row's gradient and hessian."""
+_WHOLE = np.dtype("<i8")
+
+
+class VerticalHolder:
+    """The columns of a party in one session, and the state of the training (`state`)."""
+
+    def __init__(self, read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int = 1) -> None:
+        """read: returns the rows, see `HorizontalHolder`."""
+        view, block = view_of(terms, name), terms.blocks.of(name)
+        assert view is not None
+        assert block is not None
+        self.state = NOTHING_YET
+        self._terms = terms
+        self._name = name
+        self._view = view
+        self._block = block
+        self._row_sets = RowSets(terms, name, view)
+        self._own = local_rows(read, terms, name, nthread, self._row_sets.columns)
+        self.rows = self._own.rows
+        """Number of rows."""
+        self._numeric = view.own_features[view.own_features < len(terms.columns.numeric)]
+        self._bin_places: Int64 = np.zeros(0, np.int64)
+        """The place of each own bin among the bins of all features."""
+        self._finished = 0
+        """Rounds by which margins have moved."""
+        self._is_whole = True
+        """True if the tree that grows stands where `state` says."""
+        self._has_met = True
+        """True if the parties of the block know how far each has come."""
+
+    def rows_hashed(self, key: bytes) -> bytes:
+        """HMAC of all that answers depend on: 32 bytes."""
+        return self._own.rows_hashed(key)
+
+    def go_to(self, state: BoostingState) -> None:
+        """Move to this state, whatever was answered before. What is needed of other parties for that is
+        relayed before the next answer."""
+        self._has_met = len(state.rounds) <= 1 and not state.levels
+        if state.position == self.state.position and self._is_whole:
+            return
+        starts = [None if each.start is None else each.start.digest for each in (state, self.state)]
+        if state.start is not None and starts[0] != starts[1]:
+            self._bin(state.start)
+            self._finished = 0
+        self._take_back(state.rounds)
+        if state.rounds and not self._finished:
+            self._end_tree(-1, state.rounds[0])
+        self._is_whole = False
+        self.state = state
+        if self._has_met:
+            self._begin_tree(state.tree)
+
+    def _take_back(self, rounds: tuple[Round, ...]) -> None:
+        """Undo the finished trees that are none of these rounds: one, or all there are."""
+        own, finished = self._own, self.state.rounds[: self._finished]
+        if finished and rounds[: len(finished)] == finished:
+            return
+        if isinstance(own, LabelRows) and finished and rounds == finished[:-1] and own.take_back():
+            self._finished -= 1
+            return
+        self._finished = 0
+        if isinstance(own, LabelRows):
+            own.begin_margins()
+
+    # ---- an answer ----------------------------------------------------------------------------------
+
+    def answering(self, query: OfTurn) -> Answering:
+        """This party's integers: int64 [query.cells]."""
+        if not self._has_met:
+            yield from self._catch_up()
+        self._is_whole = False
+        answers = []
+        for part in cast(tuple[Query, ...], query.parts):
+            part.check_order(self._terms, self.state)
+            answers.append((yield from self._answer(part)))
+            self.state = self.state.after(part)
+        self._is_whole = True
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+
+    def _answer(self, query: Query) -> Answering:
+        own = self._own
+        yield from self._row_sets.split(own, query.splits, to_all=isinstance(query, HistogramQuery))
+        match query:
+            case HistogramQuery():
+                yield from self._share_gradients(query)
+                bins = own.bins.layout.bins
+                sums = own.compute(replace(query, splits=NO_SPLITS, bins=bins, widths=b""))
+                return self._among_all(query, sums)
+            case QuantileQuery():
+                return self._counts(query)
+            case RowsQuery():
+                yield from self._compare_rows()
+                return self._of_labels(query)
+            case StartQuery():
+                return self._start(query)
+            case EndRoundQuery():
+                return self._end_round(query)
+            case ResidualQuery():
+                return own.compute(replace(query, splits=NO_SPLITS))
+            case _:
+                return self._of_labels(query)
+
+    def _of_labels(self, query: Query) -> Int64:
+        """The answer of the label holder alone."""
+        own = self._own
+        return own.compute(query) if isinstance(own, LabelRows) else np.zeros(query.cells, np.int64)
+
+    def _compare_rows(self) -> Exchange:
+        """The label holder tells the others how many rows it holds. Refused where this party holds others."""
+        own, holder = np.array([self.rows], _WHOLE).tobytes(), self._block.label_holder
+        if self._name == holder:
+            yield Send(ROWS, self._block.feature_holders, own, 0)
+        elif (told := (yield Receive(ROWS, holder, len(own)))) != own:
+            raise Refused(
+                f"party {self._name} holds {self.rows} rows, and label holder {holder} "
+                f"{np.frombuffer(told, _WHOLE)[0]}: both must hold the same rows in the same order"
+            )
+
+    def _share_gradients(self, query: HistogramQuery) -> Exchange:
+        """Have the gradients of the tree that grows: the label holder relays them to the others."""
+        own, holder = self._own, self._block.label_holder
+        if own.has_gradients:
+            return
+        if isinstance(own, LabelRows):
+            pairs = own.gradients_of(query)
+            yield Send(GRADIENTS, self._block.feature_holders, pairs.astype("<i8").tobytes(), self.rows)
+            return
+        roots = len(self._terms.roots)
+        packed = yield Receive(GRADIENTS, holder, PAIR_BYTES * roots * self.rows)
+        own.take_gradients(np.frombuffer(packed, "<i8").astype(np.int64).reshape(roots, self.rows))
+
+    def _among_all(self, query: HistogramQuery, sums: Int64) -> Int64:
+        """Histograms of own columns among those of all, with 0 elsewhere."""
+        nodes = len(query.nodes)
+        own = sums.reshape(nodes, -1, STATS)
+        if query.bins != self._bins:
+            raise PeerError(f"histograms of {query.bins} bins, the cut points make {self._bins}")
+        out = np.zeros((nodes, query.bins + 1, STATS), np.int64)
+        out[:, self._bin_places] = own[:, : self._bin_places.size]
+        if self._view.has_labels:
+            out[:, -1] = own[:, -1]
+        return out.reshape(-1)
+
+    def _counts(self, query: QuantileQuery) -> Int64:
+        """Counts of rows in the subcells of own columns, 0 elsewhere."""
+        grids = query.grids
+        sizes, chosen = grids.cells_by_feature, np.zeros(grids.features, np.bool_)
+        chosen[self._numeric] = True
+        out = np.zeros(query.cells, np.int64)
+        if self._numeric.size:
+            own = QuantileQuery(query.rows, grids.pick(self._numeric))
+            out[np.repeat(chosen, sizes)] = self._own.compute(own)
+        return out
+
+    def _start(self, query: StartQuery) -> Int64:
+        self._place_bins(query.cut_points)
+        return self._own.compute(self._local(query))
+
+    def _end_round(self, query: EndRoundQuery) -> Int64:
+        answer = self._own.compute(replace(query, splits=NO_SPLITS))
+        self._finished = query.tree + 2
+        self._row_sets.begin_tree()
+        return answer
+
+    def _bin(self, start: StartQuery) -> None:
+        self._place_bins(start.cut_points)
+        self._own.bin(self._local(start))
+
+    def _local(self, start: StartQuery) -> StartQuery:
+        return replace(start, cut_points=start.cut_points.pick(self._view.own_features))
+
+    def _place_bins(self, cut_points: CutPoints) -> None:
+        layout = Layout.of(cut_points)
+        own = np.repeat(self._view.own, layout.value_bins + layout.missing)
+        self._bin_places, self._bins = np.flatnonzero(own), layout.bins
+
+    # ---- after a restart ----------------------------------------------------------------------------
+
+    def _catch_up(self) -> Exchange:
+        """Stand where the state says, together with the others of the block. Each tells how far it has come;
+        then the finished trees that the label holder lacks are gone through again, and, if any party lacks
+        it, the tree that grows."""
+        state, others = self.state, self._row_sets.others
+        own = np.array([self._finished, self._is_whole], _WHOLE).tobytes()
+        yield Send(STANDING, others, own, 0)
+        standing = {self._name: own}
+        for other in others:
+            standing[other] = yield Receive(STANDING, other, len(own))
+        read = {party: np.frombuffer(content, _WHOLE).tolist() for party, content in standing.items()}
+        finished, _ = read[self._block.label_holder]
+        again = range(max(1, finished), len(state.rounds))
+        if again or not all(is_whole for _, is_whole in read.values()):
+            self._is_whole = False
+            for tree in again:
+                self._begin_tree(tree - 1)
+                yield from self._follow(state.rounds[tree].splits, to_all=False)
+                self._end_tree(tree - 1, state.rounds[tree])
+            self._begin_tree(state.tree)
+            yield from self._follow(state.splits, to_all=state.residual is None)
+        self._has_met = self._is_whole = True
+
+    def _follow(self, splits: Splits, to_all: bool) -> Exchange:
+        """Send rows down a tree again, level by level. to_all: also by splits that no other split follows,
+        of which else the label holder alone is told: where they were the last ones of a tree, nobody else
+        was told before."""
+        inner = np.isin(splits.left, splits.node) | np.isin(splits.left + 1, splits.node) | to_all
+        for level in levels(splits):
+            yield from self._row_sets.split(self._own, some(splits, level & inner), to_all=True)
+            yield from self._row_sets.split(self._own, some(splits, level & ~inner), to_all=False)
+
+    def _begin_tree(self, tree: int) -> None:
+        self._own.begin_tree(tree)
+        self._row_sets.begin_tree()
+
+    def _end_tree(self, tree: int, done: Round) -> None:
+        """Move the margins by a finished tree, or the constant (-1)."""
+        if isinstance(self._own, LabelRows):
+            self._own.end_tree(tree, done)
+        self._finished = tree + 2
+
+
+def holder_for(read: Callable[[Terms], Shard], name: str, nthread: int = 1) -> Callable[[Terms], Holder]:
+    """A `Site.holder`: reads the rows of party `name` and holds them, all of their columns or some, as the
+    terms say. `read` raises Refused."""
+    whole = holder_of(read, name, nthread)
+    return lambda terms: VerticalHolder(read, terms, name, nthread) if terms.blocks else whole(terms)

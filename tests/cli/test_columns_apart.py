@@ -1,0 +1,114 @@
+"""Commands with terms that hold columns apart, as a user types them."""
+
+from pathlib import Path
+
+import pytest
+from columns_apart import LAYOUTS, pooled, terms_of
+from commands import done
+from pyarrow import csv
+from sites import fedboost
+
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.terms_file import terms_to_toml
+
+LAYOUT = LAYOUTS["three holders"]
+PARTIES = ["bank", "telco", "shop"]
+TABLES = [argument for party in PARTIES for argument in ("--data", f"{party}={party}.csv")]
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    """Terms, a table of each party and one of all."""
+    monkeypatch.chdir(tmp_path)
+    table = pooled()
+    csv.write_csv(table, "all.csv")
+    for party, own in LAYOUT.tables(table).items():
+        csv.write_csv(own, f"{party}.csv")
+    (tmp_path / "terms.toml").write_text(terms_to_toml(terms_of(LAYOUT, parties=PARTIES)))
+    (tmp_path / "whole.toml").write_text(terms_to_toml(terms_of(parties=PARTIES)))
+
+
+def test_the_table_of_each_party_or_one_of_all_makes_the_pooled_model():
+    end = done("simulate", "terms.toml", *TABLES, "--out", "apart.json")
+    assert "signed by bank, telco, shop" in end.out
+    done("simulate", "terms.toml", "--data", "all.csv", "--out", "split.json")
+    done("simulate", "whole.toml", "--data", "all.csv", "--out", "pooled.json")
+    apart, split, whole = (Model.load(f"{name}.json").booster for name in ("apart", "split", "pooled"))
+    assert apart == split == whole
+
+
+def test_rows_of_each_party_may_be_given_by_name_too():
+    shares = [argument for party in PARTIES for argument in ("--data", f"{party}=all.csv")]
+    done("simulate", "whole.toml", *shares, "--out", "thrice.json")
+    assert len(Model.load("thrice.json").booster.trees) == 4
+
+
+@pytest.mark.parametrize(
+    ("party", "words", "not_said"),
+    [
+        ("bank", ["label, rows y: 0 132, 1 168", "categories colour: red, green, blue"], "colour: red "),
+        ("shop", ["categories colour: red 104, green 102, blue 94"], "label, rows"),
+        ("telco", ["categories colour: red, green, blue"], "label, rows"),
+    ],
+)
+def test_a_site_approves_terms_by_its_own_columns(party, words, not_said):
+    Path("party.toml").write_text(f'party = "{party}"\naggregator = "localhost:1"\ndata = "{party}.csv"\n')
+    text = " ".join(done("approve", "terms.toml", "--config", "party.toml", "--yes").out.split())
+    assert "approved, until this file is removed: " in text
+    assert all(word in text for word in words), text
+    assert not_said not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "bank=bank.csv"], "party 'telco' has no table: add --data telco=TABLE"),
+        (["--data", "bank.csv", "--data", "telco.csv"], "write --data PARTY=bank.csv"),
+        (["--data", "all.csv", "--parties", "3"], "the terms say which columns each party has"),
+        ([*TABLES, "--site", "y"], "each party has a table of its own"),
+        ([*TABLES, "--data", "east=all.csv"], "'east' is not one of the parties"),
+        ([*TABLES, "--data", "bank=all.csv"], "party 'bank' has a table already, bank.csv"),
+        (
+            [*TABLES[:4], "--data", "shop=telco.csv"],
+            "party shop: column 'visits' is missing: the columns are 'minutes', 'calls'",
+        ),
+        (["--data", "bank=telco.csv", *TABLES[2:]], "party bank: column 'y' is missing"),
+    ],
+)
+def test_tables_that_are_not_those_of_the_parties_are_refused_with_one_line(arguments, words):
+    end = fedboost("simulate", "terms.toml", *arguments)
+    assert end.code == 2
+    assert words in end.err
+    assert len(end.err.strip().splitlines()) == 1
+
+
+def test_a_party_with_other_rows_is_refused_by_name():
+    csv.write_csv(LAYOUT.tables(pooled())["telco"].slice(0, 100), "telco.csv")
+    end = fedboost("simulate", "terms.toml", *TABLES)
+    assert end.code != 0
+    assert (
+        "party telco left: it holds 100 rows, and label holder bank 300: both must hold the same rows"
+        in " ".join(end.err.split())
+    )
+
+
+def test_check_looks_at_the_columns_of_the_party_alone():
+    assert "nothing odd" in done("check", "telco.csv", "--terms", "terms.toml", "--party", "telco").out
+    end = fedboost("check", "telco.csv", "--terms", "terms.toml")
+    assert "add --party NAME, one of bank, telco, shop" in end.err
+    end = fedboost("check", "telco.csv", "--terms", "whole.toml", "--party", "telco")
+    assert "--party telco: it is for terms with label_holder or blocks" in end.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["estimate", "--rows", "300"], ["compare", "--data", "all.csv", "--site", "y"]]
+)
+def test_commands_that_know_whole_rows_alone_say_so(arguments):
+    end = fedboost(arguments[0], "terms.toml", *arguments[1:])
+    assert end.code == 2
+    assert "knows parties that have all columns, and these terms hold them apart" in end.err
+
+
+def test_a_person_who_decides_reads_who_gets_what():
+    text = " ".join(done("digest", "terms.toml").out.split())
+    assert "label holder bank has the labels; of the same rows telco minutes, calls; shop visits" in text

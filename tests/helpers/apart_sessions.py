@@ -1,0 +1,142 @@
+"""Sessions of parties that hold different columns, message by message; a test may change what is said."""
+
+import os
+from collections import deque
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from fedboost.boosting.programs import boosting
+from fedboost.boosting.state import NOTHING_YET
+from fedboost.privacy.identity.issue import in_memory
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.events import PHASES, Connected, Disconnected
+from fedboost.protocol.key_exchange import Credentials, Trust
+from fedboost.protocol.messages import Ask, Leave, Relay
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import as_table
+from fedboost.vertical.holder import holder_for
+from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of
+
+SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "min_child_weight": 0, "on_loss": "stop"}
+ROWS = 60
+LOST = [Disconnected("its connection closed"), Connected()]
+MAX_MESSAGES = 20_000
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Apart:
+    """A session. `up(party, message)` returns what arrives in the place of a party's message, a list of
+    messages or events; `down(party, message)` the messages that a party is told in the place of one, or
+    events that arrive of it; each may return None for the message itself. tables: of the parties, cut out of
+    `table` unless given."""
+
+    def __init__(self, layout="three holders", table=None, tables=None, up=None, down=None, **settings):
+        self.layout = LAYOUTS[layout]
+        table = pooled(ROWS) if table is None else table
+        tables = self.layout.tables(table) if tables is None else tables
+        self.terms = terms_of(self.layout, **{**SMALL, **settings}).with_parties(list(tables))
+        signers, self.roots = in_memory(self.terms.parties, NOW)
+        self.sites = {
+            name: Site(
+                name,
+                holder_for(lambda terms, name=name: to_shard(as_table(tables[name]), terms, name), name),
+                os.urandom,
+                Credentials(signers[name], self.roots, (), lambda: NOW),
+            )
+            for name in self.terms.parties
+        }
+        self.ends = {name: PartySession(site) for name, site in self.sites.items()}
+        trust = Trust(self.roots, (), lambda: NOW)
+        self.session = AggregatorSession("s", self.terms, boosting.train, NOTHING_YET, trust=trust)
+        self.up, self.down = up, down
+        self.sent, self.told, self.queries = [], [], []
+        self.now = 0.0
+
+    @property
+    def error(self):
+        return str(self.session.error or "")
+
+    def crash(self, party):
+        """The process of a party dies; another one begins, with what the site remembers."""
+        self.ends[party] = PartySession(self.sites[party])
+
+    def play(self, silences=3):
+        """To the end, or until so many times nobody had anything to say."""
+        self.waiting = deque(self.session.start())
+        while self.session.phase in PHASES or self.waiting:
+            if not self.waiting:
+                silences -= 1
+                if silences < 0:
+                    return self
+                self.now += 301.0
+                self.waiting.extend(self.session.tick(self.now))
+                continue
+            party, message = self.waiting.popleft()
+            if isinstance(message, Ask) and party == self.terms.parties[0]:
+                self.queries.append(self.session.run.pending)
+            changed = self.down and self.down(party, message)
+            for told in [message] if changed is None else changed:
+                (self.arrive if isinstance(told, Connected | Disconnected) else self.tell)(party, told)
+        return self
+
+    def tell(self, party, message):
+        """A party hears this; what it says arrives."""
+        message = decode_to_party(encode_to_party(message))
+        self.told.append((party, message))
+        assert len(self.told) < MAX_MESSAGES, "a session without end"
+        for reply in self.ends[party].handle(message):
+            said = decode_from_party(encode_from_party(reply))
+            changed = self.up and self.up(party, said)
+            for event in [said] if changed is None else changed:
+                self.arrive(party, event)
+
+    def arrive(self, party, event):
+        """The aggregator hears this."""
+        if isinstance(event, Disconnected):
+            self.ends[party].hang_up()
+            self.waiting = deque(waits for waits in self.waiting if waits[0] != party)
+        else:
+            self.sent.append((party, event))
+        self.waiting.extend(self.session.handle(party, event))
+
+    def said(self, kind, party=None):
+        """Messages of this kind, of one party or all."""
+        return [m for name, m in self.sent if isinstance(m, kind) and party in (None, name)]
+
+    def heard(self, kind, party):
+        """Messages of this kind that a party was told."""
+        return [m for name, m in self.told if isinstance(m, kind) and name == party]
+
+    def left(self, party):
+        """The reason that a party left with; None if it did not."""
+        return next((m.reason for m in self.said(Leave, party)), None)
+
+
+def once(find, does):
+    """A hook that does something to the first message that `find(party, message)` is true of."""
+    done = []
+
+    def hook(party, message):
+        if done or not find(party, message):
+            return None
+        done.append(message)
+        return does(message)
+
+    hook.done = done
+    return hook
+
+
+def relay_of(sender, number=1, turn=None):
+    """True for a part of a relay of a party, as it sends it."""
+    return lambda party, message: (
+        isinstance(message, Relay)
+        and (party, message.number) == (sender, number)
+        and turn in (None, message.turn)
+    )
+
+
+def changed(relay, **fields):
+    return [replace(relay, **fields)]

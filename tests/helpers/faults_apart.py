@@ -1,0 +1,161 @@
+"""The simulator of faults (`faults`) where parties hold different columns: what they relay to each other is
+delayed, said twice and cut with everything else.
+
+What must hold besides: every sum that is opened is exactly what one party with all rows and columns answers,
+and the model is the one that it trains.
+"""
+
+import os
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
+from unittest import mock
+
+import faults
+
+import fedboost as fb
+from fedboost.privacy.identity.issue import in_memory
+from fedboost.protocol import relaying
+from fedboost.protocol.contracts import Send
+from fedboost.protocol.key_exchange import Credentials
+from fedboost.protocol.messages import Relay
+from fedboost.protocol.site import Site
+from fedboost.runtime.data.shard import to_shard
+from fedboost.vertical.holder import holder_for
+from fedboost.vertical.row_sets import RowSets
+from tests.helpers.columns_apart import LAYOUTS, NUMERIC, pooled, terms_of
+
+ROWS, FEATURES = 60, len(NUMERIC) + 1
+SMALL = {"rounds": 3, "max_depth": 3, "max_bin": 8}
+TIMES = {"turn_timeout": 50.0, "rejoin_timeout": 20.0}
+LAYOUT_NAMES = ("two holders", "three holders", "blocks", "ragged blocks")
+SETTINGS = {
+    "logistic": ("binary", {}),
+    "absolute": ("number", {"objective": "reg:absoluteerror"}),
+    "lossguide": ("binary", {"grow_policy": "lossguide", "max_leaves": 5}),
+    "classes": ("classes", {"objective": "multi:softprob", "num_class": 3, "rounds": 2}),
+    "sampled": (
+        "binary",
+        {"num_parallel_tree": 2, "subsample": 0.6, "colsample_bytree": 0.7, "columns": {"row_id": "id"}},
+    ),
+}
+DRAWN = tuple(SETTINGS)
+"""Those that seeds choose from."""
+SETTINGS["long"] = "binary", {"rounds": 12}
+PART_BYTES = (relaying.PART_BYTES, 100)
+"""Bytes of a part of what is relayed: all in one, or in several."""
+
+
+@lru_cache
+def whole(setting):
+    """Terms of one party with all columns, its table, and the model it trains."""
+    label, own = SETTINGS[setting]
+    terms, table = terms_of(**{**SMALL, **TIMES, **own}).with_parties(["pooled"]), pooled(ROWS, label=label)
+    model = fb.simulate(terms, {"pooled": table}).model
+    return terms, to_shard(table, terms, "pooled"), model.booster.to_xgboost()
+
+
+@contextmanager
+def noting(told):
+    """Inside, each split of a party's own column that it relays the row set of is added to `told`, with the
+    receiver."""
+    split = RowSets.split
+
+    def spy(row_sets, rows, splits, to_all):
+        steps, content = split(row_sets, rows, splits, to_all), None
+        while True:
+            try:
+                step = steps.send(content)
+            except StopIteration:
+                return
+            if isinstance(step, Send):
+                own = splits.columns[:, splits.feature < FEATURES].T.tolist()
+                told.update((receiver, *columns) for receiver in step.to for columns in own)
+            content = yield step
+
+    with mock.patch.object(RowSets, "split", spy):
+        yield
+
+
+@lru_cache
+def told_without_faults(layout, setting):
+    """The splits whose row sets each party is told."""
+    label, own = SETTINGS[setting]
+    table, told = pooled(ROWS, label=label), set()
+    with noting(told):
+        fb.simulate(terms_of(LAYOUTS[layout], **{**SMALL, **own}), LAYOUTS[layout].tables(table))
+    return told
+
+
+@lru_cache
+def apart(layout, setting, on_loss):
+    """Terms, and a place for each party to run at."""
+    label, own = SETTINGS[setting]
+    layout, table = LAYOUTS[layout], pooled(ROWS, label=label)
+    tables = layout.tables(table)
+    terms = terms_of(layout, **{**SMALL, **TIMES, **own, "on_loss": on_loss}).with_parties(list(tables))
+    now = datetime.now(UTC)
+    signers, roots = in_memory(terms.parties, now)
+    sites = {}
+    for name, rows in tables.items():
+        shard = to_shard(rows, terms, name)
+        credentials = Credentials(signers[name], roots, (), lambda: now)
+        sites[name] = Site(name, holder_for(lambda _, own=shard: own, name), os.urandom, credentials)
+    return terms, sites
+
+
+class World(faults.World):
+    """One session of parties with different columns."""
+
+    def choose(self, seed):
+        self.layout, self.setting = self.draw.choice(LAYOUT_NAMES), self.draw.choice(DRAWN)
+        on_loss = self.draw.choice(["wait", "wait", "wait", "stop"])
+        self.aim = self.draw.choice([0.0, 0.02, 0.1])
+        """How often a fault hits where something relayed is about to arrive."""
+        return apart(self.layout, self.setting, on_loss)
+
+    @property
+    def due_model(self):
+        return whole(self.setting)[2]
+
+    def step(self):
+        """As ever, or something goes wrong with what is relayed."""
+        relays = [(name, line) for name, line in self.lines() if isinstance(line[0], Relay)]
+        if not relays or self.draw.random() >= self.aim:
+            super().step()
+            return
+        name, line = self.draw.choice(relays)
+        kind = self.draw.choice(["drop", "twice", "restart", "restart two", "crash"])
+        self.faults[f"{kind} at a relay"] += 1
+        match kind:
+            case "twice":
+                line.appendleft(line[0])
+            case "crash":
+                self.crash()
+            case "drop":
+                self.drop(name)
+            case _:
+                others = sorted(self.connected - {name}) if kind == "restart two" else []
+                self.restart(name)
+                if others:
+                    self.restart(self.draw.choice(others))
+
+    def holders(self):
+        terms, shard, _ = whole(self.setting)
+        return {"pooled": holder_for(lambda _: shard, "pooled")(terms)}
+
+    def due_sum(self, run, roster):
+        holder = self.references["pooled"]
+        holder.go_to(run.state)
+        return holder.answer(run.pending)
+
+
+def play(seed):
+    """One seed to its end; the invariants hold or raise AssertionError."""
+    told, worlds = set(), []
+    parts = mock.patch.object(relaying, "PART_BYTES", PART_BYTES[seed % len(PART_BYTES)])
+    with parts, noting(told):
+        outcome = faults.play(seed, lambda seed: worlds.append(World(seed)) or worlds[0])
+    due = told_without_faults(worlds[0].layout, worlds[0].setting)
+    assert told <= due, f"seed {seed}: a row set that nobody was told before"
+    return outcome

@@ -1,0 +1,139 @@
+"""Terms of parties that hold different columns of the same rows."""
+
+import pytest
+
+import fedboost as fb
+from fedboost.errors import ConfigError
+
+COLUMNS = {"label": "y", "numeric": ["a", "b", "c"], "categorical": {"d": ["x", "y"]}}
+PARTIES = ["bank", "telco", "shop"]
+HELD = {"telco": ["b"], "shop": ["c", "d"]}
+
+
+def terms(held=HELD, **settings):
+    """Terms of one block."""
+    columns = {**COLUMNS, "held": held, **settings.pop("columns", {})}
+    basis = {"protection": "plain", "parties": PARTIES, "label_holder": "bank"}
+    return fb.Terms.read({"columns": columns, "rounds": 2, **basis, **settings})
+
+
+def refusal(*arguments, **settings):
+    with pytest.raises(ConfigError) as caught:
+        terms(*arguments, **settings)
+    return str(caught.value)
+
+
+def block(*parties):
+    return {"parties": list(parties), "label_holder": parties[0]}
+
+
+def test_each_party_has_its_columns():
+    agreed = terms()
+    assert agreed.blocks.columns_of("bank").features == ("a",)
+    assert agreed.blocks.columns_of("bank").others == ("y",)
+    assert agreed.blocks.columns_of("telco").features == ("b",)
+    assert agreed.blocks.columns_of("shop").features == ("c", "d")
+    assert agreed.blocks.columns_of("shop").others == ()
+    assert [agreed.blocks.has_labels(party) for party in PARTIES] == [True, False, False]
+
+
+def test_columns_of_each_block_are_apart():
+    parties = ["bank", "telco", "bank2", "telco2"]
+    agreed = terms(
+        {"telco": ["b", "c"], "telco2": ["a"]},
+        parties=parties,
+        label_holder=None,
+        blocks=[block("bank", "telco"), block("bank2", "telco2")],
+    )
+    own = [agreed.blocks.columns_of(party).features for party in parties]
+    assert own == [("a", "d"), ("b", "c"), ("b", "c", "d"), ("a",)]
+
+
+def test_a_label_holder_may_have_no_columns():
+    agreed = terms({"telco": ["a", "b"], "shop": ["c", "d"]})
+    assert agreed.blocks.columns_of("bank").features == ()
+
+
+def test_the_digest_depends_on_who_holds_what():
+    digests = {
+        terms().digest,
+        terms({"telco": ["c"], "shop": ["b", "d"]}).digest,
+        terms({"telco": ["b"], "shop": ["c"]}).digest,
+        terms(label_holder="telco", held={"bank": ["b"], "shop": ["c", "d"]}).digest,
+        terms(label_holder=None, blocks=[block("bank", "telco", "shop")]).digest,
+    }
+    assert len(digests) == 5
+
+
+def test_canonical_terms_are_read_back():
+    agreed = terms(label_holder=None, blocks=[block("bank", "telco", "shop")])
+    assert fb.Terms.from_canonical(agreed.canonical()) == agreed
+
+
+def test_terms_with_all_columns_at_each_party_say_nothing_of_it():
+    text = terms({}, label_holder=None).canonical()
+    assert not any(key in text for key in ("held", "label_holder", "blocks"))
+
+
+def test_parties_of_a_simulation_may_be_named_later():
+    agreed = terms(parties=[])
+    assert agreed.with_parties(PARTIES).blocks.columns_of("telco").features == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("held", "settings", "words"),
+    [
+        (
+            HELD,
+            {"label_holder": "bonk"},
+            "label_holder 'bonk' is not one of the parties (did you mean bank?)",
+        ),
+        ({"telco": ["b"]}, {}, "columns.held names no column of party 'shop': it needs one at least"),
+        ({**HELD, "shop": ["b"]}, {}, "column 'b' is held by telco and by shop: name it once"),
+        ({**HELD, "bank": ["a"]}, {}, "columns.held names the label holder 'bank'"),
+        (
+            {**HELD, "tolco": ["a"]},
+            {},
+            "columns.held names 'tolco', which is not one of the parties (did you",
+        ),
+        ({**HELD, "shop": ["e"]}, {}, "held names 'e' of party 'shop', which is no feature"),
+        ({**HELD, "shop": ["c", "c"]}, {}, "held names a column of party 'shop' twice"),
+        (HELD, {"label_holder": None}, "columns.held is for parties that hold different columns"),
+        (HELD, {"blocks": [block(*PARTIES)]}, "label_holder and blocks: give label_holder under each of"),
+        (HELD, {"parties": ["bank"]}, "columns.held names"),
+        ({}, {"parties": ["bank"]}, "label_holder 'bank' is the only party: nobody holds other columns"),
+        (
+            HELD,
+            {"label_holder": None, "blocks": [block("bank", "telco")]},
+            "party 'shop' is in no block: each party belongs to one",
+        ),
+        (
+            HELD,
+            {"label_holder": None, "blocks": [block(*PARTIES), block("shop", "telco")]},
+            "party 'telco' is in more than one block: each party belongs to one",
+        ),
+        (
+            HELD,
+            {"label_holder": None, "blocks": [block(*PARTIES, "east")]},
+            "blocks name 'east', which is not one of the parties",
+        ),
+        (
+            HELD,
+            {"protection": "masked"},
+            "label_holder with protection masked: it hides a party among others",
+        ),
+        (HELD, {"vote_top_k": 2}, "label_holder with vote_top_k: no party has all features to vote on"),
+        (HELD, {"on_loss": "shrink"}, 'label_holder with on_loss = "shrink": no other party has the columns'),
+        (HELD, {"party_metrics": True}, "label_holder with party_metrics: only the label holder has labels"),
+        (
+            HELD,
+            {"sampling_method": "gradient_based", "subsample": 0.5},
+            "label_holder with sampling_method gradient_based: only the label holder knows gradients",
+        ),
+        (HELD, {"program": "mine"}, "label_holder with program 'mine': only boosting is known"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_one_line(held, settings, words):
+    line = refusal(held, **settings)
+    assert words in line
+    assert "\n" not in line

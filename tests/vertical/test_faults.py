@@ -1,0 +1,180 @@
+"""Seeds of the simulator of faults where parties hold different columns (tests/helpers/faults_apart.py)."""
+
+import collections
+import os
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from faults_apart import DRAWN, LAYOUT_NAMES, ROWS, World, apart, play
+
+from fedboost.privacy.relay import seal
+from fedboost.protocol.messages import Ask, Leave, Relay, Report
+from fedboost.protocol.relaying import max_relayed
+from fedboost.vertical.holder import PAIR_BYTES
+from tests.helpers.columns_apart import LAYOUTS, terms_of
+
+FAST, SEEDS, BATCHES = 100, 1600, 15
+AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
+
+
+@pytest.mark.parametrize("seed", range(FAST))
+def test_a_seed(seed):
+    play(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_seeds(batch):
+    size = (SEEDS - FAST) // BATCHES
+    outcomes = [play(FAST + batch * size + number) for number in range(size)]
+    assert sum(outcome.model is not None for outcome in outcomes) > size // 2
+
+
+@pytest.mark.slow
+def test_the_seeds_have_every_fault_every_end_and_every_layout():
+    outcomes = [play(seed) for seed in range(150)]
+    faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
+    assert {"drop", "twice", "swap", "back", "restart", "blackout", "crash", "tick", *AT_A_RELAY} <= set(
+        faults
+    )
+    assert {outcome.model is None for outcome in outcomes} == {True, False}
+    worlds = [World(seed) for seed in range(150)]
+    assert {world.layout for world in worlds} == set(LAYOUT_NAMES)
+    assert {world.setting for world in worlds} == set(DRAWN)
+
+
+def in_an_answer():
+    """A session in the middle of an answer: the party whose answer waits, its query, and the next relay to
+    arrive there, of the second turn or a later one."""
+    world, asked = World(0), {}
+    assert not world.encoded
+    for _ in range(10_000):
+        name, line = world.lines()[0]
+        message = line[0]
+        if line is world.down[name]:
+            asked |= {name: message} if isinstance(message, Ask) else {}
+            if isinstance(message, Relay) and message.turn > 1:
+                return world, name, asked[name], line.popleft()
+        world.deliver(name, line)
+    raise AssertionError("nothing is relayed")
+
+
+@pytest.fixture
+def waiting():
+    return in_an_answer()
+
+
+def test_a_query_that_is_repeated_while_its_answer_waits_is_answered_once(waiting):
+    world, name, ask, relay = waiting
+    assert list(world.ends[name].handle(ask)) == []
+    replies = list(world.ends[name].handle(relay))
+    assert sum(isinstance(reply, Report) for reply in replies) == 1
+
+
+@pytest.mark.parametrize("changes", [{"turn": -1}, {"attempt": -1}, {"turn": 5, "attempt": -1}])
+def test_what_was_relayed_for_an_earlier_turn_or_attempt_is_ignored(waiting, changes):
+    world, name, _, relay = waiting
+    earlier = {field: getattr(relay, field) + by for field, by in changes.items()}
+    assert list(world.ends[name].handle(replace(relay, **earlier))) == []
+    replies = list(world.ends[name].handle(relay))
+    assert any(isinstance(reply, Report) for reply in replies)
+
+
+@pytest.mark.parametrize("field", ["turn", "attempt"])
+def test_what_is_relayed_for_a_later_turn_or_attempt_is_refused(waiting, field):
+    world, name, _, relay = waiting
+    (reply,) = world.ends[name].handle(replace(relay, **{field: getattr(relay, field) + 1}))
+    assert isinstance(reply, Leave)
+    assert "that nobody waits for" in reply.reason
+
+
+def test_what_is_relayed_twice_counts_once(waiting):
+    world, name, _, relay = waiting
+    replies = list(world.ends[name].handle(relay))
+    assert list(world.ends[name].handle(relay)) == []
+    assert any(isinstance(reply, Report) for reply in replies)
+
+
+BINNED = SimpleNamespace(position=SimpleNamespace(started=True))
+
+
+@pytest.mark.parametrize("rows", [1, 60, 5000])
+def test_all_row_sets_of_a_long_training_may_be_relayed_again_in_one_turn(rows):
+    layout = LAYOUTS["one a column"]
+    parties = [party for _, others in layout.blocks for party in others]
+    terms = terms_of(layout, rounds=1000, max_depth=6).with_parties(["bank", *parties])
+    keys = {party: bytes(32) for party in parties}
+    sealed = seal(bytes(-(-rows // 8)), "bank", keys, b"", os.urandom)
+    relays = 2 * (terms.trees.rounds + 1) * terms.trees.max_depth
+    query = SimpleNamespace(stage=0)
+    assert relays * len(sealed) <= max_relayed(terms, "bank", query, rows, BINNED)
+
+
+def odd(draw, relay, names):
+    """A relay that is right but for some of its fields."""
+    numbers = (0, 1, 2, 3, 7, 2**32 - 1)
+    fields = {
+        "turn": draw.choice([relay.turn, relay.turn, *numbers]),
+        "attempt": draw.choice([relay.attempt, relay.attempt, *numbers]),
+        "number": draw.choice([relay.number, *numbers]),
+        "content": draw.choice([relay.content, b"", draw.randbytes(40), relay.content[:-1]]),
+        "last": draw.random() < 0.7,
+    }
+    return {**fields, "sender": draw.choice(names), "to": (draw.choice(names), *draw.choices(names, k=1))}
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_is_relayed_to_a_party_it_says_why_it_leaves_or_goes_on(seed):
+    world, name, _, relay = in_an_answer()
+    draw, names = random.Random(seed), [*world.sites, "nobody"]
+    for _ in range(20):
+        about = odd(draw, relay, names)
+        replies = list(world.ends[name].handle(replace(relay, **{**about, "to": ()})))
+        assert all(isinstance(reply, Relay | Report | Leave) for reply in replies)
+        if world.ends[name].ended is not None:
+            assert replies[-1].reason == world.ends[name].ended
+            return
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_a_party_relays_the_session_goes_on_or_names_it(seed):
+    world, name, _, relay = in_an_answer()
+    draw, names = random.Random(seed), [*world.sites, "nobody"]
+    for _ in range(20):
+        about = odd(draw, relay, names)
+        world.session.handle(name, replace(relay, **{**about, "sender": ""}))
+        if world.over():
+            assert str(world.session.error).startswith(f"party {name} broke the protocol: it ")
+            return
+
+
+def relays_until_the_end(cut=None):
+    """The number of relays that arrive in a session of twelve trees. cut: the connection of a party is cut
+    once, when so many gradients have arrived."""
+    world, relays, gradients = Long(0), 0, 0
+    while not world.over():
+        name, line = world.lines()[0]
+        if line is world.down[name] and isinstance(line[0], Relay):
+            relays += 1
+            gradients += len(line[0].content) > ROWS * PAIR_BYTES
+            if gradients == cut:
+                cut = None
+                world.drop(name)
+                world.back(name)
+                continue
+        world.deliver(name, line)
+    assert world.session.phase == "done"
+    return relays
+
+
+class Long(World):
+    def choose(self, seed):
+        self.layout, self.setting, self.aim = "two holders", "long", 0.0
+        return apart(self.layout, self.setting, "wait")
+
+
+def test_a_cut_while_gradients_are_relayed_costs_no_finished_tree():
+    again = relays_until_the_end(cut=12) - relays_until_the_end()
+    assert 0 < again <= 8

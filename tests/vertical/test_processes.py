@@ -1,0 +1,97 @@
+"""Parties with different columns as processes of their own, with keys: whoever is killed, the model is that
+of pooled rows."""
+
+import asyncio
+import time
+
+import pytest
+from crashes import crashed
+from sites import bundles_of, consortium, in_time, until, written
+
+from fedboost.runtime.aggregator.config import AggregatorConfig
+from fedboost.runtime.aggregator.server import AggregatorServer
+from fedboost.runtime.aggregator.sessions import TURN_SECONDS
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of, train_pooled
+
+KILLS, ROWS = 10, 4_000
+SETTINGS = {"rounds": 40, "max_depth": 5}
+
+
+def apart(folder, layout):
+    """Terms, the parties' tables as files, and the model file of pooled rows."""
+    table = pooled(ROWS)
+    tables = LAYOUTS[layout].tables(table)
+    terms = terms_of(LAYOUTS[layout], **SETTINGS).with_parties(list(tables))
+    return terms, written(folder, tables), train_pooled(table, **SETTINGS).model
+
+
+@pytest.mark.slow
+def test_every_party_logs_each_round_once(tmp_path):
+    table, layout = pooled(), LAYOUTS["three holders"]
+    tables = layout.tables(table)
+    terms = terms_of(layout).with_parties(list(tables))
+    bundles = bundles_of(tmp_path / "keys", terms.parties)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            return (await one.train(terms)).model, one.log.named("round")
+
+    model, rounds = in_time(scenario())
+    assert model.booster.to_xgboost() == train_pooled(table).model.booster.to_xgboost()
+    for party in terms.parties:
+        own = [row["round"] for row in rounds if row.get("party") == party]
+        assert own == [*range(1, terms.trees.rounds + 1)]
+
+
+@pytest.mark.slow
+def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path):
+    table, layout = pooled(ROWS), LAYOUTS["three holders"]
+    tables = layout.tables(table)
+    terms = terms_of(layout, **SETTINGS).with_parties(list(tables))
+    bundles, state = bundles_of(tmp_path / "keys", terms.parties), tmp_path / "state"
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, (), bundles, state=state) as one:
+            training = asyncio.create_task(one.train(terms))
+            for turn in (20, 40, 60):
+                await until(lambda turn=turn: turn_of(one) > turn)
+                before, began = turn_of(one), time.monotonic()
+                await one.server.stop()
+                assert time.monotonic() - began < TURN_SECONDS / 4
+                config = AggregatorConfig(listen=one.address, state=state)
+                one.server = AggregatorServer(config, one.log, bundles["aggregator"])
+                await one.server.start()
+                assert turn_of(one) <= before + 1
+            return (await training).model
+
+    model = in_time(scenario())
+    assert model.booster.to_xgboost() == train_pooled(table, **SETTINGS).model.booster.to_xgboost()
+
+
+def turn_of(one):
+    """The turn of the session under way at the aggregator, 0 without one."""
+    active = one.server.sessions.active
+    return active.session.turn if active else 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["two holders", "blocks"])
+def test_the_model_over_grpc_is_that_of_pooled_rows(tmp_path, layout):
+    terms, files, whole = apart(tmp_path, layout)
+    with LocalCluster(tmp_path, files, policy=ANYTHING) as one:
+        model = one.analyst.train(terms).model
+    assert model.booster.to_xgboost() == whole.booster.to_xgboost()
+    assert set(model.attestations) == set(files)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("victim", ["aggregator", "bank", "shop", None])
+def test_killed_processes_that_come_back_change_nothing(tmp_path, victim):
+    terms, files, whole = apart(tmp_path, "three holders")
+    among = None if victim is None else [victim]
+    model, kills, _ = crashed(tmp_path, files, terms, KILLS, 1, ANYTHING, among)
+    assert kills == KILLS
+    assert model.booster.to_xgboost() == whole.booster.to_xgboost()
+    assert set(model.attestations) == set(files)

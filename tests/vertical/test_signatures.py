@@ -1,0 +1,179 @@
+"""The signatures on a model of parties that hold different columns: each is of what its party was told."""
+
+from dataclasses import replace
+from functools import cache
+from unittest import mock
+
+import pytest
+
+import fedboost as fb
+from fedboost.errors import PeerError
+from fedboost.privacy.identity import issue
+from fedboost.protocol.messages import Close
+from fedboost.runtime.local import simulation
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.verification import verified
+from tests.helpers.apart_sessions import LOST, NOW, SMALL, Apart, once
+from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of
+
+OTHER_TREES = "party {} signed other trees than those of the model"
+
+
+@cache
+def trained(layout="three holders"):
+    """A model, and the roots of its consortium."""
+    apart = Apart(layout, table=pooled(120), max_depth=3, rounds=4).play()
+    assert apart.session.phase == "done"
+    return signed_model_of(apart.session), apart.roots
+
+
+def with_trees(model, change):
+    """The model with trees that `change(tree)` may change in place, once: it returns True where it did."""
+    trees, done = [], False
+    for tree in model.booster.trees:
+        tree = replace(tree, **{name: list(column) for name, column in vars(tree).items()})
+        done = done or change(tree)
+        trees.append(tree)
+    assert done
+    return replace(model, booster=replace(model.booster, trees=tuple(trees)))
+
+
+def node_of(model, tree, party):
+    """A node of the tree that is split by a numeric column of this party."""
+    held, names = model.terms.columns.held, model.booster.features
+    elsewhere = {name for columns in held.values() for name in columns}
+    own = held.get(party) or [name for name in names if name not in elsewhere]
+    numeric = {*own} & {*model.terms.columns.numeric}
+    nodes = [n for n, left in enumerate(tree.left) if left >= 0 and names[tree.feature[n]] in numeric]
+    return nodes[0] if nodes else None
+
+
+def faults(model, roots):
+    return model.faults(roots, NOW)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_parties_sign_and_their_signatures_hold(layout):
+    model, roots = trained(layout)
+    assert model.verify(roots, NOW) == model.parties
+    facts = verified(Model(**vars(model)), "model.json", roots, NOW)
+    assert facts.needed == len(model.parties)
+    assert not any(facts.faults.values())
+
+
+def test_they_hold_in_the_file_too():
+    model, roots = trained()
+    read = Model.from_bytes(model.to_bytes())
+    assert read.verify(roots, NOW) == model.parties
+
+
+@pytest.mark.parametrize("party", ["bank", "telco", "shop"])
+def test_another_threshold_is_found_by_the_party_that_holds_the_column(party):
+    model, roots = trained()
+
+    def change(tree):
+        node = node_of(model, tree, party)
+        if node is not None:
+            tree.threshold[node] += 1.0
+        return node is not None
+
+    other = with_trees(model, change)
+    assert faults(other, roots) == {party: OTHER_TREES.format(party)}
+    with pytest.raises(PeerError, match=OTHER_TREES.format(party)):
+        other.verify(roots, NOW)
+
+
+@pytest.mark.parametrize("party", ["bank", "telco", "shop"])
+def test_another_direction_of_missing_values_is_found_by_the_holder(party):
+    model, roots = trained()
+
+    def change(tree):
+        node = node_of(model, tree, party)
+        if node is not None:
+            tree.missing_left[node] = not tree.missing_left[node]
+        return node is not None
+
+    assert [*faults(with_trees(model, change), roots)] == [party]
+
+
+def test_another_leaf_value_is_found_by_the_label_holder():
+    model, roots = trained()
+
+    def change(tree):
+        tree.value[tree.leaves[0]] += 0.25
+        return True
+
+    assert faults(with_trees(model, change), roots) == {"bank": OTHER_TREES.format("bank")}
+
+
+def test_another_base_score_is_found_by_the_label_holder():
+    model, roots = trained()
+    other = replace(model, booster=replace(model.booster, base_score=model.booster.base_score / 2))
+    assert [*faults(other, roots)] == ["bank"]
+
+
+def test_a_split_by_a_column_of_another_party_is_found_by_all():
+    model, roots = trained()
+    names = model.booster.features
+
+    def change(tree):
+        node = node_of(model, tree, "telco")
+        if node is not None:
+            tree.feature[node] = names.index("visits")
+        return node is not None
+
+    assert set(faults(with_trees(model, change), roots)) == {"bank", "telco", "shop"}
+
+
+def test_a_tree_less_is_found_by_all():
+    model, roots = trained()
+    other = replace(model, booster=replace(model.booster, trees=model.booster.trees[:-1]))
+    assert set(faults(other, roots)) == {"bank", "telco", "shop"}
+
+
+def test_the_signature_of_another_party_does_not_stand_for_one():
+    model, roots = trained()
+    swapped = model.attestations | {"telco": model.attestations["shop"]}
+    assert [*faults(replace(model, attestations=swapped), roots)] == ["telco"]
+
+
+def test_other_terms_are_found_by_all():
+    model, roots = trained()
+    other = replace(model, terms=model.terms.changed(learning_rate=0.29))
+    assert set(faults(other, roots)) == {"bank", "telco", "shop"}
+
+
+def test_a_model_that_lacks_a_signature_is_not_valid():
+    """Nobody else was told what that party was: its cut points may be any."""
+    model, roots = trained()
+    attestations = {name: attest for name, attest in model.attestations.items() if name != "telco"}
+    lacking = replace(model, attestations=attestations)
+    facts = verified(Model(**vars(lacking)), "model.json", roots, NOW)
+    assert not any(facts.faults.values())
+    assert len(facts.signed) == facts.needed - 1
+
+
+def test_a_party_that_comes_back_signs():
+    lost = once(lambda party, message: party == "telco" and isinstance(message, Close), lambda m: LOST)
+    apart = Apart(down=lost).play()
+    assert apart.session.phase == "done"
+    assert apart.session.attempt == 2
+    assert signed_model_of(apart.session).verify(apart.roots, NOW) == apart.terms.parties
+
+
+def test_a_simulated_model_is_signed_in_a_consortium_of_its_own():
+    roots = []
+
+    def kept(names, now):
+        signers, root = issue.in_memory(names, now)
+        roots.append((root, now))
+        return signers, root
+
+    layout = LAYOUTS["three holders"]
+    with mock.patch.object(simulation, "in_memory", kept):
+        model = fb.simulate(terms_of(layout, **SMALL), layout.tables(pooled(60))).model
+    ((root, now),) = roots
+    assert model.verify(root, now) == ("bank", "telco", "shop")
+    with pytest.raises(PeerError):
+        model.verify(trained()[1], now)
