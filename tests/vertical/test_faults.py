@@ -15,7 +15,7 @@ from fedboost.protocol.relaying import max_relayed
 from fedboost.vertical.holder import PAIR_BYTES
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
-FAST, SEEDS, BATCHES = 100, 1600, 15
+FAST, SEEDS, BATCHES = 100, 300, 2
 AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
 
 

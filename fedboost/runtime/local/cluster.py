@@ -52,6 +52,7 @@ ANYTHING = {
     "parties": "any",
     "analysts": "any",
     "columns": "any",
+    "by_columns": True,
     "protections": list(PROTECTIONS),
     "on_loss": ["wait", "stop", "shrink"],
     "placements": ["distributed", "local", "central"],

@@ -52,6 +52,9 @@ def compile_all() -> Path:
         "binary:logistic", protection="plain", columns={"numeric": ["dose"], "label": "benign"}
     )
     simulate(Terms.read(numeric), [_sparse(table)])
+    held = {**_FEATURES, "label": "benign", "held": {"other": ["dose", "ward"]}}
+    apart = _settings("binary:logistic", protection="plain", label_holder="own", columns=held)
+    simulate(Terms.read(apart), {"own": table, "other": table})
     terms = Terms.read(_settings("binary:logistic", protection="plain"))
     simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)  # of so many rows threads share splits
     model = simulate(terms, [table]).model
