@@ -93,7 +93,7 @@ def by_columns(terms: Terms, table: "pa.Table", seed: int) -> "dict[str, pa.Tabl
 
 def refuse_columns_apart(terms: Terms, command: str) -> None:
     """Raise ConfigError for a command that knows parties with all columns alone."""
-    if terms.blocks or terms.vertical.is_used:
+    if terms.blocks:
         raise ConfigError(f"{command} knows parties that have all columns, and these terms hold them apart")
 
 

@@ -71,7 +71,7 @@ class Grids:
     @cached_property
     def bases(self) -> Int64:
         """The number of counts before those of each cell, and of all: int64 [cells + 1]."""
-        return _ends(np.int64(1) << self.subdivisions.astype(np.int64))
+        return ends_of(np.int64(1) << self.subdivisions.astype(np.int64))
 
     @property
     def cells(self) -> int:
@@ -90,7 +90,7 @@ class Grids:
         sizes = np.diff(self.offsets)
         cells = np.repeat(chosen, sizes)
         columns = self.starts[cells], self.widths[cells], self.subdivisions[cells]
-        return Grids(_ends(sizes[chosen]), *columns)
+        return Grids(ends_of(sizes[chosen]), *columns)
 
     @property
     def shape(self) -> tuple[bytes, ...]:
@@ -114,7 +114,7 @@ class Grids:
         )
 
 
-def _ends(sizes: npt.ArrayLike) -> Int64:
+def ends_of(sizes: npt.ArrayLike) -> Int64:
     """The ends of pieces of these sizes, one behind the other, and first 0."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
@@ -269,7 +269,7 @@ class CutPoints:
     @cached_property
     def offsets(self) -> Int64:
         """The number of cuts before those of each feature, and of all: int64 [features + 1]."""
-        return _ends(self.sizes)
+        return ends_of(self.sizes)
 
     @cached_property
     def cuts(self) -> tuple[Float32, ...]:

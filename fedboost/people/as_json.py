@@ -190,7 +190,7 @@ def _relayed(session: SessionFacts) -> list[Object]:
             "to": receivers,
             "times": len(relays),
             "rows": max(relay.rows for relay in relays),
-            "bytes": sum(relay.bytes for relay in relays),
+            "bytes": sum(relay.size for relay in relays),
         }
         for (what, receivers), relays in session.by_receivers.items()
     ]

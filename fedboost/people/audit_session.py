@@ -129,7 +129,7 @@ def _answers(session: SessionFacts) -> Iterator[str]:
 def _relays(session: SessionFacts) -> Iterator[str]:
     """Yield what other parties got, which the aggregator passed on and could not read."""
     for (what, receivers), relays in session.by_receivers.items():
-        sent = size(sum(relay.bytes for relay in relays))
+        sent = size(sum(relay.size for relay in relays))
         rows = max(relay.rows for relay in relays)
         of_rows = f" of {rows:,} rows" if rows else ""
         times = "once" if len(relays) == 1 else f"{len(relays)} times"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedboost.people.words import HELP
+from fedboost.protocol.site import Relayed
 from fedboost.terms.terms import Terms
 
 Traffic = Mapping[str, tuple[int, int]]
@@ -91,19 +92,6 @@ class ReleaseFacts:
 
 
 @dataclass(frozen=True)
-class RelayFacts:
-    """Bytes of a site for other parties, as its log has them, of a kind (what), about so many rows."""
-
-    session: str
-    turn: int
-    attempt: int
-    what: str
-    to: tuple[str, ...]
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class SessionRank:
     """A session among the others of its log. number, total: its rank among sessions of this name, and how
     many there are; after_end: an earlier session under its terms had ended; under_terms: sessions under its
@@ -144,7 +132,7 @@ class SessionFacts:
     attempts: tuple[int, int] | None
     taken_up: int
     releases: Sequence[ReleaseFacts]
-    relays: Sequence[RelayFacts]
+    relays: Sequence[Relayed]
     again_elsewhere: int
     protections: Sequence[str]
     cost: float | None
@@ -170,10 +158,12 @@ class SessionFacts:
         return kinds
 
     @property
-    def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[RelayFacts]]:
+    def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[Relayed]]:
         """The relays by kind and receivers, in the order of the first of each."""
-        kinds = dict.fromkeys((relay.what, relay.to) for relay in self.relays)
-        return {kind: [relay for relay in self.relays if (relay.what, relay.to) == kind] for kind in kinds}
+        kinds: dict[tuple[str, tuple[str, ...]], list[Relayed]] = {}
+        for relay in self.relays:
+            kinds.setdefault((relay.what, relay.to), []).append(relay)
+        return kinds
 
     @property
     def smallest_roster(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class Counts:
 def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
     """Every column the terms name, by its role; those that a party holds, if it is named and holds some
     alone."""
-    columns = terms.blocks.columns_of(party) if terms.blocks.of(party) else terms.columns
+    columns = terms.blocks.columns_of(party)
     others = {
         "weight": columns.weight,
         "base_margin": columns.base_margin,

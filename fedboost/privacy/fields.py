@@ -6,8 +6,8 @@ Refuses: bytes that `pack` cannot have written (PeerError).
 
 from fedboost.errors import PeerError
 
-_LENGTH_BYTES, _SHORT = 4, 256
-_LENGTHS = tuple(size.to_bytes(_LENGTH_BYTES) for size in range(_SHORT))
+LENGTH_BYTES, _SHORT = 4, 256
+_LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
 """The lengths of short fields, encoded."""
 
 
@@ -16,7 +16,7 @@ def pack(*fields: bytes) -> bytes:
     packed = bytearray()
     for field in fields:
         size = len(field)
-        packed += _LENGTHS[size] if size < _SHORT else size.to_bytes(_LENGTH_BYTES)
+        packed += _LENGTHS[size] if size < _SHORT else size.to_bytes(LENGTH_BYTES)
         packed += field
     return bytes(packed)
 
@@ -25,7 +25,7 @@ def unpack(data: bytes) -> list[bytes]:
     """Decode the fields in `data`."""
     fields, offset = [], 0
     while offset < len(data):
-        start = offset + _LENGTH_BYTES
+        start = offset + LENGTH_BYTES
         end = start + int.from_bytes(data[offset:start])
         if start > len(data) or end > len(data):
             raise PeerError("bytes that end within a field")

@@ -22,14 +22,14 @@ from fedboost.privacy.shamir import RandomBytes
 _NONCE = bytes(12)
 """Always the same: a key is used once."""
 _TAG_BYTES = 16
-_FIELD_BYTES = 4
-"""Bytes of the length of a field."""
 
 
 def sealed_size(content: int, receivers: Iterable[str]) -> int:
     """Number of bytes that `seal` makes of so many for these receivers."""
-    wrapped = 2 * _FIELD_BYTES + KEY_BYTES + _TAG_BYTES
-    return _FIELD_BYTES + content + _TAG_BYTES + sum(wrapped + len(party.encode()) for party in receivers)
+    wrapped = 2 * fields.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
+    return (
+        fields.LENGTH_BYTES + content + _TAG_BYTES + sum(wrapped + len(party.encode()) for party in receivers)
+    )
 
 
 MIN_SEALED_BYTES = sealed_size(0, ["a"])

@@ -43,10 +43,6 @@ class Answer:
         self._help: dict[bytes, bytes] = {}
         """Requests for help with this turn, and the help that was given."""
 
-    def repeats(self, ask: Ask) -> bool:
-        """True if the same query is asked again."""
-        return is_repeated(self.ask, ask)
-
     def reports(self) -> Iterator[Report]:
         """The parts: those that were handed out before, then the rest."""
         yield from tuple(self._sent)

@@ -4,6 +4,7 @@ Refuses: signatures on other queries or trees than the session's (PeerError).
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError
@@ -33,13 +34,7 @@ class Closing:
         self.unsigned: set[str] = set()
         """Parties that left without a signature."""
         self._transcripts = transcripts
-        self._structure = structure
-        self._structures: dict[str, bytes] = {}
-
-    def _structure_of(self, viewer: str) -> bytes:
-        if viewer not in self._structures:
-            self._structures[viewer] = self._structure(viewer)
-        return self._structures[viewer]
+        self._structure = cache(structure)
 
     def lacks(self, party: str) -> bool:
         """True while the signature of a party may still come."""
@@ -51,7 +46,7 @@ class Closing:
             raise PeerError("an attestation that was not asked for")
         if attest.transcript != self._transcripts.of(party):
             raise PeerError("it attests other questions than were asked")
-        if attest.structure != self._structure_of(party if attempt.terms.blocks else ""):
+        if attest.structure != self._structure(attempt.terms.blocks.viewer(party)):
             raise PeerError("it attests other trees than those that were asked for")
         if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
             raise PeerError("a signature and certificate of more bytes than can be")

@@ -197,7 +197,7 @@ class PartySession:
         """The query is answered if it is due and allowed; a repeated one gets the same bytes. Where others
         must relay something first, the answer waits for it."""
         assert self._introduced is not None
-        if self._answer is not None and self._answer.repeats(ask):
+        if self._answer is not None and is_repeated(self._answer.ask, ask):
             yield from self._answer.reports()
         elif self._underway is None:
             self._underway = self._begin(ask, self._introduced)

@@ -10,6 +10,7 @@ of several trees, and more integers than an answer may have.
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from operator import is_
 
 import numpy as np
 
@@ -93,8 +94,9 @@ class Several:
         return sum([part.segments for part in self.parts], ())
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "Several":
-        """The queries as a party is told them."""
-        return Several(tuple(part.seen_by(terms, party, publicly) for part in self.parts))
+        """The queries as a party is told them; these themselves where nothing of them is hidden."""
+        parts = tuple([part.seen_by(terms, party, publicly) for part in self.parts])
+        return self if all(map(is_, parts, self.parts)) else Several(parts)
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow it."""

@@ -83,13 +83,13 @@ class SignedModel:
     def faults(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> dict[str, str]:
         """The fault of each party's signature, as `verify` checks them; nothing of those that
         hold."""
-        structures: dict[str, bytes | None] = dict.fromkeys(self.attestations)
+        viewers = {party: self.terms.blocks.viewer(party) for party in self.attestations}
+        structures: dict[str, bytes | None] = dict.fromkeys(viewers.values())
         if self.terms.session.program == "boosting":
-            viewers = self.attestations if self.terms.blocks else [""]
-            told = {viewer: self._structure(viewer) for viewer in viewers}
-            structures = {party: told.get(party, told.get("")) for party in self.attestations}
+            structures = {viewer: self._structure(viewer) for viewer in structures}
         faults = {
-            party: self._fault(party, structures[party], roots, now, denied) for party in self.attestations
+            party: self._fault(party, structures[viewer], roots, now, denied)
+            for party, viewer in viewers.items()
         }
         return {party: fault for party, fault in faults.items() if fault}
 

@@ -81,8 +81,7 @@ def _check_vertical(terms: "Terms") -> None:
     )
     for is_so, setting, reason in refused:
         if is_so:
-            key = "label_holder" if terms.vertical.label_holder is not None else "blocks"
-            raise ValueError(f"{key} with {setting}: {reason}")
+            raise ValueError(f"{terms.vertical.key} with {setting}: {reason}")
 
 
 def _check_hiding(terms: "Terms") -> None:

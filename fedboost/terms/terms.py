@@ -56,7 +56,7 @@ _ORDER = (
 
 class Terms(Flat):
     """The agreement of one session: one flat table of keys, which have XGBoost's names and defaults but for
-    `rounds`, read into groups. A group is checked by itself, then against the others by `_CHECKS`."""
+    `rounds`, read into groups. A group is checked by itself, then against the others (`combinations`)."""
 
     ORDER: ClassVar[tuple[str, ...]] = _ORDER
     OMITTED: ClassVar[tuple[str, ...]] = ("label_holder", "blocks")

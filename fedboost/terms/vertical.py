@@ -45,6 +45,10 @@ class Blocks:
         """The block of a party; None where it has all columns."""
         return next((block for block in self.blocks if party in block.parties), None)
 
+    def viewer(self, party: str) -> str:
+        """The party, where each is told something else; '' where all are told the same."""
+        return party if self.blocks else ""
+
     def has_labels(self, party: str) -> bool:
         """True unless another party has the labels of its rows."""
         block = self.of(party)
@@ -79,6 +83,11 @@ class Vertical(Group):
     def is_used(self) -> bool:
         """True if parties hold different columns."""
         return self.label_holder is not None or bool(self.blocks)
+
+    @property
+    def key(self) -> str:
+        """The key of the terms that says so."""
+        return "blocks" if self.label_holder is None else "label_holder"
 
     def blocks_of(self, parties: tuple[str, ...]) -> tuple[Block, ...]:
         """The blocks of these parties; none where each party has all columns."""

@@ -8,7 +8,6 @@ Promises: histograms and counts are those of whole rows, restricted to these col
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
@@ -33,26 +32,6 @@ from fedboost.version import VERSION
 
 NO_FEATURE = CutPoints.of([np.zeros(0, np.float32)], [False])
 """Stands for the columns of a label holder that has none: one bin, which all rows are in."""
-
-
-class LocalRows(Protocol):
-    """Rows of a party, for `VerticalHolder`."""
-
-    rows: int
-    growing: GrowingRows
-    bins: Bins
-
-    def rows_hashed(self, key: bytes) -> bytes:
-        """An HMAC of all that answers depend on."""
-        ...
-
-    def bin(self, start: StartQuery) -> None:
-        """Bin the columns by these cut points, those of the party's features."""
-        ...
-
-    def compute(self, query: Query) -> Int64:
-        """The integers of a query, int64 [query.cells]."""
-        ...
 
 
 class LabelRows(HorizontalHolder):

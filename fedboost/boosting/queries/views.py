@@ -19,7 +19,7 @@ import numpy as np
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
+from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids, ends_of
 from fedboost.gbdt.histogram import Flags
 from fedboost.gbdt.tree import NO_CHILD, Splits, Tree
 from fedboost.terms.terms import Terms
@@ -87,7 +87,7 @@ class View:
         sizes = np.diff(grids.offsets)
         told = np.repeat(self.own[: grids.features], sizes) | (grids.widths == KEY_BITS)
         widths = np.where(told, grids.widths, grids.subdivisions).astype(np.uint8)
-        ends = np.concatenate([[0], np.cumsum(np.int64(1) << widths.astype(np.int64))])
+        ends = ends_of(np.int64(1) << widths.astype(np.int64))
         starts = ends[:-1] - np.repeat(ends[grids.offsets[:-1]], sizes)
         return replace(grids, starts=np.where(told, grids.starts, starts).astype(np.uint32), widths=widths)
 

@@ -65,13 +65,12 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
     """The label, weight, base margin and features the terms name, as float32. A category the terms do not
     declare counts as missing. Raises Refused with one line: for a column that is absent, and SchemaMismatch
     for all that depends on what the rows hold (a CSV file's types do, too)."""
-    for fault in column_faults(table, terms.blocks.columns_of(site)):
+    schema = terms.blocks.columns_of(site)
+    for fault in column_faults(table, schema):
         raise Refused(f"party {site}: {fault.public}", fault.detail)
     try:
-        shard = _shard(table, terms, site)
-        if terms.blocks.columns_of(site).group is None:
-            return shard
-        return replace(shard, group=_group(table, terms, shard))
+        shard = _shard(table, terms, schema, site)
+        return shard if schema.group is None else replace(shard, group=_group(table, terms, shard))
     except ConfigError as error:
         refusal = f"party {site}: its rows do not fit the terms; its own log says which column and why"
         raise SchemaMismatch(refusal, str(in_file(error, dense_of(table)))) from None
@@ -92,8 +91,8 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
             yield error
 
 
-def _shard(table: "Table", terms: Terms, site: str) -> Shard:
-    schema, has_labels = terms.blocks.columns_of(site), terms.blocks.has_labels(site)
+def _shard(table: "Table", terms: Terms, schema: Schema, site: str) -> Shard:
+    has_labels = terms.blocks.has_labels(site)
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     labels = _labels(table, terms) if has_labels else NO_LABELS

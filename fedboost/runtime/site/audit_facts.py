@@ -11,13 +11,13 @@ from fedboost.errors import ConfigError
 from fedboost.people.facts import (
     AgreementFacts,
     AuditFacts,
-    RelayFacts,
     ReleaseFacts,
     SessionEnd,
     SessionFacts,
     SessionRank,
     WarningFacts,
 )
+from fedboost.protocol.site import Relayed
 from fedboost.runtime.site.audit import read_admitted
 from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Entry
 from fedboost.runtime.site.audit_rules import warnings_of
@@ -105,7 +105,10 @@ def _session_facts(
             ReleaseFacts(**release.model_dump(exclude={"kind"}), again=id(release) in ids)
             for release in session.releases
         ],
-        relays=[RelayFacts(**relay.model_dump(exclude={"kind"})) for relay in session.relays],
+        relays=[
+            Relayed(relay.session, relay.turn, relay.attempt, relay.what, relay.to, relay.rows, relay.bytes)
+            for relay in session.relays
+        ],
         again_elsewhere=sum(set(answer.roster) != set(first.roster) for answer, first in again),
         protections=session.protections,
         cost=session.cost,

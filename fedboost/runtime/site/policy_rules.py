@@ -79,8 +79,8 @@ def _columns(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
 def _by_columns(policy: PolicyKeys, terms: Terms) -> Breach | None:
     if not terms.blocks or policy.by_columns:
         return None
-    key = "label_holder" if terms.vertical.label_holder is not None else "blocks"
-    return Breach("by_columns", "false", f"the terms have {key}", "give every party all columns", True)
+    why = f"the terms have {terms.vertical.key}"
+    return Breach("by_columns", "false", why, "give every party all columns", True)
 
 
 def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:

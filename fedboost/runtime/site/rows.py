@@ -65,11 +65,10 @@ class SiteRows:
 
     def missing_columns(self, terms: Terms) -> list[str]:
         """A sentence for each column that the terms name and the table lacks."""
-        return (
-            []
-            if self.table is None
-            else [str(e.public) for e in column_faults(self.table, terms.blocks.columns_of(self._party))]
-        )
+        if self.table is None:
+            return []
+        faults = column_faults(self.table, terms.blocks.columns_of(self._party))
+        return [str(fault.public) for fault in faults]
 
     def check(self, terms: Terms) -> str:
         """The reason why the rows do not fit these terms; '' if they do."""
