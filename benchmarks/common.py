@@ -59,7 +59,7 @@ PACKAGES = {
     "dp-accounting": "dp-accounting",
 }
 """Name to distribution."""
-PATHS = {"--data": "FOLDER", "--folder": "FOLDER", "--cgroup": "FOLDER"}
+PATHS = {"--data": "FOLDER", "--folder": "FOLDER", "--cgroup": "FOLDER", "--peer-python": "PYTHON"}
 """Options that are paths, and how they are shown."""
 
 
@@ -205,9 +205,9 @@ def command(benchmark: str, words: Sequence[str]) -> str:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--json")
     for option in PATHS:
-        parser.add_argument(option)
+        parser.add_argument(option, dest=option)
     paths, others = parser.parse_known_args(words)
-    given = [f"{option} {name}" for option, name in PATHS.items() if getattr(paths, option.strip("-"))]
+    given = [f"{option} {name}" for option, name in PATHS.items() if getattr(paths, option)]
     path = script(benchmark).relative_to(HERE.parent).as_posix()
     return " ".join(["python", path, *given, *others])
 

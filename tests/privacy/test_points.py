@@ -73,7 +73,7 @@ def test_without_gmpy2_the_points_are_the_same(monkeypatch):
     spec = importlib.util.spec_from_file_location("points_without_gmpy2", module.__file__)
     without = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(without)
-    assert without.jacobi.__module__ == "points_without_gmpy2"
+    assert without.jacobi is without.euler
     ids = [b"%d" % n for n in range(60)]
     assert without.points_of(ids, b"here") == points_of(ids, b"here")
 
