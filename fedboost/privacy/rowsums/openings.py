@@ -10,7 +10,7 @@ names the label holder).
 (P. Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999). So a
 uniform pair blinds as a one-time pad, and an opening (m, r) that gives the ciphertext is the only one. An
 answer is checked with random exponents (M. Bellare, J. Garay, T. Rabin, "Fast batch verification for modular
-exponentiation and digital signatures", EUROCRYPT 1998). Why rounds of 16 bits: docs/decisions/0023.
+exponentiation and digital signatures", EUROCRYPT 1998). Why in rounds of 16 bits: docs/decisions/0023.
 """
 
 from typing import Any, NamedTuple
@@ -105,7 +105,7 @@ def _right(
 ) -> bool:
     """True if all openings are right: in rounds, or one by one where that is cheaper."""
     n, square = public.n, public.square
-    if not all(m < n for m in plain) or not all(1 <= r < n for r in roots) or not public.units(roots):
+    if not all(m < n for m in plain) or not all(1 <= r < n for r in roots):
         return False
     if len(plain) <= ROUNDS:
         return all(_opens(public, *opening) for opening in zip(ciphertexts, plain, roots, strict=True))
