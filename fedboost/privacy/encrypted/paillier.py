@@ -113,6 +113,26 @@ class PaillierPublic:
         """Encryption of one chunk."""
         return PaillierCipher(self, Layout(chunk.pieces, parties, (self.n.bit_length() - 1) // 8))
 
+    def read(self, sealed: bytes, rows: int) -> list[Any]:
+        """The numbers of `rows` ciphertexts: units modulo n**2. PeerError if they are others."""
+        numbers = split(sealed, 2 * self.bytes, rows)
+        if numbers and not 1 <= min(numbers) <= max(numbers) < self.square:
+            raise PeerError("a ciphertext that is out of range")
+        if not self.units(numbers):
+            raise PeerError("a ciphertext that is no unit, which no encryption gives")
+        return numbers
+
+    def units(self, numbers: list[Any]) -> bool:
+        """True if none of these has a factor in common with n."""
+        product = mpz(1)
+        for number in numbers:
+            product = product * (number % self.n) % self.n
+        return bool(gmpy2.gcd(product, self.n) == 1)
+
+    def written(self, numbers: list[Any]) -> bytes:
+        """Ciphertexts as they travel, each of 2 * `bytes` bytes, least significant first."""
+        return b"".join([number.to_bytes(2 * self.bytes, "little") for number in numbers])
+
     def prepare(self) -> None:
         """Begin to fill the pool."""
         self.pool()
@@ -251,7 +271,9 @@ class PaillierCipher:
     def encrypt(self, words: Words) -> bytes:
         """Pack the cells and encrypt each row."""
         rows = self._layout.pack(words)
-        return self._written(self._encrypted([mpz.from_bytes(row.tobytes(), "little") for row in rows]))
+        return self._public.written(
+            self._encrypted([mpz.from_bytes(row.tobytes(), "little") for row in rows])
+        )
 
     def _encrypted(self, plain: list[Any]) -> list[Any]:
         n, square = self._public.n, self._public.square
@@ -260,15 +282,7 @@ class PaillierCipher:
 
     def read(self, sealed: bytes) -> list[Any]:
         """The numbers: units modulo n**2, one a row."""
-        numbers, n = self._read(sealed, 2 * self._public.bytes), self._public.n
-        if numbers and not 1 <= min(numbers) <= max(numbers) < self._public.square:
-            raise PeerError("a ciphertext that is out of range")
-        product = mpz(1)
-        for number in numbers:
-            product = product * (number % n) % n
-        if gmpy2.gcd(product, n) != 1:
-            raise PeerError("a ciphertext that is no unit, which no encryption gives")
-        return numbers
+        return self._public.read(sealed, self._layout.rows)
 
     def add(self, total: list[Any], more: list[Any]) -> list[Any]:
         """Products are the ciphertexts of sums."""
@@ -279,27 +293,24 @@ class PaillierCipher:
         """Add a number below n to each row; its encryption also randomises the sum again."""
         wide = self._public.bytes + 16  # so that the remainder modulo n is uniform, but for 2**-128
         blinds = [mpz.from_bytes(draw(wide), "little") % self._public.n for _ in total]
-        return self._written(self.add(total, self._encrypted(blinds))), blinds
+        return self._public.written(self.add(total, self._encrypted(blinds))), blinds
 
     def unblind(self, answer: bytes, blind: list[Any]) -> Words:
         """The sums of the cells, as far as 64 bits hold them."""
         n, row_bytes = self._public.n, self._layout.row_bytes
-        plain = [
-            (m - taken) % n for m, taken in zip(self._read(answer, self._public.bytes), blind, strict=True)
-        ]
+        opened = split(answer, self._public.bytes, self._layout.rows)
+        plain = [(m - taken) % n for m, taken in zip(opened, blind, strict=True)]
         if any(m.bit_length() > 8 * row_bytes for m in plain):
             raise SessionFailed(IMPOSSIBLE)
         rows = b"".join([m.to_bytes(row_bytes, "little") for m in plain])
         return self._layout.unpack(np.frombuffer(rows, np.uint8).reshape(-1, row_bytes))
 
-    def _read(self, data: bytes, size: int) -> list[Any]:
-        if len(data) != self._layout.rows * size:
-            raise PeerError(f"{len(data)} bytes of {size} a row where {self._layout.rows} rows were due")
-        return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
-    def _written(self, numbers: list[Any]) -> bytes:
-        size = 2 * self._public.bytes
-        return b"".join([number.to_bytes(size, "little") for number in numbers])
+def split(data: bytes, size: int, rows: int) -> list[Any]:
+    """The numbers of rows of `size` bytes, least significant byte first. PeerError at another length."""
+    if len(data) != rows * size:
+        raise PeerError(f"{len(data)} bytes of {size} a row where {rows} rows were due")
+    return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
 
 # ---- the secret key ---------------------------------------------------------------------------------
@@ -328,9 +339,22 @@ class PaillierSecret:
         plain = [m + (other - m) * inverse % q * p for m, other in zip(modulo_p, modulo_q, strict=True)]
         return b"".join([m.to_bytes(self.public.bytes, "little") for m in plain])
 
+    def roots(self, numbers: list[Any]) -> list[Any]:
+        """The n-th roots modulo n of units, numbers below n: the r of a ciphertext (1 + n m) r**n."""
+        key, n = self._key, self.public.n
+        p, q, inverse = mpz(key.p), mpz(key.q), mpz(key.p_inverse)
+        modulo_p, modulo_q = (_roots(numbers, n, prime) for prime in (p, q))
+        return [r + (other - r) * inverse % q * p for r, other in zip(modulo_p, modulo_q, strict=True)]
+
 
 def _residues(numbers: list[Any], prime: Any, h: Any) -> list[Any]:
     """The plaintexts modulo one of the primes; h: phe's. The exponent is secret: powers in constant time."""
     square = prime * prime
     powers = [gmpy2.powmod_sec(number % square, prime - 1, square) for number in numbers]
     return [(power - 1) // prime * h % prime for power in powers]
+
+
+def _roots(numbers: list[Any], n: Any, prime: Any) -> list[Any]:
+    """The n-th roots modulo one of the primes. The exponent is secret: powers in constant time."""
+    exponent = gmpy2.invert(n, prime - 1)
+    return [gmpy2.powmod_sec(number % prime, exponent, prime) for number in numbers]
