@@ -51,6 +51,7 @@ bench: $(VENV)/dev
 	$(if $(DATA),$(call measure,protections,--data $(DATA)))
 	$(if $(DATA),$(call measure,wire,--data $(DATA)))
 	$(if $(DATA),$(call measure,votes,--data $(DATA)))
+	$(call measure,alignment)
 	$(if $(DATA),$(call measure,joined,--data $(DATA)))
 	$(if $(DATA),$(call measure,wide,--data $(DATA)))
 	$(if $(DATA),$(call measure,privacy,--data $(DATA)))

@@ -78,6 +78,7 @@ SECTIONS = {
         "rest Python of the second party. With more rows the share of that falls.",
     ),
     "joined": Section("Joined columns"),
+    "alignment": Section("Row ids in common"),
     "encrypted": Section(
         "Encryption",
         "Between two turns a party makes random powers in advance, for 2048 ciphertexts at most: `full\n"

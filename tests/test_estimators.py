@@ -68,7 +68,7 @@ OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
 
 
 OF_KEYS = {"keyholder", "keyholder_rows", "key_bits"}
-OF_COLUMNS_APART = {"label_holder", "blocks"}
+OF_COLUMNS_APART = {"label_holder", "blocks", "rows", "min_common_rows", "max_ids", "id_form"}
 """X has all columns."""
 OF_NOISE = {"noise"}
 """Needs ranges and levels that are declared and not looked for, which scikit-learn has no place for."""

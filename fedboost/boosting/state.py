@@ -7,13 +7,11 @@ Refuses: states that the terms do not allow (`check`, Refused).
 
 import hashlib
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
+from fedboost.boosting.queries.alignment import PlacesQuery
 from fedboost.boosting.queries.base import once
 from fedboost.boosting.queries.leaves import RESIDUAL_TURNS, ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
@@ -22,10 +20,10 @@ from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
 from fedboost.boosting.queries.views import view_of
+from fedboost.boosting.structure import structure, tree_of
 from fedboost.errors import Refused
-from fedboost.fixedpoint import Float32, Scale
+from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.contracts import Position
@@ -93,7 +91,8 @@ class BoostingState:
 
     grids: number of counts over grids; start: the query with the cut points; rounds: finished rounds; splits,
     levels: of the tree that grows, and the number of answered queries about it; scales: those of its root,
-    once known; residual: the last query about residuals in it.
+    once known; residual: the last query about residuals in it; places: the rows in common, where rows are
+    matched by their ids.
     """
 
     grids: int = 0
@@ -103,6 +102,7 @@ class BoostingState:
     levels: int = 0
     scales: Scales | None = None
     residual: ResidualQuery | None = None
+    places: PlacesQuery | None = None
 
     def __post_init__(self) -> None:
         if type(self.splits) is not Splits:
@@ -137,6 +137,7 @@ class BoostingState:
             self.levels + 1,
             self.scales or (None if scales is None else Scales(*scales)),
             residual or self.residual,
+            self.places,
         )
         if "_hash" in self.__dict__:
             grown.__dict__["_hashed"] = self._hash, splits
@@ -152,7 +153,7 @@ class BoostingState:
     def ended(self, splits: Splits, values: Values) -> "BoostingState":
         """The state with the grown tree as its last round."""
         done = Round(self._with(splits), values)
-        return self._handing_on_hashes(BoostingState(self.grids, self.start, (*self.rounds, done)))
+        return self._between_trees((*self.rounds, done))
 
     def _handing_on_hashes(self, after: "BoostingState") -> "BoostingState":
         """A later state, whose hash goes on from the last that was needed of the rounds up to this one."""
@@ -165,7 +166,10 @@ class BoostingState:
     @property
     def before_tree(self) -> "BoostingState":
         """The state before the tree that grows."""
-        return self._handing_on_hashes(BoostingState(self.grids, self.start, self.rounds))
+        return self._between_trees(self.rounds)
+
+    def _between_trees(self, rounds: tuple[Round, ...]) -> "BoostingState":
+        return self._handing_on_hashes(BoostingState(self.grids, self.start, rounds, places=self.places))
 
     @once
     def position(self) -> Position:
@@ -193,7 +197,8 @@ class BoostingState:
         further = [done.digest for done in self.rounds[number:]]
         if hashed is None:
             start = b"" if self.start is None else self.start.digest
-            return hashlib.sha256(fields.pack(fields.number(self.grids), start, *further))
+            aligned = b"" if self.places is None else self.places.digest
+            return hashlib.sha256(fields.pack(fields.number(self.grids) + aligned, start, *further))
         if further:
             hashed = hashed.copy()
             hashed.update(fields.pack(*further))
@@ -211,6 +216,7 @@ class BoostingState:
             rounds=tuple(Round(view.splits(done.splits), view.values(done.values)) for done in self.rounds),
             splits=view.splits(self.splits),
             residual=None if self.residual is None else self.residual.in_view(view),
+            places=None if self.places is None else self.places.in_view(view),
         )
 
     def has_passed(self, earlier: Position) -> bool:
@@ -221,7 +227,8 @@ class BoostingState:
         grew = (*(done.splits for done in self.rounds), self.splits, NO_SPLITS)
         splits = grew[min(earlier.rounds, len(grew) - 1)][: earlier.splits]
         start = self.start if earlier.started else None
-        then = BoostingState(earlier.grids, start, self.rounds[: earlier.rounds], splits)
+        rounds = self.rounds[: earlier.rounds]
+        then = BoostingState(earlier.grids, start, rounds, splits, places=self.places)
         return then.position.model == earlier.model
 
     def may_change(self, query: OfTurn) -> bool:
@@ -250,6 +257,10 @@ class BoostingState:
         """Raise Refused if a session under these terms cannot be in this state."""
         if not 0 <= self.grids <= MAX_REFINEMENTS:
             raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")
+        if self.places is not None:
+            self.places.check(terms)
+        elif terms.vertical.aligns and (self.grids or self.start is not None):
+            raise Refused("counts over rows before they are matched")
         if self.start is not None:
             self.start.check(terms)
         elif self.rounds:
@@ -307,15 +318,10 @@ class BoostingState:
     def with_record(self, record: list[Any]) -> "BoostingState":
         """The same state with the tree of such a record (ValueError, TypeError)."""
         splits, levels, scales, residual = record
-        return BoostingState(
-            self.grids,
-            self.start,
-            self.rounds,
-            _of_list(splits),
-            int(levels),
-            None if scales is None else Scales.of_list(scales),
-            None if residual is None else _residual_of_list(residual),
-        )
+        known = None if scales is None else Scales.of_list(scales)
+        last = None if residual is None else _residual_of_list(residual)
+        tree = _of_list(splits), int(levels), known, last
+        return BoostingState(self.grids, self.start, self.rounds, *tree, self.places)
 
     def structure(self, rounds: int) -> bytes:
         """`structure` of the model after this number of rounds, or of all there are; empty before the
@@ -324,7 +330,11 @@ class BoostingState:
             return b""
         constant, *finished = self.rounds
         cuts, roots = self.start.cut_points.cuts, len(constant.values)
-        trees = (tree for done in finished[:rounds] for tree in _tree_of(done, cuts, roots).parts(roots))
+        trees = (
+            tree
+            for done in finished[:rounds]
+            for tree in tree_of(done.splits, done.values, cuts, roots).parts(roots)
+        )
         return structure(constant.values[0][1], trees)
 
 
@@ -351,47 +361,6 @@ def _residual_to_list(query: ResidualQuery) -> list[Any]:
 def _residual_of_list(content: list[Any]) -> ResidualQuery:
     rows, tree, splits, nodes, starts, width, *scale = content
     return ResidualQuery(rows, tree, _of_list(splits), tuple(nodes), tuple(starts), width, Scale(*scale))
-
-
-def structure(constant: float, trees: Iterable[Tree]) -> bytes:
-    """Hash of the parts of a model that predict: the constant margin, each tree's decisions and leaf values.
-
-    Parties can compute it from the queries; gains and covers, which change no prediction, are not in it."""
-    parts = [np.float64(constant).tobytes()]
-    for tree in trees:
-        left = np.array(tree.left, np.int32)
-        inner = left >= 0
-        parts += [
-            left.tobytes(),
-            np.where(inner, np.array(tree.feature, np.int32), 0).astype(np.int32).tobytes(),
-            np.where(inner, np.array(tree.missing_left, np.bool_), False).tobytes(),
-            np.where(inner, np.array(tree.threshold, np.float32), 0).astype(np.float32).tobytes(),
-            np.where(inner, 0, np.array(tree.value, np.float64)).astype(np.float64).tobytes(),
-            b"".join(
-                fields.number(node) + c.to_bytes(MAX_CODES // 8, "little")
-                for node, c in enumerate(tree.categories)
-                if c
-            ),
-        ]
-    return hashlib.sha256(fields.pack(*parts)).digest()
-
-
-NO_CUTS = np.zeros(0, np.float32)
-"""Cut points of a feature of another party, which are not known."""
-
-
-def _tree_of(done: Round, cuts: tuple[Float32, ...], roots: int) -> Tree:
-    """The tree of these splits and values; without gains, covers and values of inner nodes."""
-    tree = Tree()
-    for _ in range(roots):
-        tree.add_leaf(0.0, 0.0)
-    for split in done.splits:
-        while len(tree.left) < split.left + 2:
-            tree.add_leaf(0.0, 0.0)
-        tree.decide(split, cuts[split.feature] if split.feature < len(cuts) else NO_CUTS)
-    for node, value in done.values:
-        tree.value[node] = value
-    return tree
 
 
 def _moves_all(splits: Splits, values: Values) -> bool:

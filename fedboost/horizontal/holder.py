@@ -11,6 +11,7 @@ from typing import assert_never, cast
 
 import numpy as np
 
+from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
@@ -143,6 +144,8 @@ class HorizontalHolder:
                 return self._leaf_sums(query)
             case ResidualQuery():
                 return self._residuals(query)
+            case IdCountQuery() | AlignQuery() | PlacesQuery():
+                raise PeerError("row ids are asked for where nobody matches rows")
             case _:
                 assert_never(query)
 
@@ -320,6 +323,6 @@ def _draws_of(shard: Shard, terms: Terms) -> RowSampling:
 
 def holder_of(
     read: Callable[[Terms], Shard], name: str, nthread: int = 1
-) -> Callable[[Terms], HorizontalHolder]:
+) -> Callable[[Terms, bytes], HorizontalHolder]:
     """A `Site.holder`: reads the rows of party `name` and holds them. `read` raises Refused."""
-    return lambda terms: HorizontalHolder(partial(read, terms), terms, nthread, name)
+    return lambda terms, secret: HorizontalHolder(partial(read, terms), terms, nthread, name)

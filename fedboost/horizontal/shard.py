@@ -4,18 +4,23 @@ Promises: arrays of a fixed type, one number a row; the hash covers all that ans
 Refuses nothing: the reader of tables checks them against the terms.
 """
 
+import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from fedboost.fixedpoint import Float32, Float64
+from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.binned import Allocator, Column, allocate_in_memory
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.sampling import Keys
+from fedboost.privacy import fields
 
+RowIds = Sequence[bytes]
+"""The ids of rows, as they are compared."""
 _MAX_VALUES = 1 << 22
 """Values of features that are read at a time."""
 
@@ -27,7 +32,8 @@ class Shard:
 
     keys: uint64, by which rows are sampled, where the terms sample any; validation: bool, the rows that no
     tree grows on, where the terms name such a column; base_margin: float32, the initial margins, 0 without;
-    group: uint64, the key of each row's group, where the terms rank rows.
+    group: uint64, the key of each row's group, where the terms rank rows; ids: of each row, distinct, where
+    rows are matched by them.
     """
 
     columns: tuple[Column, ...]
@@ -38,6 +44,7 @@ class Shard:
     validation: Mask | None = None
     base_margin: Float32 | None = None
     group: Keys | None = None
+    ids: RowIds | None = None
 
     @property
     def rows(self) -> int:
@@ -48,6 +55,17 @@ class Shard:
         """The same rows once their values are binned."""
         return replace(self, columns=())
 
+    def pick(self, rows: Int64) -> "Shard":
+        """These rows, in this order, without their ids."""
+        beside: dict[str, Any] = {
+            name: None if values is None else values[rows]
+            for name, values in vars(self).items()
+            if name in ("keys", "validation", "base_margin", "group")
+        }
+        columns = tuple(column[0 : column.size][rows] for column in self.columns)
+        label = self.label[..., rows] if self.label.size else self.label
+        return replace(self, columns=columns, label=label, weight=self.weight[rows], ids=None, **beside)
+
     def hashed(self, key: bytes, columns: Sequence[Column], software: str) -> bytes:
         """HMAC of the rows, with these columns, and of the versions of the software: 32 bytes."""
         hashed = hmac.new(key, software.encode(), "sha256")
@@ -55,6 +73,8 @@ class Shard:
         for values in beside:
             hashed.update(b"-" if values is None else values.dtype.str.encode())
             hashed.update(b"" if values is None else np.ascontiguousarray(values).data)
+        if self.ids is not None:
+            hashed.update(hashlib.sha256(fields.pack(*self.ids)).digest())
         for column in columns:
             for start in range(0, column.size, _MAX_VALUES):
                 block = np.ascontiguousarray(column[start : start + _MAX_VALUES], np.float32)

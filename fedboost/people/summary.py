@@ -19,6 +19,7 @@ IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
+    *("rows", "min_common_rows", "max_ids", "id_form"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
@@ -126,6 +127,7 @@ def _other_sites(terms: Terms) -> list[tuple[str, str]]:
         )
     return [
         *lines,
+        ("rows", _rows_of_blocks(terms)),
         (
             "label holder",
             "sends every row's gradient, which shows its label, to the other parties of its rows; sees which "
@@ -137,6 +139,18 @@ def _other_sites(terms: Terms) -> list[tuple[str, str]]:
             "model",
         ),
     ]
+
+
+def _rows_of_blocks(terms: Terms) -> str:
+    """Which rows of the parties belong together."""
+    if not terms.vertical.aligns:
+        return "those of all tables, in the order in which they stand"
+    vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
+    form = {"digits": ", their digits alone", "lower": ", in lower case"}.get(vertical.id_form or "", "")
+    return (
+        f"those whose {name} all sites have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
+        f"{vertical.most_ids:,} ids at most, and learns which of them the others have"
+    )
 
 
 def _colluders(terms: Terms) -> str:

@@ -107,6 +107,11 @@ class Query(Protocol):
         """The sum of answers, from the sum of their cells: [cells]."""
         ...
 
+    @property
+    def relayed_bytes(self) -> int:
+        """Bytes that a party relays before it answers, beside those of trees."""
+        ...
+
     def bytes_needed(self, parties: int) -> int:
         """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
         ...
@@ -243,11 +248,13 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
-    """A holder waits for so many bytes that another party has relayed."""
+    """A holder waits for so many bytes that another party has relayed. once: of a question that is asked
+    again they must be the same as before."""
 
     kind: str
     sender: str
     size: int
+    once: bool = False
 
 
 Answering = Generator[Send | Receive, bytes, Int64]

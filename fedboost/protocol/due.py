@@ -122,10 +122,19 @@ def can_stand_at(state: TrainingState, terms: Terms, standing: Standing) -> bool
     return may_have_been_away and state.has_passed(standing.base)
 
 
-def remember(memory: SessionMemory, ask: Ask, before: TrainingState, after: TrainingState) -> Question:
-    """Write down which query was asked where, before the answer leaves."""
+def remember(
+    memory: SessionMemory,
+    ask: Ask,
+    before: TrainingState,
+    after: TrainingState,
+    received: tuple[bytes, ...] = (),
+) -> Question:
+    """Write down which query was asked where, before the answer leaves. received: see `Question`; what is
+    known of an earlier attempt stays."""
     standing, query = memory.standing, ask.query
-    question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position)
+    known = next((known.received for known in standing.questions if known.turn == ask.turn), ())
+    received = max(received, known, key=len)
+    question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position, received)
     base, last = standing.base, standing.last_turn
     if len(before.rounds) > base.rounds:
         base, last = before.before_tree.position, 0

@@ -63,7 +63,7 @@ class Membership:
                 protection = PROTECTIONS[terms.hiding.protection]
                 secret = protection.encryption().new_secret(terms.hiding.key_bits)
             spending = Spending(terms, memory) if terms.noise is not None and has_rows else None
-            holder = Rowless() if site.holder is None else site.holder(terms)
+            holder = Rowless() if site.holder is None else site.holder(terms, memory.secret)
             memory.bind(holder.rows_hashed)
         except FedboostError as error:
             memory.end(quoted(error.public))

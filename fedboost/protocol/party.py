@@ -22,7 +22,7 @@ from fedboost.privacy.protection import Sealer
 from fedboost.privacy.protections import PartySetup
 from fedboost.protocol import key_exchange
 from fedboost.protocol.answer import Answer, check_size, is_repeated
-from fedboost.protocol.contracts import TrainingState
+from fedboost.protocol.contracts import Receive, TrainingState
 from fedboost.protocol.due import Situation, can_stand_at, check_due, check_view, remember
 from fedboost.protocol.key_exchange import Meeting
 from fedboost.protocol.ledger import Charge
@@ -238,9 +238,14 @@ class PartySession:
     def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:
         """Relay what others need, and answer once nothing is missing."""
         ask, before = underway.ask, underway.before
-        for send, messages in underway.advance():
+        for step, messages, digest in underway.advance():
             self._remember(underway, before.after(ask.query))
-            about = send.kind, send.to, send.about, len(send.content)
+            if isinstance(step, Receive):
+                if received := underway.new(step, digest):
+                    states = before, before.after(ask.query)
+                    underway.question = remember(self._member.memory, ask, *states, received)
+                continue
+            about = step.kind, step.to, step.about, len(step.content)
             self._site.record(Relayed(self._member.first.session, ask.turn, ask.attempt, *about))
             yield from messages
         if underway.values is None:
@@ -292,17 +297,10 @@ class PartySession:
             raise PeerError("a model before anything was asked since the parties started a new attempt")
         if self._attested is None:
             self._member.memory.sign()
-            self._attested = self._signed(close, self._introduced)
+            structure = self._member.holder.state.structure(close.rounds)
+            claims = self._answered, self._introduced.transcript, structure
+            self._attested = _signed(self._site, self._member, close, self._introduced.digest, claims)
         yield self._attested
-
-    def _signed(self, close: Close, introduced: Introduced) -> Attest:
-        member, site = self._member, self._site
-        claims = self._answered, introduced.transcript, member.holder.state.structure(close.rounds)
-        if site.credentials is None:
-            return Attest(close.attempt, *claims, b"", b"")
-        signer, nonce = site.credentials.signer, member.attempt(close.attempt).request
-        statement = key_exchange.attestation(member.terms, nonce, introduced.digest, site.name, *claims)
-        return Attest(close.attempt, *claims, signer.certificate, signer.sign(statement))
 
     def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:
         """The session has ended."""
@@ -324,6 +322,17 @@ def _public_key(member: Membership, meet: Introduce) -> Public | None:
     if not member.protection.uses_key_holder:
         return None
     return member.secret.public if member.secret else key_exchange.public_of(member.terms, meet.greetings)
+
+
+def _signed(
+    site: Site, member: Membership, close: Close, session: bytes, claims: tuple[int, bytes, bytes]
+) -> Attest:
+    """What this party did, and the model as it was told: signed, where parties sign."""
+    if site.credentials is None:
+        return Attest(close.attempt, *claims, b"", b"")
+    signer, nonce = site.credentials.signer, member.attempt(close.attempt).request
+    statement = key_exchange.attestation(member.terms, nonce, session, site.name, *claims)
+    return Attest(close.attempt, *claims, signer.certificate, signer.sign(statement))
 
 
 def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: TrainingState) -> Ends | None:

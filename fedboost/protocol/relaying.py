@@ -7,8 +7,9 @@ Refuses: relays to or from parties of other blocks, out of order, of more bytes 
 parties that have answered (PeerError).
 """
 
+import hashlib
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
     block = terms.blocks.of(party)
     if block is None:
         return 0
-    row_sets, content = 0, FEW_BYTES
+    row_sets, content = 0, FEW_BYTES + query.relayed_bytes
     if state.position.started or query.stage >= 0:
         row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
         cells = len(terms.roots) * rows
@@ -148,6 +149,8 @@ class Underway:
         self._steps = steps
         self._ends = ends
         self._most = most
+        self._checked = 0
+        """Hashes of what must be the same when the query is asked again that were looked at."""
         self._waits: Receive | None = None
         self._is_new = True
         self._sent = 0
@@ -156,8 +159,9 @@ class Underway:
         self._whole: dict[str, deque[tuple[int, bytes]]] = defaultdict(deque)
         """Number and sealed bytes of the relays that wait to be read, by sender."""
 
-    def advance(self) -> Iterator[tuple[Send, Iterator[Relay]]]:
-        """Compute until something is missing: what is to be relayed, each with its messages."""
+    def advance(self) -> Iterator[tuple[Send | Receive, Iterable[Relay], bytes]]:
+        """Compute until something is missing: what is to be relayed, each with its messages; and what was
+        relayed to it and must be the same when the query is asked again, each with its hash."""
         content: bytes | None = None
         while True:
             if self._waits is not None:
@@ -167,6 +171,8 @@ class Underway:
                 assert self._ends is not None
                 number, sealed = queue.popleft()
                 content = self._ends.open(sealed, self._waits, self.ask, number)
+                if self._waits.once:
+                    yield self._waits, (), hashlib.sha256(content).digest()
             try:
                 step = next(self._steps) if self._is_new or content is None else self._steps.send(content)
             except StopIteration as done:
@@ -176,7 +182,19 @@ class Underway:
             if isinstance(step, Receive):
                 self._waits = step
             else:
-                yield step, self._messages(step)
+                yield step, self._messages(step), b""
+
+    def new(self, receive: Receive, digest: bytes) -> tuple[bytes, ...]:
+        """All hashes to be remembered with the question, if that of what was relayed now is new. PeerError
+        where another one is remembered."""
+        assert self.question is not None
+        known, number = self.question.received, self._checked
+        self._checked += 1
+        if known[number : number + 1] not in ((), (digest,)):
+            raise PeerError(
+                f"party {receive.sender} relayed other {receive.kind} than before in turn {self.ask.turn}"
+            )
+        return () if number < len(known) else (*known, digest)
 
     def _messages(self, send: Send) -> Iterator[Relay]:
         assert self._ends is not None

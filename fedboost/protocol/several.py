@@ -127,6 +127,11 @@ class Several:
             begin = end
         return np.concatenate(sums)
 
+    @property
+    def relayed_bytes(self) -> int:
+        """Bytes that a party relays before it answers, beside those of trees."""
+        return sum([part.relayed_bytes for part in self.parts])
+
     def bytes_needed(self, parties: int) -> int:
         """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
         return sum(part.bytes_needed(parties) for part in self.parts)

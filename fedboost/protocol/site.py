@@ -48,8 +48,9 @@ class Relayed:
 class Site:
     """The place that a party's session runs at.
 
-    holder: reads this party's data as the terms want them, or raises Refused; None at a key holder without
-    rows; draw: cryptographic randomness; credentials: who this party is, None where nothing is signed;
+    holder: reads this party's data as the terms want them, or raises Refused; it is also given a secret of
+    the session, the same over restarts; None at a key holder without rows; draw: cryptographic randomness;
+    credentials: who this party is, None where nothing is signed;
     permit: called with an offer before any row is read, raises Refused if the site's own rules forbid it;
     taken: called with an offer that is taken, before any row is read; record: called with each release and
     each relay before its bytes leave; memory: the site's memory of sessions; unless given it lasts as long as
@@ -57,7 +58,7 @@ class Site:
     """
 
     name: str
-    holder: Callable[[Terms], Holder] | None
+    holder: Callable[[Terms, bytes], Holder] | None
     draw: RandomBytes
     credentials: Credentials | None = None
     permit: Callable[[SessionOffer], Limits] = lambda offer: Limits()

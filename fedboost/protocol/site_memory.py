@@ -53,13 +53,16 @@ class Limits:
 @dataclass(frozen=True)
 class Question:
     """A question about the tree that grows: its turn and hash, whether it is of a tree before its end, and
-    where the session stood before and after it."""
+    where the session stood before and after it. received: hashes of what other parties relayed for it that
+    must be the same when it is asked again.
+    """
 
     turn: int
     digest: bytes
     of_tree: bool
     before: Position
     after: Position
+    received: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from fedboost.boosting import state
 from fedboost.boosting.queries.views import view_of
+from fedboost.boosting.structure import structure as structure_of
 from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.identity import signatures as signatures_identity
@@ -123,14 +123,14 @@ class SignedModel:
         """The digest of the constant and the trees as a party got them."""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
         if self.terms.earlier is not None:
-            return state.structure(0.0, trees)
+            return structure_of(0.0, trees)
         based = self.terms.columns.base_margin is not None
         constant = self.booster.trees[0].value[0] if based else self.booster.constant
         view = view_of(self.terms, party)
         if view is not None:
             trees = tuple(view.tree(tree) for tree in trees)
             constant = constant if view.has_labels else 0.0
-        return state.structure(constant, trees)
+        return structure_of(constant, trees)
 
     def to_bytes(self, session: bool = True) -> bytes:
         """The content of the model file, with the session and its signatures unless they are kept elsewhere:

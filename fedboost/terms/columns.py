@@ -53,7 +53,8 @@ class Schema(Submitted):
     row_id: Name | None = Field(
         default=None,
         description="Column of row identifiers. With it, the same rows are drawn whichever party holds them; "
-        "without it, draws depend on the party and the position in its table.",
+        "without it, draws depend on the party and the position in its table. With `label_holder`, also the "
+        "column by which the rows of the parties are matched, text or whole numbers, each once.",
     )
     base_margin: Name | None = Field(
         default=None,
@@ -106,17 +107,18 @@ class Schema(Submitted):
         )
         return tuple(filter(None, (self.label, *beside)))
 
-    def held_by(self, party: str, has_labels: bool) -> "Schema":
+    def held_by(self, party: str, has_labels: bool, by_id: bool) -> "Schema":
         """The columns of a party where columns are held apart. The columns of a party without labels have no
-        label and nothing that stands beside it."""
+        label and nothing that stands beside it, but the row ids if rows are matched by them."""
         if has_labels:
             elsewhere = {name for names in self.held.values() for name in names}
             own = [name for name in self.features if name not in elsewhere]
             bare = {}
         else:
             own = [*self.held[party]]
-            names = "label_upper_bound", "positive", "weight", "validation", "row_id", "base_margin", "group"
+            names = "label_upper_bound", "positive", "weight", "validation", "base_margin", "group"
             bare = {"label": "", "classes": (), **dict.fromkeys(names)}
+            bare["row_id"] = self.row_id if by_id else None
         kept = {*own}
         return self.model_copy(
             update={

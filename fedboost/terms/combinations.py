@@ -82,6 +82,7 @@ def _check_vertical(terms: "Terms") -> None:
     for is_so, setting, reason in refused:
         if is_so:
             raise ValueError(f"{terms.vertical.key} with {setting}: {reason}")
+    terms.vertical.check_rows(terms.columns)
 
 
 def _check_hiding(terms: "Terms") -> None:

@@ -34,6 +34,8 @@ from fedboost.terms.session import MAX_PARTIES, Parties, Session
 from fedboost.terms.trees import Histograms, Trees
 from fedboost.terms.vertical import Blocks, Vertical
 
+ALIGNMENT_TURNS = 3
+"""Queries that match rows by their ids."""
 MAX_RENEWAL_QUERIES = 3
 """Most queries about the residuals in the leaves of a tree."""
 
@@ -50,6 +52,7 @@ _ORDER = (
     *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
     *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
     *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program", "label_holder", "blocks"),
+    *("rows", "min_common_rows", "max_ids", "id_form"),
 )
 """The keys as they stand in the JSON that is hashed."""
 
@@ -59,7 +62,9 @@ class Terms(Flat):
     `rounds`, read into groups. A group is checked by itself, then against the others (`combinations`)."""
 
     ORDER: ClassVar[tuple[str, ...]] = _ORDER
-    OMITTED: ClassVar[tuple[str, ...]] = ("label_holder", "blocks")
+    OMITTED: ClassVar[tuple[str, ...]] = (
+        *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "id_form"),
+    )
 
     columns: Schema = Field(description="The columns that every party must have.")
     parties: Parties = Field(
@@ -101,7 +106,7 @@ class Terms(Flat):
     @cached_property
     def blocks(self) -> Blocks:
         """Parties that hold different columns of the same rows; none where each party has all columns."""
-        return Blocks(self.vertical.blocks_of(self.parties), self.columns)
+        return Blocks(self.vertical.blocks_of(self.parties), self.columns, self.vertical.aligns)
 
     @property
     def honest(self) -> int:
@@ -147,12 +152,9 @@ class Terms(Flat):
     @cached_property
     def max_turns(self) -> int:
         """Most queries of a session."""
-        return (
-            2
-            + MAX_REFINEMENTS
-            + MAX_RENEWAL_QUERIES
-            + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
-        )
+        of_trees = (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
+        before = 2 + ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
+        return before + of_trees
 
     @cached_property
     def roots(self) -> tuple[int, ...]:

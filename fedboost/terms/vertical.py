@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,13 @@ from fedboost.terms.reading import MAX_CHARS, Name, Several, Submitted, nearest
 from fedboost.terms.session import MAX_PARTIES, Parties
 
 MAX_BLOCKS = MAX_PARTIES // 2
+MIN_COMMON_ROWS = 1000
+"""Fewest rows in common, unless the terms say otherwise: among few people a party knows those that a split
+sends left by name."""
+MAX_IDS = 10_000_000
+"""Most ids that a party enters, unless the terms say otherwise: in a small space of ids (telephone numbers of
+a town) a party that enters all of them learns whom the others know."""
+IdForm = Literal["text", "digits", "lower"]
 
 
 class Block(Submitted):
@@ -34,6 +41,8 @@ class Blocks:
 
     blocks: tuple[Block, ...]
     columns: Schema
+    by_id: bool
+    """True if each party has the column of row ids."""
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -61,7 +70,7 @@ class Blocks:
             return self.columns
         held = {name: names for name, names in self.columns.held.items() if name in block.parties}
         columns = self.columns.model_copy(update={"held": held})
-        return columns.held_by(party, self.has_labels(party))
+        return columns.held_by(party, self.has_labels(party), self.by_id)
 
 
 class Vertical(Group):
@@ -79,10 +88,46 @@ class Vertical(Group):
         '`[[blocks]]` with `parties = ["a", "b"]` and `label_holder = "a"`. Only with protection `plain`.',
     )
 
+    rows: Literal["common", "in_order"] | None = Field(
+        default=None,
+        description="With `label_holder` or `blocks`: `common`, the default, trains on the rows whose "
+        "`columns.row_id` all parties of a block have; `in_order` takes the tables as they are, where all "
+        "have the same rows in the same order.",
+    )
+    min_common_rows: int | None = Field(
+        default=None,
+        ge=1,
+        description="Fewest rows that the parties of a block must have in common; "
+        f"{MIN_COMMON_ROWS:,} unless given.",
+    )
+    max_ids: int | None = Field(
+        default=None, ge=1, description=f"Most row ids that a party may enter; {MAX_IDS:,} unless given."
+    )
+    id_form: IdForm | None = Field(
+        default=None,
+        description="What is compared of row ids: `digits` only their digits, `lower` their text in lower "
+        "case; else their text without spaces around it.",
+    )
+
     @property
     def is_used(self) -> bool:
         """True if parties hold different columns."""
         return self.label_holder is not None or bool(self.blocks)
+
+    @property
+    def aligns(self) -> bool:
+        """True if rows are matched by their ids."""
+        return self.is_used and self.rows != "in_order"
+
+    @property
+    def fewest_common_rows(self) -> int:
+        """Fewest rows that the parties of a block have in common."""
+        return self.min_common_rows or MIN_COMMON_ROWS
+
+    @property
+    def most_ids(self) -> int:
+        """Most row ids that a party enters."""
+        return self.max_ids or MAX_IDS
 
     @property
     def key(self) -> str:
@@ -106,6 +151,9 @@ class Vertical(Group):
         if not self.is_used:
             if columns.held:
                 raise ValueError("columns.held is for parties that hold different columns: set label_holder")
+            for key in ("rows", "min_common_rows", "max_ids", "id_form"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"{key} is for parties that hold different columns: set label_holder")
             return
         if not parties:
             return  # of a simulation, which names them later
@@ -124,6 +172,20 @@ class Vertical(Group):
                 raise ValueError(f"columns.held names {_shown(name)}, which is not one of the parties{hint}")
         for block in blocks:
             self._check_block(block, columns)
+
+    def check_rows(self, columns: Schema) -> None:
+        """Raise ValueError unless it is clear which rows of the parties belong together."""
+        if not self.is_used:
+            return
+        if self.aligns and columns.row_id is None:
+            raise ValueError(
+                f"{self.key}: name the column by which the rows of the parties are matched, "
+                f'columns.row_id, or set rows = "in_order" where all have the same rows in the same order'
+            )
+        if not self.aligns:
+            for key in ("min_common_rows", "max_ids", "id_form"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f'{key} is for rows = "common", where rows are matched by their ids')
 
     def _check_block(self, block: Block, columns: Schema) -> None:
         holder = block.label_holder

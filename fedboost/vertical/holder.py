@@ -22,7 +22,7 @@ from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.queries.union import OfTurn, Query
+from fedboost.boosting.queries.union import OfRows, OfTurn, Query
 from fedboost.boosting.queries.views import view_of
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import PeerError, Refused
@@ -34,8 +34,9 @@ from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.protocol.contracts import Answering, Holder, Receive, Send
 from fedboost.terms.terms import Terms
+from fedboost.vertical.common_rows import CommonRows
 from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
-from fedboost.vertical.rows import LabelRows, local_rows
+from fedboost.vertical.rows import FeatureRows, LabelRows
 
 ROWS, GRADIENTS, STANDING = "the number of rows", "gradients", "how far it has come"
 """Kinds of relays."""
@@ -47,8 +48,10 @@ _WHOLE = np.dtype("<i8")
 class VerticalHolder:
     """The columns of a party in one session, and the state of the training (`state`)."""
 
-    def __init__(self, read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int = 1) -> None:
-        """read: returns the rows, see `HorizontalHolder`."""
+    def __init__(
+        self, read: Callable[[Terms], Shard], terms: Terms, name: str, secret: bytes, nthread: int = 1
+    ) -> None:
+        """read: returns the rows, see `HorizontalHolder`; secret: of the session, the same over restarts."""
         view, block = view_of(terms, name), terms.blocks.of(name)
         assert view is not None
         assert block is not None
@@ -58,9 +61,7 @@ class VerticalHolder:
         self._view = view
         self._block = block
         self._row_sets = RowSets(terms, name, view)
-        self._own = local_rows(read, terms, name, nthread, self._row_sets.columns)
-        self.rows = self._own.rows
-        """Number of rows."""
+        self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
         self._numeric = view.own_features[view.own_features < len(terms.columns.numeric)]
         self._bin_places: Int64 = np.zeros(0, np.int64)
         """The place of each own bin among the bins of all features."""
@@ -73,13 +74,27 @@ class VerticalHolder:
 
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of all that answers depend on: 32 bytes."""
-        return self._own.rows_hashed(key)
+        return self._common.hashed(key)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows: those in common, once they are known."""
+        return self._common.rows
+
+    @property
+    def _own(self) -> LabelRows | FeatureRows:
+        return self._common.own
 
     def go_to(self, state: BoostingState) -> None:
         """Move to this state, whatever was answered before. What is needed of other parties for that is
         relayed before the next answer."""
         self._has_met = len(state.rounds) <= 1 and not state.levels
         if state.position == self.state.position and self._is_whole:
+            return
+        if self._common.match(state.places):
+            self.state, self._finished = NOTHING_YET, 0
+        if self._common.held is None:
+            self.state = state
             return
         starts = [None if each.start is None else each.start.digest for each in (state, self.state)]
         if state.start is not None and starts[0] != starts[1]:
@@ -121,6 +136,8 @@ class VerticalHolder:
         return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
     def _answer(self, query: Query) -> Answering:
+        if isinstance(query, OfRows):
+            return (yield from self._common.answering(query))
         own = self._own
         yield from self._row_sets.split(own, query.splits, to_all=isinstance(query, HistogramQuery))
         match query:
@@ -262,8 +279,14 @@ class VerticalHolder:
         self._finished = tree + 2
 
 
-def holder_for(read: Callable[[Terms], Shard], name: str, nthread: int = 1) -> Callable[[Terms], Holder]:
+def holder_for(
+    read: Callable[[Terms], Shard], name: str, nthread: int = 1
+) -> Callable[[Terms, bytes], Holder]:
     """A `Site.holder`: reads the rows of party `name` and holds them, all of their columns or some, as the
     terms say. `read` raises Refused."""
     whole = holder_of(read, name, nthread)
-    return lambda terms: VerticalHolder(read, terms, name, nthread) if terms.blocks else whole(terms)
+
+    def hold(terms: Terms, secret: bytes) -> Holder:
+        return VerticalHolder(read, terms, name, secret, nthread) if terms.blocks else whole(terms, secret)
+
+    return hold

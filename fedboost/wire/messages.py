@@ -28,6 +28,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.trees import MAX_ROUNDS
+from fedboost.wire.alignment import places_from_pb
 from fedboost.wire.bounds import (
     CONTEXT_BYTES,
     MAX_FROM_AGGREGATOR,
@@ -202,6 +203,7 @@ def _meet_to_pb(greetings: tuple[bytes, ...], state: BoostingState) -> Any:
         **({} if state.start is None else query_to_pb(state.start)),
         **_scales_to_pb(state.scales),
         **({} if state.residual is None else {"residual": query_to_pb(state.residual)["residuals"]}),
+        **({} if state.places is None else query_to_pb(state.places)),
     )
 
 
@@ -230,5 +232,6 @@ def _meet_from_pb(meet: Any) -> Introduce:
         meet.levels,
         _scales_from_pb(meet),
         residual_from_pb(meet.residual) if meet.HasField("residual") else None,
+        places_from_pb(meet.places) if meet.HasField("places") else None,
     )
     return Introduce(bounded(meet.greetings, MAX_PARTIES, "greetings"), state)

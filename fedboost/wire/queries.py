@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
 from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
@@ -27,6 +28,14 @@ from fedboost.terms.evaluation import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.trees import MAX_DEPTH
+from fedboost.wire.alignment import (
+    align_from_pb,
+    align_to_pb,
+    id_count_from_pb,
+    id_count_to_pb,
+    places_from_pb,
+    places_to_pb,
+)
 from fedboost.wire.bounds import bounded, out_of_bounds, require
 
 Fields = dict[str, Any]
@@ -224,6 +233,9 @@ def _end_round_from_pb(q: Any) -> EndRoundQuery:
 
 
 _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Query]]] = {
+    IdCountQuery: ("id_count", id_count_to_pb, id_count_from_pb),
+    AlignQuery: ("align", align_to_pb, align_from_pb),
+    PlacesQuery: ("places", places_to_pb, places_from_pb),
     RowsQuery: ("rows", _rows_to_pb, _rows_from_pb),
     QuantileQuery: ("quantiles", _quantiles_to_pb, _quantiles_from_pb),
     RangeQuery: ("ranges", _ranges_to_pb, _ranges_from_pb),

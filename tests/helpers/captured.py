@@ -55,7 +55,7 @@ TRAININGS = {
     "levels": {"protection": "plain", "parties": 2, "grow_policy": "lossguide", "max_leaves": 3},
     "weighted": {"protection": "plain", "parties": 2, "objective": "reg:squarederror", "weight": "w"},
     "vertical": {
-        **{"protection": "plain", "parties": 3, "label_holder": "p0"},
+        **{"protection": "plain", "parties": 3, "label_holder": "p0", "rows": "in_order"},
         "columns": {"held": {"p1": ["b"], "p2": ["c"]}},
     },
 }

@@ -101,7 +101,7 @@ def terms_of(layout=None, **settings):
     columns |= settings.pop("columns", {})
     if layout is not None:
         columns["held"] = layout.held
-        settings |= layout.settings()
+        settings = {"rows": "in_order"} | settings | layout.settings()
     settings = {"rounds": 4, "max_depth": 3, "max_bin": 16, "protection": "plain"} | settings
     return fb.Terms(columns=columns, **settings)
 

@@ -211,7 +211,7 @@ class World:
 
     def holders(self):
         """Who says what a sum has to be: the parties' rows, without faults."""
-        return {name: site.holder(self.terms) for name, site in self.sites.items()}
+        return {name: site.holder(self.terms, bytes(32)) for name, site in self.sites.items()}
 
     def due_sum(self, run, roster):
         """The sum over these parties that the aggregator has to open now."""

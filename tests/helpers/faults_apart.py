@@ -142,7 +142,7 @@ class World(faults.World):
 
     def holders(self):
         terms, shard, _ = whole(self.setting)
-        return {"pooled": holder_for(lambda _: shard, "pooled")(terms)}
+        return {"pooled": holder_for(lambda _: shard, "pooled")(terms, bytes(32))}
 
     def due_sum(self, run, roster):
         holder = self.references["pooled"]

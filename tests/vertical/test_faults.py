@@ -97,7 +97,7 @@ def test_what_is_relayed_twice_counts_once(waiting):
     assert any(isinstance(reply, Report) for reply in replies)
 
 
-BINNED = SimpleNamespace(position=SimpleNamespace(started=True))
+BINNED = SimpleNamespace(relayed_bytes=0, position=SimpleNamespace(started=True))
 
 
 @pytest.mark.parametrize("rows", [1, 60, 5000])
@@ -108,7 +108,7 @@ def test_all_row_sets_of_a_long_training_may_be_relayed_again_in_one_turn(rows):
     keys = {party: bytes(32) for party in parties}
     sealed = seal(bytes(-(-rows // 8)), "bank", keys, b"", os.urandom)
     relays = 2 * (terms.trees.rounds + 1) * terms.trees.max_depth
-    query = SimpleNamespace(stage=0)
+    query = SimpleNamespace(relayed_bytes=0, stage=0)
     assert relays * len(sealed) <= max_relayed(terms, "bank", query, rows, BINNED)
 
 

@@ -276,7 +276,8 @@ def test_a_mistake_in_the_terms_is_one_line(mistake):
     settings = dict(settings)
     columns = {"label": "y", "numeric": list(NUMERIC), "categorical": {"colour": ["red", "green", "blue"]}}
     columns["held"] = settings.pop("held", THREE.held)
-    settings = {"columns": columns, "label_holder": "bank", "protection": "plain", **SMALL, **settings}
+    basis = {"label_holder": "bank", "rows": "in_order", "protection": "plain", **SMALL}
+    settings = {"columns": columns, **basis, **settings}
     with pytest.raises(ConfigError) as raised:
         fb.simulate(fb.Terms(**settings), tables())
     assert says in one_line(str(raised.value))

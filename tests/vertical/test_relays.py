@@ -179,7 +179,7 @@ def test_long_content_travels_in_parts():
         return np.zeros(1, np.int64)
 
     sender = Underway(ASK, None, steps(), ends("bank", "telco"), 0)
-    ((_, messages),) = [(send, [*messages]) for send, messages in sender.advance()]
+    ((_, messages),) = [(send, [*messages]) for send, messages, _ in sender.advance()]
     assert [len(message.content) == PART_BYTES for message in messages] == [True, False]
     assert [(m.number, m.last, m.to) for m in messages] == [(1, False, ("telco",)), (1, True, ("telco",))]
     receiver, opened = waiting(len(content), most=1 << 22)
@@ -249,7 +249,7 @@ def test_little_is_relayed_before_there_are_bins_and_a_tree():
         max_relayed(
             terms,
             "bank",
-            SimpleNamespace(stage=stage),
+            SimpleNamespace(stage=stage, relayed_bytes=0),
             1_000_000,
             SimpleNamespace(position=SimpleNamespace(started=started)),
         )

@@ -8,6 +8,7 @@ Refuses: sums that contradict each other (PeerError), a label with nothing to le
 import math
 from collections.abc import Generator
 
+from fedboost.boosting.programs.alignment import align
 from fedboost.boosting.programs.asking import together
 from fedboost.boosting.programs.frontier import Frontier, Ground
 from fedboost.boosting.programs.initialisation import (
@@ -43,6 +44,8 @@ from fedboost.terms.terms import Terms
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
     """Boost terms.rounds trees. `grown`: see `grow_tree`."""
+    if terms.vertical.aligns:
+        yield from align(terms)
     rows, counts, coarse = yield from count(terms)
     scales = Scales.of(terms, counts)
     cut_points = yield from find_cut_points(terms, rows, coarse)

@@ -169,6 +169,11 @@ class BaseQuery(ABC):
         """The sum of answers, from the sum of their cells: [cells]."""
         return total
 
+    @property
+    def relayed_bytes(self) -> int:
+        """Bytes that a party relays before it answers, beside those of trees."""
+        return 0
+
     def bytes_needed(self, parties: int) -> int:
         """Most bytes that the aggregator needs from this query until the next."""
         return BYTES_PER_CELL * self.cells

@@ -53,6 +53,8 @@ class RowsQuery(BeforeTrees, BaseQuery):
         """Raise PeerError unless it may come next."""
         if state.start is not None:
             raise PeerError("the count of rows comes before the cut points")
+        if terms.vertical.aligns and state.places is None:
+            raise PeerError("rows are counted once they are matched")
 
     def applied_to(self, state: Any) -> Any:
         """The same state: it changes nothing."""

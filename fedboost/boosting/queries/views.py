@@ -30,12 +30,13 @@ Values = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class View:
-    """features, parties: their numbers; own: bool [features], the party's; holders: int64 [features], the
-    place in `terms.parties` of the holder of each in the party's block; has_labels: the party knows leaf
-    values."""
+    """features, parties: their numbers; place: the party's among those of the terms, -1 for none; own: bool
+    [features], the party's; holders: int64 [features], the place in `terms.parties` of the holder of each in
+    the party's block; has_labels: the party knows leaf values."""
 
     features: int
     parties: int
+    place: int
     own: Flags
     holders: Int64
     has_labels: bool
@@ -43,7 +44,7 @@ class View:
     @property
     def public(self) -> "View":
         """The view that all parties of the block have in common."""
-        return replace(self, own=np.zeros_like(self.own), has_labels=False)
+        return replace(self, place=-1, own=np.zeros_like(self.own), has_labels=False)
 
     @cached_property
     def own_features(self) -> Int64:
@@ -135,5 +136,6 @@ def _view_of(terms: Terms, party: str) -> View:
     holders = np.full(len(number), terms.parties.index(block.label_holder), np.int64)
     for holder in block.feature_holders:
         holders[[number[name] for name in columns.held[holder]]] = terms.parties.index(holder)
-    own = holders == terms.parties.index(party)
-    return View(len(number), len(terms.parties), own, holders, block.label_holder == party)
+    place = terms.parties.index(party)
+    shape = len(number), len(terms.parties), place
+    return View(*shape, holders == place, holders, block.label_holder == party)

@@ -25,6 +25,7 @@ from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.gbdt.objectives.labels import MAX_LABEL
 from fedboost.horizontal.shard import Shard
 from fedboost.runtime.data.allocator import give_back
+from fedboost.runtime.data.ids import check_distinct, ids_of
 from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
@@ -70,7 +71,9 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
         raise Refused(f"party {site}: {fault.public}", fault.detail)
     try:
         shard = _shard(table, terms, schema, site)
-        return shard if schema.group is None else replace(shard, group=_group(table, terms, shard))
+        if schema.group is not None:
+            shard = replace(shard, group=_group(table, terms, shard))
+        return replace(shard, ids=_ids(table, terms)) if terms.vertical.aligns else shard
     except ConfigError as error:
         refusal = f"party {site}: its rows do not fit the terms; its own log says which column and why"
         raise SchemaMismatch(refusal, str(in_file(error, dense_of(table)))) from None
@@ -127,6 +130,15 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str) -> Shard:
     for column in columns:
         column.check()
     return Shard(columns, labels, weights, table.allocate, keys, validation, margins)
+
+
+def _ids(table: "Table", terms: Terms) -> list[bytes]:
+    """The ids by which rows are matched."""
+    name = terms.columns.row_id
+    assert name is not None
+    ids = ids_of(table, [name], terms.vertical.id_form)
+    check_distinct(ids, f"row_id {name!r}")
+    return ids
 
 
 def _keys(table: "Table", terms: Terms, site: str) -> sampling.Keys:

@@ -26,6 +26,7 @@ from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.files import party_stems
@@ -53,6 +54,9 @@ ANYTHING = {
     "analysts": "any",
     "columns": "any",
     "by_columns": True,
+    "label_holders": "any",
+    "min_common_rows": 1,
+    "max_foreign_ids": MAX_CELLS,
     "protections": list(PROTECTIONS),
     "on_loss": ["wait", "stop", "shrink"],
     "placements": ["distributed", "local", "central"],

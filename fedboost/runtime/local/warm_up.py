@@ -53,7 +53,9 @@ def compile_all() -> Path:
     )
     simulate(Terms.read(numeric), [_sparse(table)])
     held = {**_FEATURES, "label": "benign", "held": {"other": ["dose", "ward"]}}
-    apart = _settings("binary:logistic", protection="plain", label_holder="own", columns=held)
+    apart = _settings(
+        "binary:logistic", protection="plain", label_holder="own", rows="in_order", columns=held
+    )
     simulate(Terms.read(apart), {"own": table, "other": table})
     terms = Terms.read(_settings("binary:logistic", protection="plain"))
     simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)  # of so many rows threads share splits

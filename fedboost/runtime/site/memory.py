@@ -55,6 +55,7 @@ from fedboost.runtime.site.memory_file import (
     spent_in,
 )
 
+HASH_BYTES = 32
 _POSITION = struct.Struct(">I?III32s32s")
 _KNOWN = (
     "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding "
@@ -224,7 +225,8 @@ class FileSession:
             if base != self._standing.base:
                 file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
                 put(file, "standings", *self._name, *as_row(self._rows, standing), None)
-            shape = question.turn, question.digest, int(question.of_tree)
+            hashes = b"".join((question.digest, *question.received))
+            shape = question.turn, hashes, int(question.of_tree)
             put(file, "questions", *self._name, *shape, _packed(question.before), _packed(question.after))
         self._standing = standing
 
@@ -354,8 +356,10 @@ def _from_row(row: Sequence[Any], questions: Iterable[Sequence[Any]]) -> Standin
     attempt, base, reached, helped, signed = row
     stage = json.loads(helped)
     known = tuple(
-        Question(turn, digest, bool(of_tree), _unpacked(before), _unpacked(after))
-        for turn, digest, of_tree, before, after in questions
+        Question(turn, digest, bool(of_tree), _unpacked(before), _unpacked(after), tuple(received))
+        for turn, (digest, *received), of_tree, before, after in (
+            (turn, _hashes(hashes), *shape) for turn, hashes, *shape in questions
+        )
     )
     return Standing(
         attempt,
@@ -365,6 +369,11 @@ def _from_row(row: Sequence[Any], questions: Iterable[Sequence[Any]]) -> Standin
         None if stage is None else (stage[0], tuple(stage[1])),
         bool(signed),
     )
+
+
+def _hashes(joined: bytes) -> list[bytes]:
+    """The hash of a question, and those of what was relayed for it."""
+    return [joined[start : start + HASH_BYTES] for start in range(0, len(joined), HASH_BYTES)]
 
 
 def _packed(position: Position) -> bytes:

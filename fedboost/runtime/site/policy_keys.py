@@ -14,6 +14,7 @@ from fedboost.runtime.site.budget import Budget
 from fedboost.terms.hiding import ProtectionName
 from fedboost.terms.noise import MAX_DELTA, Placement
 from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.vertical import MAX_IDS
 
 OnLoss = Literal["wait", "shrink", "stop"]
 
@@ -33,6 +34,9 @@ PROTECTS = {
     "analysts": "an analyst who may begin sessions chooses what is asked of the rows",
     "columns": "each column that is named can be learned about, a label most of all",
     "by_columns": "other parties learn which rows go left at each split, and of a label holder each gradient",
+    "label_holders": "a label holder chooses by its gradients which rows splits part, and is told them",
+    "min_common_rows": "among few rows in common the one that a split sends left is known by name",
+    "max_foreign_ids": "a party that enters all ids there are learns which of them this site has",
     "protections": 'under "plain" the aggregator sees this site\'s own numbers',
     "on_loss": 'with "shrink" the difference of two sums is that of a site that left or came back',
     "placements": 'with "central" no noise is on what leaves: the aggregator sees exact sums',
@@ -83,8 +87,9 @@ class ColumnRules(Frozen):
 class PolicyKeys(Frozen):
     """The policy of a site; docs/policy.md says what each key protects against.
 
-    parties, analysts, columns: names, "any" for all; None, the default, for none. min_parties: the fewest
-    parties with rows; min_rows_per_leaf: the fewest rows, of all parties together, on each side of a split;
+    parties, analysts, columns, label_holders: names, "any" for all; None, the default, for none.
+    min_parties: the fewest parties with rows; min_rows_per_leaf: the fewest rows, of all parties together, on
+    each side of a split; min_common_rows: the fewest that parties with different columns have in common;
     subsample: the smallest share of the rows that a tree may grow on where masks hide its sums; colluding:
     the fewest parties that must be able to collude and learn nothing, None for what fits the number of
     parties; epsilon, delta: the budget of its rows' privacy over all sessions, with which terms without noise
@@ -98,6 +103,9 @@ class PolicyKeys(Frozen):
     columns: Literal["any"] | ColumnRules | None = None
     protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
     by_columns: bool = False
+    label_holders: Literal["any"] | tuple[Name, ...] | None = None
+    min_common_rows: int = Field(default=1000, ge=1)
+    max_foreign_ids: int = Field(default=MAX_IDS, ge=1)
     on_loss: tuple[OnLoss, ...] = Field(default=("wait", "stop"), min_length=1)
     placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
     min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)
@@ -128,7 +136,7 @@ class PolicyKeys(Frozen):
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
-    @field_validator("parties", "analysts", mode="before")
+    @field_validator("parties", "analysts", "label_holders", mode="before")
     @classmethod
     def _any_or_names(cls, value: object) -> object:
         if value is None or value == "any":

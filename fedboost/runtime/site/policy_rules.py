@@ -42,6 +42,7 @@ def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "", party: str = "
     """Every rule that the terms break, but for approval by a person. party: this site's name in the terms."""
     yield from filter(None, (_parties(policy, terms), _analysts(policy, analyst)))
     yield from _columns(policy, terms, party)
+    yield from _label_holders(policy, terms, party)
     yield from filter(None, (rule(policy, terms) for rule in RULES))
 
 
@@ -73,6 +74,15 @@ def _columns(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
             yield breach
 
 
+def _label_holders(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
+    """The breach of who may know the labels of rows that this site has columns of."""
+    block = terms.blocks.of(party)
+    if block is None or policy.label_holders == "any" or block.label_holder == party:
+        return
+    if breach := not_among("label_holders", policy.label_holders, (block.label_holder,)):
+        yield breach
+
+
 # ---- protection and parties --------------------------------------------------------------------------
 
 
@@ -81,6 +91,21 @@ def _by_columns(policy: PolicyKeys, terms: Terms) -> Breach | None:
         return None
     why = f"the terms have {terms.vertical.key}"
     return Breach("by_columns", "false", why, "give every party all columns", True)
+
+
+def _min_common_rows(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    rows, limit = terms.vertical.fewest_common_rows, policy.min_common_rows
+    if not terms.vertical.aligns or rows >= limit:
+        return None
+    why = f"the terms are content with {rows:,} rows in common"
+    return Breach("min_common_rows", str(limit), why, f"set min_common_rows = {limit}", rows)
+
+
+def _max_foreign_ids(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    ids, limit = terms.vertical.most_ids, policy.max_foreign_ids
+    if not terms.vertical.aligns or ids <= limit:
+        return None
+    return beyond("max_ids", ids, "max_foreign_ids", limit)
 
 
 def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -282,6 +307,8 @@ def _validation(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 RULES: tuple[Rule, ...] = (
     _by_columns,
+    _min_common_rows,
+    _max_foreign_ids,
     _protections,
     _on_loss,
     _min_parties,

@@ -166,7 +166,7 @@ class Request(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "then")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "then")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,9 @@ class Ask(_message.Message):
     RESIDUALS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
+    ID_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ALIGN_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
@@ -192,11 +195,14 @@ class Ask(_message.Message):
     residuals: ResidualQuery
     ranges: RangeQuery
     sums: SumsQuery
+    id_count: IdCountQuery
+    align: AlignQuery
+    places: PlacesQuery
     then: _containers.RepeatedCompositeFieldContainer[Ask]
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
 
 class Introduce(_message.Message):
-    __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual")
+    __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual", "places")
     GREETINGS_FIELD_NUMBER: _ClassVar[int]
     GRIDS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +213,7 @@ class Introduce(_message.Message):
     HESSIAN_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     RESIDUAL_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
     greetings: _containers.RepeatedScalarFieldContainer[bytes]
     grids: int
     start: StartQuery
@@ -217,7 +224,8 @@ class Introduce(_message.Message):
     hessian: Scale
     threshold: float
     residual: ResidualQuery
-    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., levels: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., threshold: _Optional[float] = ..., residual: _Optional[_Union[ResidualQuery, _Mapping]] = ...) -> None: ...
+    places: PlacesQuery
+    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., levels: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., threshold: _Optional[float] = ..., residual: _Optional[_Union[ResidualQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ...) -> None: ...
 
 class Round(_message.Message):
     __slots__ = ("splits", "values")
@@ -254,6 +262,28 @@ class SessionEnded(_message.Message):
 class RowsQuery(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class IdCountQuery(_message.Message):
+    __slots__ = ("parties",)
+    PARTIES_FIELD_NUMBER: _ClassVar[int]
+    parties: int
+    def __init__(self, parties: _Optional[int] = ...) -> None: ...
+
+class AlignQuery(_message.Message):
+    __slots__ = ("sizes",)
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PlacesQuery(_message.Message):
+    __slots__ = ("total", "sizes", "places")
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    total: int
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    places: bytes
+    def __init__(self, total: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., places: _Optional[bytes] = ...) -> None: ...
 
 class QuantileQuery(_message.Message):
     __slots__ = ("rows", "sizes", "starts", "widths", "subdivisions")

@@ -249,11 +249,50 @@ def test_a_policy_that_cannot_be_is_one_line(rules, fault):
     assert len(str(error.value).splitlines()) == 1
 
 
+MATCHED = {
+    "columns": {"label": "y", "numeric": ["age"], "row_id": "id", "held": {"south": ["age"]}},
+    "label_holder": "north",
+    "protection": "plain",
+    "parties": ["north", "south"],
+}
+MATCHES = {
+    "by_columns": True,
+    "protections": ["plain"],
+    "columns": {"features": ["age"], "row_id": ["id"]},
+    "label_holders": ["north"],
+    "min_parties": 2,
+    "parties": ["north", "south"],
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        ({}, None),
+        ({"parties": ["north", "south", "mole"], "columns.held.mole": ["dose"]}, "parties"),
+        ({"label_holder": "south", "columns.held": {"north": ["age"]}}, "label_holders"),
+        ({"min_common_rows": 999}, "min_common_rows"),
+        ({"max_ids": 10_000_001}, "max_foreign_ids"),
+        ({"columns.row_id": "iban"}, "columns.row_id"),
+    ],
+)
+def test_terms_that_match_rows_are_held_to_who_and_how_many(changed, rule):
+    columns = {**MATCHED["columns"], "held": dict(MATCHED["columns"]["held"])}
+    settings = {**MATCHED, **{key: value for key, value in changed.items() if "." not in key}}
+    if rule == "parties":
+        columns |= {"numeric": ["age", "dose"], "held": {"south": ["age"], "mole": ["dose"]}}
+    columns |= {key.removeprefix("columns."): v for key, v in changed.items() if key.count(".") == 1}
+    apart = offered(**settings | {"columns": columns})
+    party = "north" if rule == "label_holders" else "south"
+    own = {**MATCHES, "label_holders": ["north"]}
+    assert [breach.key for breach in policy(**own).breaches(apart, party=party)] == ([rule] if rule else [])
+
+
 def test_columns_that_are_held_apart_are_allowed_by_name():
     """Other parties learn which rows go left; the columns of others are no concern of this site."""
     columns = {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["age"], "east": ["dose"]}}
-    apart = offered(columns=columns, label_holder="north", protection="plain")
-    rules = {"protections": ["plain"], "columns": {"features": ["age"]}}
+    apart = offered(columns=columns, label_holder="north", rows="in_order", protection="plain")
+    rules = {"protections": ["plain"], "columns": {"features": ["age"]}, "label_holders": ["north"]}
     south = [breach.key for breach in policy(**rules).breaches(apart, party="south")]
     assert south == ["by_columns"]
     assert not [*policy(**rules, by_columns=True).breaches(apart, party="south")]

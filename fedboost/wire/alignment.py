@@ -1,0 +1,43 @@
+"""Queries that match rows to protobuf and back.
+
+Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
+from fedboost.terms.session import MAX_PARTIES
+from fedboost.wire.bounds import bounded, require
+
+_INT32 = np.dtype("<i4")
+
+
+def id_count_to_pb(query: IdCountQuery) -> dict[str, Any]:
+    return {"parties": query.parties}
+
+
+def id_count_from_pb(q: Any) -> IdCountQuery:
+    require(0 < q.parties <= MAX_PARTIES, f"{q.parties} parties")
+    return IdCountQuery(q.parties)
+
+
+def align_to_pb(query: AlignQuery) -> dict[str, Any]:
+    return {"sizes": query.sizes}
+
+
+def align_from_pb(q: Any) -> AlignQuery:
+    return AlignQuery(bounded(q.sizes, MAX_PARTIES, "parties"))
+
+
+def places_to_pb(query: PlacesQuery) -> dict[str, Any]:
+    places = query.places.astype(_INT32).tobytes()
+    return {"total": query.total, "sizes": query.sizes, "places": places}
+
+
+def places_from_pb(q: Any) -> PlacesQuery:
+    """The query with the places of common rows."""
+    sizes = bounded(q.sizes, MAX_PARTIES, "parties")
+    require(_INT32.itemsize * sum(sizes) == len(q.places), f"{len(q.places)} bytes of {sum(sizes)} places")
+    return PlacesQuery(q.total, sizes, np.frombuffer(q.places, _INT32).astype(np.int64))

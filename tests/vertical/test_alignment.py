@@ -1,0 +1,151 @@
+"""Rows are matched by their ids: the model is that of the rows that all parties have, bit for bit."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from columns_apart import LAYOUTS, pooled, terms_of, train_pooled
+
+import fedboost as fb
+
+ROWS, FEWEST = 400, 100
+SETTINGS = {
+    "logistic": ("binary", {}),
+    "classes": ("classes", {"objective": "multi:softprob", "num_class": 3}),
+    "absolute": ("number", {"objective": "reg:absoluteerror"}),
+    "subsample": ("binary", {"subsample": 0.6, "num_parallel_tree": 2}),
+    "validation": ("binary", {"validation_fraction": 0.3, "early_stopping_rounds": 2}),
+    "base margins": ("binary", {"columns": {"base_margin": "margin"}}),
+}
+
+
+def matched(layout, **settings):
+    settings["columns"] = {"row_id": "id"} | settings.get("columns", {})
+    return terms_of(layout, **{"rows": "common", "min_common_rows": FEWEST} | settings)
+
+
+def scattered(layout, table, seed=0, share=0.85, ids=None):
+    """The table of each party, with a share of the rows of its block, in an order of its own; and the rows
+    that all parties of a block have. ids: written in another way at each party."""
+    draw, tables, common = np.random.default_rng(seed), {}, np.zeros(table.num_rows, np.bool_)
+    begin = 0
+    for (holder, others), cut in zip(layout.blocks, layout.cuts, strict=True):
+        end = round(cut * table.num_rows)
+        everywhere = np.ones(end - begin, np.bool_)
+        own = layout.tables(table)
+        for number, party in enumerate([holder, *others]):
+            kept = draw.random(end - begin) < share
+            everywhere &= kept
+            rows = draw.permutation(np.flatnonzero(kept))
+            part = own[party]
+            if "id" not in part.column_names:
+                part = part.append_column("id", table.slice(begin, end - begin)["id"])
+            if ids is not None:
+                written = pa.array([ids[number % len(ids)](i) for i in part["id"].to_pylist()])
+                part = part.set_column(part.column_names.index("id"), "id", written)
+            tables[party] = part.take(rows)
+        common[begin:end], begin = everywhere, end
+    return tables, table.filter(pa.array(common))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_model_is_that_of_the_rows_in_common(setting, layout):
+    label, settings = SETTINGS[setting]
+    columns = {"row_id": "id"} | settings.get("columns", {})
+    tables, common = scattered(LAYOUTS[layout], pooled(ROWS, label=label))
+    fewest = {"min_common_rows": 20}
+    apart = fb.simulate(matched(LAYOUTS[layout], **settings | fewest), tables)
+    whole = train_pooled(common, **settings | {"columns": columns})
+    assert apart.model.booster == whole.model.booster
+
+
+def test_the_model_depends_on_no_order_of_rows():
+    layout, table = LAYOUTS["three holders"], pooled(ROWS)
+    tables, _ = scattered(layout, table)
+    shuffled = {
+        party: own.take(np.random.default_rng(7).permutation(own.num_rows)) for party, own in tables.items()
+    }
+    models = [fb.simulate(matched(layout), each, seed=7).model.booster for each in (tables, shuffled)]
+    assert models[0] == models[1]
+
+
+def test_ids_may_be_written_in_different_ways():
+    layout = LAYOUTS["three holders"]
+    written = [lambda i: i, lambda i: f" {i} ", str]
+    tables, common = scattered(layout, pooled(ROWS), ids=written)
+    apart = fb.simulate(matched(layout), tables)
+    assert apart.model.booster == train_pooled(common).model.booster
+
+
+@pytest.mark.parametrize(
+    ("form", "written"),
+    [
+        ("digits", [str, lambda i: f"NO-{i:06d}"]),
+        ("lower", [lambda i: f"Müller {i}", lambda i: f"MÜLLER {i}"]),
+    ],
+)
+def test_the_terms_say_what_is_compared_of_ids(form, written):
+    layout = LAYOUTS["two holders"]
+    tables, common = scattered(layout, pooled(ROWS), ids=written)
+    apart = fb.simulate(matched(layout, id_form=form), tables)
+    assert apart.model.booster == train_pooled(common).model.booster
+    with pytest.raises(fb.FedboostError, match="0 rows in common"):
+        fb.simulate(matched(layout), tables)
+
+
+def test_too_few_rows_in_common_are_one_line():
+    layout = LAYOUTS["two holders"]
+    tables, common = scattered(layout, pooled(ROWS))
+    with pytest.raises(fb.FedboostError) as raised:
+        fb.simulate(matched(layout, min_common_rows=ROWS), tables)
+    assert str(raised.value) == (
+        f"the parties have {common.num_rows} rows in common, and the terms say min_common_rows = 400; "
+        f"compare how their row ids are written, or lower it if so few are enough"
+    )
+
+
+def test_more_ids_than_the_terms_allow_are_one_line():
+    layout = LAYOUTS["two holders"]
+    tables, _ = scattered(layout, pooled(ROWS))
+    with pytest.raises(
+        fb.FedboostError, match=r"party bank enters 3.. row ids, and the terms allow 1 to 300"
+    ):
+        fb.simulate(matched(layout, max_ids=300), tables)
+
+
+def with_ids(table, ids):
+    return table.set_column(table.column_names.index("id"), "id", ids)
+
+
+BAD_IDS = {
+    "numbers with a fraction": lambda ids: ids.cast(pa.float64()),
+    "a missing id": lambda ids: pa.array([None, *ids.to_pylist()[1:]]),
+    "an empty id": lambda ids: pa.array(["  ", *map(str, ids.to_pylist()[1:])]),
+    "an id in two rows": lambda ids: pa.array([*ids.to_pylist()[:-1], ids[0].as_py()]),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_IDS)
+@pytest.mark.parametrize("party", ["bank", "telco"])
+def test_ids_that_match_nothing_are_one_line(fault, party):
+    layout = LAYOUTS["two holders"]
+    tables, _ = scattered(layout, pooled(ROWS))
+    tables[party] = with_ids(tables[party], BAD_IDS[fault](tables[party]["id"]))
+    with pytest.raises(fb.FedboostError) as raised:
+        fb.simulate(matched(layout), tables)
+    text = str(raised.value)
+    assert "\n" not in text
+    assert party in text
+    assert (
+        raised.value.public
+        == f"party {party}: its rows do not fit the terms; its own log says which column and why"
+    )
+
+
+def test_without_ids_the_terms_say_how_rows_belong_together():
+    with pytest.raises(fb.ConfigError) as raised:
+        terms_of(LAYOUTS["two holders"], rows=None)
+    assert str(raised.value) == (
+        "terms: label_holder: name the column by which the rows of the parties are matched, columns.row_id, "
+        'or set rows = "in_order" where all have the same rows in the same order'
+    )
