@@ -14,7 +14,6 @@ from fedboost.people import as_json
 from fedboost.people.text import one_line, shorten, size
 from fedboost.people.training import figures
 from fedboost.people.words import NOT_HIDDEN
-from fedboost.privacy.protections import PROTECTIONS
 from fedboost.terms.terms import Terms
 
 Draw = Callable[[Mapping[str, float]], None]
@@ -25,7 +24,7 @@ ROWS_EVERY_SECONDS = 10.0
 
 def notice_not_hidden(terms: Terms) -> None:
     """Print that the aggregator sees single parties' numbers, where it does."""
-    if not PROTECTIONS[terms.hiding.protection].hides:
+    if not terms.protection.hides:
         notice(f"protection {terms.hiding.protection}: {NOT_HIDDEN}")
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from fedboost.errors import printable
 from fedboost.people.text import delimited, entry, listed
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.privacy.protections import PROTECTIONS
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -81,7 +80,7 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
 
 
 def _participants(terms: Terms) -> list[tuple[str, str]]:
-    holders, keyholder = len(terms.holders), terms.hiding.keyholder
+    holders, keyholder = len(terms.holders), terms.keyholder
     parties = f"{len(terms.parties)}: {listed(terms.parties)}"
     if keyholder is not None:
         parties += f"; {delimited(keyholder)} decrypts sums" + (
@@ -89,18 +88,17 @@ def _participants(terms: Terms) -> list[tuple[str, str]]:
         )
     if terms.session.on_loss == "shrink":
         parties += f"; if some are lost, {terms.min_roster} may go on"
-    hidden = terms.evaluation.party_metrics and terms.hiding.hides_vectors
+    hidden = terms.evaluation.party_metrics and terms.protection.hides
     return [
         ("parties", parties),
         (
             "protection",
             terms.hiding.protection
-            + (f", keys of {terms.hiding.key_bits} bits" if terms.hiding.uses_key_holder else ""),
+            + (f", keys of {terms.hiding.key_bits} bits" if terms.protection.uses_key_holder else ""),
         ),
         (
             "aggregator",
-            f"sees {PROTECTIONS[terms.hiding.protection].aggregator_observes}"
-            + (", but for its metrics" if hidden else ""),
+            f"sees {terms.protection.aggregator_observes}" + (", but for its metrics" if hidden else ""),
         ),
         *_other_sites(terms),
         (
@@ -154,15 +152,15 @@ def _rows_of_blocks(terms: Terms) -> str:
 
 
 def _colluders(terms: Terms) -> str:
-    if not terms.hiding.hides_vectors:
+    if not terms.protection.hides:
         return "the aggregator needs none"
     number = Group.of(terms.parties, terms.hiding.colluding).colluding
     if not number:
-        holder = " and the key holder" if terms.hiding.uses_key_holder else ""
+        holder = " and the key holder" if terms.protection.uses_key_holder else ""
         return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
     others = "1 other site" if number == 1 else f"up to {number} other sites"
     return f"{others} may work with the aggregator without learning this site's numbers" + (
-        ", the key holder counted first" if terms.hiding.uses_key_holder else ""
+        ", the key holder counted first" if terms.protection.uses_key_holder else ""
     )
 
 

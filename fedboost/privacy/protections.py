@@ -74,7 +74,8 @@ class Protection:
     min_roster: parties of a group that a sum is of, at least, where it may; min_signers: parties that sign a
     model, at least; scheme: loads the encryption that a key holder decrypts, None where nobody holds a key;
     has_key_sizes: the terms choose the bits of that key; may_be_vertical: it needs no other party with the
-    same columns; sample_cells: cells that an estimate of its speed seals.
+    same columns; by_columns: what it is where parties hold different columns, None if that is the same;
+    sample_cells: cells that an estimate of its speed seals.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Protection:
     scheme: Callable[[], Scheme] | None = None
     has_key_sizes: bool = False
     may_be_vertical: bool = False
+    by_columns: "Protection | None" = None
     sample_cells: int = 1 << 17
 
     @property
@@ -197,7 +199,25 @@ def _bfv() -> Scheme:
     return Bfv()
 
 
-def _encrypted(name: str, scheme: Callable[[], Scheme], has_key_sizes: bool, sample_cells: int) -> Protection:
+_PAILLIER_BY_COLUMNS = Protection(
+    "paillier",
+    hides=False,
+    aggregator_observes="sums of gradients over groups of rows, of this site's columns by number",
+    sealer=_plain_sealer,
+    opener=_plain_opener,
+    may_shrink=False,
+    scheme=_paillier,
+    has_key_sizes=True,
+)
+
+
+def _encrypted(
+    name: str,
+    scheme: Callable[[], Scheme],
+    has_key_sizes: bool,
+    sample_cells: int,
+    by_columns: Protection | None = None,
+) -> Protection:
     return Protection(
         name,
         hides=True,
@@ -213,6 +233,7 @@ def _encrypted(name: str, scheme: Callable[[], Scheme], has_key_sizes: bool, sam
         scheme=scheme,
         has_key_sizes=has_key_sizes,
         sample_cells=sample_cells,
+        by_columns=by_columns,
     )
 
 
@@ -238,7 +259,7 @@ _ROWS = (
         min_roster=lambda group: group.min_roster,
         min_signers=lambda group: group.min_signers,
     ),
-    _encrypted("paillier", _paillier, has_key_sizes=True, sample_cells=1 << 12),
+    _encrypted("paillier", _paillier, True, sample_cells=1 << 12, by_columns=_PAILLIER_BY_COLUMNS),
     _encrypted("bfv", _bfv, has_key_sizes=False, sample_cells=1 << 14),
 )
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 
 from fedboost.errors import FedboostError, PeerError, SessionFailed
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.protections import PROTECTIONS
 from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.attendance import Attendance
 from fedboost.protocol.closing import Closing
@@ -147,7 +146,7 @@ class AggregatorSession:
         given)."""
         self.attendance.begin(connected)
         draws = self.terms.noise is not None and self.terms.noise.placement == "central"
-        if PROTECTIONS[self.terms.hiding.protection].uses_key_holder and self.draw is None:
+        if self.terms.protection.uses_key_holder and self.draw is None:
             return self.fail("sums are encrypted, and the aggregator has nothing to draw blinds from")
         if draws and self.draw is None:
             return self.fail("the terms say that the aggregator draws noise, and it has nothing to draw from")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError
 from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
+from fedboost.privacy.protections import AggregatorSetup
 from fedboost.protocol import key_exchange
 from fedboost.protocol.attendance import note_loss
 from fedboost.protocol.contracts import TrainingState
@@ -41,7 +41,7 @@ class Introduction:
             return
         if known is not None:
             raise PeerError("it joined twice")
-        if len(greeting) > MAX_GREETING_BYTES and party != attempt.terms.hiding.keyholder:
+        if len(greeting) > MAX_GREETING_BYTES and party != attempt.terms.keyholder:
             raise PeerError(f"a greeting of {len(greeting)} bytes; {MAX_GREETING_BYTES} are allowed")
         if trust is not None:  # else the others would refuse it, and seem to be those at fault
             key_exchange.check_greeting(trust, attempt, party, greeting)
@@ -51,7 +51,7 @@ class Introduction:
         """The greetings of the roster, once all are here; the transcript begins with them."""
         greetings = tuple(self.greetings[member] for member in roster)
         self.digest = session_digest(attempt, greetings)
-        if PROTECTIONS[attempt.terms.hiding.protection].uses_key_holder:
+        if attempt.terms.protection.uses_key_holder:
             self.public = key_exchange.public_of(attempt.terms, greetings)
         self.transcripts = Transcripts(attempt.terms, self.digest, state)
         return greetings

@@ -155,7 +155,7 @@ def meet(
 ) -> Meeting:
     """Check everybody's greeting. Raises PeerError for the first that is not right."""
     session, terms = session_digest(attempt, greetings), attempt.terms
-    protection = PROTECTIONS[terms.hiding.protection]
+    protection = terms.protection
     if credentials is None:
         if protection.hides:
             raise Refused(f"protection {terms.hiding.protection} needs this site's keys, and it has none")
@@ -198,25 +198,25 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
     name, public = _check(trust, attempt.packed(), greeting)
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
-    protection = PROTECTIONS[attempt.terms.hiding.protection]
+    protection = attempt.terms.protection
     terms = attempt.terms
     needs_key = protection.uses_key_holder or terms.blocks.of(party) is not None
     if needs_key and len(protection.agreement_key(public)) != KEY_BYTES:
         raise PeerError("it greets without an X25519 key for its masks, or for what it relays")
-    if party == attempt.terms.hiding.keyholder:
+    if party == attempt.terms.keyholder:
         read_public(attempt.terms, public)
 
 
 def read_public(terms: Terms, public: bytes) -> Public:
     """The key that sums are encrypted under. PeerError for one that cannot be, or is too short."""
-    return PROTECTIONS[terms.hiding.protection].read_public(public, terms.hiding.key_bits)
+    return terms.protection.read_public(public, terms.hiding.key_bits)
 
 
 def public_of(terms: Terms, greetings: Collection[bytes]) -> Public:
     """The key that sums are encrypted under, as the key holder greeted with it."""
     for greeting in greetings:
         name, public, *_ = fields.unpack(greeting)
-        if name.decode() == terms.hiding.keyholder:
+        if name.decode() == terms.keyholder:
             return read_public(terms, public)
     raise PeerError("the key holder was not introduced")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.encrypted.scheme import Secret
-from fedboost.privacy.protections import PROTECTIONS, Protection
+from fedboost.privacy.protections import Protection
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Holder, Rowless
 from fedboost.protocol.key_exchange import Attempt
@@ -34,7 +34,7 @@ class Membership:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", self.first.terms)
-        object.__setattr__(self, "protection", PROTECTIONS[self.terms.hiding.protection])
+        object.__setattr__(self, "protection", self.terms.protection)
 
     @classmethod
     def begin(cls, site: Site, admit: Offer) -> "Membership":
@@ -59,8 +59,8 @@ class Membership:
         try:
             site.taken(offer)
             secret = None
-            if terms.hiding.keyholder == site.name:
-                protection = PROTECTIONS[terms.hiding.protection]
+            if terms.keyholder == site.name:
+                protection = terms.protection
                 secret = protection.encryption().new_secret(terms.hiding.key_bits)
             spending = Spending(terms, memory) if terms.noise is not None and has_rows else None
             holder = Rowless() if site.holder is None else site.holder(terms, memory.secret)
@@ -89,7 +89,7 @@ class Membership:
 
 def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
     """Raise Refused unless the terms say of this site what is so: that it holds rows, or none."""
-    if not has_rows and terms.hiding.keyholder != party:
+    if not has_rows and terms.keyholder != party:
         raise Refused(f"party {party} has no rows, and the terms name another key holder")
     if has_rows != (party in terms.holders):
         has, want = ("rows", "true") if has_rows else ("no rows", "false")

@@ -115,7 +115,7 @@ class Known:
     @classmethod
     def begun(cls, session: str, terms: Terms, request: bytes = b"") -> "Known":
         """A session under these terms in which nobody met yet."""
-        group = terms.holders, terms.hiding.hides_vectors
+        group = terms.holders, terms.protection.hides
         return cls(session, terms.digest, 0, *group, request, colluding=colluding_of(terms))
 
 

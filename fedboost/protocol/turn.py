@@ -14,7 +14,7 @@ from fedboost.errors import FedboostError, PeerError, Refused, RosterTooSmall
 from fedboost.fixedpoint import Int64
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protection import Opener
-from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
+from fedboost.privacy.protections import AggregatorSetup
 from fedboost.protocol.attendance import count_loss, note_loss
 from fedboost.protocol.events import Disconnected, Outbox
 from fedboost.protocol.ledger import with_central_noise
@@ -202,7 +202,7 @@ def tick(session: "AggregatorSession") -> Outbox:
 def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:
     """The opener of this question's sum. Refused if it has more cells than the protection allows."""
     terms, introduction = session.terms, session.introduction
-    protection = PROTECTIONS[terms.hiding.protection]
+    protection = terms.protection
     assert introduction.transcripts is not None
     tag, max_cells = tag_of(ask, introduction.transcripts.whole), protection.max_cells
     if max_cells is not None and tag.cells > max_cells:
@@ -212,6 +212,6 @@ def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:
         )
     if introduction.setup is None:
         group, shrinks = Group.of(terms.parties, terms.hiding.colluding), terms.session.on_loss == "shrink"
-        keys = introduction.public, terms.hiding.keyholder
+        keys = introduction.public, terms.keyholder
         introduction.setup = AggregatorSetup(group, introduction.digest, session.draw, *keys, shrinks)
     return protection.opener(tag, introduction.setup)

@@ -58,11 +58,22 @@ def _check_vertical(terms: "Terms") -> None:
         return
     refused = (
         (
-            not terms.hiding.row.may_be_vertical,
+            not (terms.hiding.row.may_be_vertical or terms.hiding.row.by_columns),
             f"protection {terms.hiding.protection}",
             "it hides a party among others that hold the same columns, and here nobody does; set "
-            'protection = "plain" where all parties may see labels',
+            'protection = "paillier", or "plain" where all parties may see labels',
         ),
+        (
+            terms.hides_columns and terms.vertical.label_holder is None,
+            f"protection {terms.hiding.protection}",
+            'one label holder has the key: set label_holder, or protection = "plain"',
+        ),
+        (
+            terms.hides_columns and terms.hiding.keyholder not in (None, terms.vertical.label_holder),
+            "keyholder",
+            "the label holder has the key; take keyholder away",
+        ),
+        (terms.hides_columns and not terms.hiding.keyholder_rows, "keyholder_rows = false", "it has rows"),
         (terms.noise is not None, "noise", "a party's sums are not of whole rows, which noise is for"),
         (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on"),
         (
@@ -86,6 +97,8 @@ def _check_vertical(terms: "Terms") -> None:
 
 
 def _check_hiding(terms: "Terms") -> None:
+    if terms.hides_columns:
+        return
     shared = terms.noise is not None and terms.noise.placement == "distributed"
     shrinks = terms.session.on_loss == "shrink"
     terms.hiding.check_parties(terms.parties, shared)

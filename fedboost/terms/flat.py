@@ -5,8 +5,10 @@ the flat table.
 Refuses: the names of groups as keys.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any, ClassVar, Self
 
@@ -47,6 +49,22 @@ class Flat(Frozen):
     def location_in_file(cls, location: Location) -> Location:
         first = str(location[0]) if location else ""
         return location[1:] if _group_of(cls.model_fields.get(first)) else location
+
+    def canonical(self) -> str:
+        """The settings as JSON, keys in the order of ORDER: the text that is hashed and sent.
+
+        Tables keep the order of their declaration, as that of categorical columns is one of features.
+        """
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> str:
+        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, in hex."""
+        return hashlib.sha256(self._canonical.encode()).hexdigest()
 
     @classmethod
     def groups(cls) -> Mapping[str, type[Group]]:

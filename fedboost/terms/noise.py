@@ -172,7 +172,7 @@ def check_noise(terms: "Terms", noise: Noise) -> None:
             raise ValueError(f"columns.{name} with noise: what a row can do has no bound then; leave it out")
     _check_ranges(terms.objective.name, terms.columns)
     shared = noise.placement == "distributed"
-    if shared and not terms.hiding.hides_vectors:
+    if shared and not terms.protection.hides:
         raise ValueError(
             "distributed noise under protection plain: the aggregator would see every party's sums with "
             'a share of the noise; set protection = "masked", or placement = "local"'

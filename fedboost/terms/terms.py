@@ -5,7 +5,6 @@ is in here, and nothing else is.
 Refuses: unknown keys and values (naming the nearest known one), and combinations that cannot be trained.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -20,6 +19,7 @@ from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.metrics.by_set import OF_PARTY, TRAIN, VALIDATION
 from fedboost.gbdt.objectives import sensitivity
 from fedboost.gbdt.split import SplitRule
+from fedboost.privacy.protections import Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.combinations import CHECKS
@@ -108,6 +108,22 @@ class Terms(Flat):
         """Parties that hold different columns of the same rows; none where each party has all columns."""
         return Blocks(self.vertical.blocks_of(self.parties), self.columns, self.vertical.aligns)
 
+    @cached_property
+    def protection(self) -> Protection:
+        """The protection of the parties' vectors."""
+        row = self.hiding.row
+        return row.by_columns or row if self.vertical.is_used else row
+
+    @property
+    def keyholder(self) -> str | None:
+        """The party that decrypts; of parties with different columns the label holder."""
+        return self.vertical.label_holder if self.hides_columns else self.hiding.keyholder
+
+    @property
+    def hides_columns(self) -> bool:
+        """True if parties hold different columns, and the others learn neither labels nor cut points."""
+        return self.vertical.is_used and self.protection.uses_key_holder
+
     @property
     def honest(self) -> int:
         """Fewest parties with rows whose shares of the noise are secret. A party can always subtract its own;
@@ -119,7 +135,7 @@ class Terms(Flat):
         """Fewest parties of a sum that is opened."""
         if self.session.on_loss != "shrink":
             return len(self.parties)
-        smallest = self.hiding.row.min_roster(self.hiding.group(self.parties))
+        smallest = self.protection.min_roster(self.hiding.group(self.parties))
         return max(smallest, self.session.quorum or len(self.parties) // 2 + 1)
 
     @property
@@ -241,22 +257,6 @@ class Terms(Flat):
         return self.draws.draws_for_trees or self.evaluation.validation_fraction > 0.0
 
     # ---- in writing ---------------------------------------------------------------------------------
-
-    def canonical(self) -> str:
-        """These terms as JSON, keys in the order of ORDER: the text that is hashed and sent.
-
-        Categorical columns keep the order of their declaration, which is the order of the features.
-        """
-        return self._canonical
-
-    @cached_property
-    def _canonical(self) -> str:
-        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the canonical JSON, in hex."""
-        return hashlib.sha256(self._canonical.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Terms) and self.digest == other.digest

@@ -121,7 +121,7 @@ def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | No
     counts over the first grids, if they share the turn."""
     numeric = len(terms.columns.numeric)
     # Where cells are encrypted their bits cost more than a turn.
-    if not numeric or not terms.shares_turns or terms.hiding.uses_key_holder:
+    if not numeric or not terms.shares_turns or terms.protection.uses_key_holder:
         counts = yield RowsQuery()
         return count_rows(counts), counts[1:], None
     # The rows are not known yet, so that the cells of the grids hold any number of them.

@@ -129,9 +129,9 @@ def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
 
 def _for_parties(terms: Terms, shards: list[str]) -> Terms:
     """The same terms for these parties; a key holder that is not one of them takes part without rows."""
-    if terms.hiding.keyholder is None or terms.hiding.keyholder in shards:
+    if terms.keyholder is None or terms.keyholder in shards:
         return terms.with_parties(shards)
-    return terms.changed(parties=(*shards, terms.hiding.keyholder), keyholder_rows=False)
+    return terms.changed(parties=(*shards, terms.keyholder), keyholder_rows=False)
 
 
 @dataclass
@@ -156,7 +156,7 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
     """A place for each party to run at, with keys of a consortium that lives as long as this process; a key
     holder without rows has one, too."""
     credentials: dict[str, Credentials] = {}
-    if terms.hiding.hides_vectors or terms.blocks:
+    if terms.protection.hides or terms.blocks:
         now = datetime.now(UTC)
         signers, roots = in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}

@@ -131,7 +131,7 @@ class FileMemory:
                     # Where the aggregator draws the noise, what leaves has none and is not charged.
                     central = terms.noise.placement == "central"
                     delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
-                group = json.dumps(terms.holders), int(terms.hiding.hides_vectors), colluding_of(terms)
+                group = json.dumps(terms.holders), int(terms.protection.hides), colluding_of(terms)
                 about = terms.digest, offer.analyst, offer.request, *group
                 put(file, "sessions", *name, *about, delta, planned, now())
                 put(file, "secrets", *name, os.urandom(KEY_BYTES))

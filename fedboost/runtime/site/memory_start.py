@@ -318,7 +318,7 @@ def _group(event: Admitted, config: PartyConfig) -> tuple[str, int, int]:
         colluding, protection = Group.of(event.parties).colluding, PROTECTIONS.get(event.protection)
         hides = protection is not None and protection.hides and not protection.uses_key_holder
         return json.dumps(event.parties), int(hides), colluding
-    return json.dumps(terms.holders), int(terms.hiding.hides_vectors), colluding_of(terms)
+    return json.dumps(terms.holders), int(terms.protection.hides), colluding_of(terms)
 
 
 def _put_ended(file: sqlite3.Connection, name: tuple[str, str], met: bool, *about: Value) -> None:

@@ -22,7 +22,6 @@ from fedboost.gbdt.metrics.registry import is_at_threshold
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.people.summary import columns_by_role
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.site.policy_breach import (
     Breach,
     allowing,
@@ -116,7 +115,7 @@ def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _on_loss(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if not terms.hiding.hides_vectors or terms.session.on_loss in policy.on_loss:
+    if not terms.protection.hides or terms.session.on_loss in policy.on_loss:
         return None
     return not_chosen("on_loss", policy.on_loss, "on_loss", terms.session.on_loss)
 
@@ -134,7 +133,7 @@ def _min_parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 def _colluding(policy: PolicyKeys, terms: Terms) -> Breach | None:
     floor = Group.of(terms.parties).colluding if policy.colluding is None else policy.colluding
-    if not terms.hiding.hides_vectors:
+    if not terms.protection.hides:
         return None
     tolerated = Group.of(terms.parties, terms.hiding.colluding).colluding
     if tolerated >= floor:
@@ -144,7 +143,7 @@ def _colluding(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _min_key_bits(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    has_keys, bits = PROTECTIONS[terms.hiding.protection].has_key_sizes, terms.hiding.key_bits
+    has_keys, bits = terms.protection.has_key_sizes, terms.hiding.key_bits
     if not has_keys or bits >= policy.min_key_bits:
         return None
     return beyond("key_bits", bits, "min_key_bits", policy.min_key_bits)
@@ -217,7 +216,7 @@ def _vote_top_k(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 def _subsample(policy: PolicyKeys, terms: Terms) -> Breach | None:
     share = terms.draws.share_drawn
-    if not terms.hiding.hides_vectors or share >= policy.subsample:
+    if not terms.protection.hides or share >= policy.subsample:
         return None
     why = f"the terms have subsample = {terms.draws.subsample:g}"
     if terms.draws.sampling_method == "bootstrap":
@@ -291,7 +290,7 @@ def _metrics_at_thresholds(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _party_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if not terms.hiding.hides_vectors or not terms.evaluation.party_metrics or policy.party_metrics:
+    if not terms.protection.hides or not terms.evaluation.party_metrics or policy.party_metrics:
         return None
     return Breach("party_metrics", "false", "the terms have party_metrics = true", "leave it out", True)
 
