@@ -14,7 +14,9 @@ from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
 from fedboost.errors import PeerError
 from fedboost.privacy.encrypted.paillier import PaillierSecret, generate
-from fedboost.privacy.rowsums.engines import GmpyEngine, engine_of
+from fedboost.privacy.rowsums.engines import GmpyEngine, KernelEngine, engine_of
+from fedboost.privacy.rowsums.kernels import products as kernels
+from fedboost.privacy.rowsums.kernels.vectors import may_compile
 from fedboost.privacy.rowsums.powers import RandomPowers
 from fedboost.privacy.rowsums.segments import Segments
 
@@ -27,7 +29,11 @@ VECTORS = [
     "cfd2af050435569aba0195a93f098fc9f5a22f5dc0d8073facac1f6c64259025",
 ]
 """SHA-256 of the rows and of the report."""
-ENGINES = [pytest.param(GmpyEngine, id="gmpy2"), pytest.param(engine_of, id="fastest")]
+needs_kernels = pytest.mark.skipif(not may_compile(), reason="a processor without AVX-512 IFMA")
+ENGINES = [
+    pytest.param(GmpyEngine, id="gmpy2"),
+    pytest.param(KernelEngine, id="kernels", marks=needs_kernels),
+]
 
 
 @pytest.fixture(params=ENGINES)
@@ -228,7 +234,8 @@ def test_no_secret_is_printed(secret):
 # ---- engines ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bits", [64, 256, 512, 1040])
+@needs_kernels
+@pytest.mark.parametrize("bits", [64, 256, 512, 1040, 2048, 3072])
 def test_engines_give_the_same_numbers(bits):
     rng = np.random.default_rng(bits)
     modulus = int.from_bytes(rng.bytes(bits // 8), "little") | 1 | 1 << (bits - 1)
@@ -239,9 +246,40 @@ def test_engines_give_the_same_numbers(bits):
     starts = np.append(0, np.cumsum(rng.integers(0, 40, 37))).astype(np.int64)
     segments = Segments(rng.integers(0, 100, starts[-1]), starts)
     found = []
-    for engine in (GmpyEngine(modulus, ONE), engine_of(modulus, ONE), engine_of(modulus, TWO)):
+    for engine in (GmpyEngine(modulus, ONE), KernelEngine(modulus, ONE), KernelEngine(modulus, TWO)):
         read = engine.read(data)
         parts = engine.products(read, segments), engine.packed(read, 7, 24), engine.packed(read, 1, 24)
         found.append([engine.values(part) for part in (read, *parts)])
     assert found[0] == found[1] == found[2]
     assert found[0][0] == found[0][3] == numbers
+
+
+@needs_kernels
+def test_numbers_with_the_largest_and_the_smallest_limbs():
+    """Of moduli that begin and end with many ones, or many zeros."""
+    for modulus in ((1 << 416) - 1, (1 << 415) + 1, (1 << 409) - 1, (1 << 408) + 1, (1 << 52) + 1, 3):
+        square, size = modulus * modulus, 2 * ((modulus.bit_length() + 7) // 8)
+        numbers = [1, 2, modulus - 1, modulus, modulus + 1, square - modulus, square - 2, square - 1]
+        data = b"".join(number.to_bytes(size, "little") for number in numbers)
+        pairs = Segments(np.array([(i, j) for i in range(8) for j in range(8)]).ravel(), np.arange(0, 130, 2))
+        engine = KernelEngine(modulus, ONE)
+        found = engine.values(engine.products(engine.read(data), pairs))
+        assert found == [one * other % square for one in numbers for other in numbers]
+
+
+@needs_kernels
+def test_where_kernels_compile_they_are_used_unless_they_compute_anything_else(secret, monkeypatch):
+    assert isinstance(engine_of(secret.public.n, ONE), KernelEngine)
+    right = kernels.multiply_segments
+
+    def wrong(*arrays):
+        right(*arrays)
+        arrays[-1][-1, 0] ^= 1
+
+    monkeypatch.setattr(kernels, "multiply_segments", wrong)
+    assert isinstance(engine_of(secret.public.n, ONE), GmpyEngine)
+
+
+def test_where_kernels_do_not_compile_gmpy2_multiplies(secret, monkeypatch):
+    monkeypatch.setattr("fedboost.privacy.rowsums.engines.may_compile", lambda: False)
+    assert isinstance(engine_of(secret.public.n, ONE), GmpyEngine)
