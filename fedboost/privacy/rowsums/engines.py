@@ -24,7 +24,7 @@ from fedboost.privacy.rowsums.kernels.vectors import LANES, LIMB_BITS, WORD_BITS
 from fedboost.privacy.rowsums.scheme import Threads
 from fedboost.privacy.rowsums.segments import Segments, cut, shares
 
-PIECE = 64
+PIECE = 256
 """Members that are multiplied at once: threads, and the lanes of a processor, then end at about one time."""
 _SPARE_BITS = 8
 """`kernels` wants R to be at least 256 n."""

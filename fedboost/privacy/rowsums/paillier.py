@@ -25,6 +25,9 @@ from fedboost.privacy.rowsums.scheme import Codes, Node, Slots, Threads
 from fedboost.privacy.rowsums.segments import Segments, plan
 from fedboost.privacy.shamir import RandomBytes
 
+DIGIT_BITS = 10
+"""Of exponents where a power is needed for each row: tables of 67 MB for a key of 2048 bits."""
+
 
 class RowEncryption:
     """Encrypts the rows of the party that has the secret key."""
@@ -40,7 +43,7 @@ class RowEncryption:
         """draw: cryptographic randomness; engine_of: as in engines.py."""
         self._public, self._slots = secret.public, slots
         engines = tuple(engine_of(prime, threads) for prime in secret.primes)
-        self._powers = RandomPowers(self._public.n, engines, draw)
+        self._powers = RandomPowers(self._public.n, engines, draw, DIGIT_BITS)
 
     def __repr__(self) -> str:
         return f"RowEncryption({self._public!r})"
