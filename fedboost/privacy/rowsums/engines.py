@@ -26,6 +26,8 @@ from fedboost.privacy.rowsums.segments import Segments, cut, shares
 
 PIECE = 256
 """Members that are multiplied at once: threads, and the lanes of a processor, then end at about one time."""
+PART = 1 << 13
+"""Numbers that a thread brings into the form of kernels at once, in a copy."""
 _SPARE_BITS = 8
 """`kernels` wants R to be at least 256 n."""
 _TRIED = 20
@@ -186,8 +188,9 @@ class KernelEngine:
         return np.empty((count, 2 * self._limbs), np.uint64)
 
     def _parts(self, count: int) -> list[slice]:
-        """A part of so many numbers for each thread, in whole eights."""
-        step = max(-(-count // (LANES * self._threads.number)) * LANES, 1)
+        """Parts for the threads of so many numbers, in whole eights, none larger than PART."""
+        share = -(-count // (LANES * self._threads.number)) * LANES
+        step = max(min(share, PART), 1)
         return [slice(first, min(first + step, count)) for first in range(0, count, step)]
 
 

@@ -106,6 +106,7 @@ def test_sums_at_the_limits_of_their_slots(secret, engine, gradient, hessian):
 def test_no_nodes_and_no_columns_are_an_empty_report(secret, engine):
     slots, encryption, sums = ends(secret, 3, engine)
     entered = sums.read(encryption.encrypt(packed([1, 2, 3], [1, 1, 1])), 3)
+    assert len(sums.read(b"", 0)) == 0
     for nodes, bins in (([], [2]), ([(0, all_rows(3))], [])):
         assert sums.close(sums.sums(entered, nodes, np.zeros((len(bins), 3), np.uint8), bins)) == b""
     assert opened(secret, slots, b"", 0).shape == (0, 2)
@@ -254,6 +255,19 @@ def test_engines_give_the_same_numbers(bits):
         found.append([engine.values(part) for part in (read, *parts)])
     assert found[0] == found[1] == found[2]
     assert found[0][0] == found[0][3] == numbers
+
+
+@needs_kernels
+def test_numbers_are_read_part_by_part(monkeypatch):
+    """A number that is out of range is found in each."""
+    monkeypatch.setattr("fedboost.privacy.rowsums.engines.PART", 16)
+    engine, numbers = KernelEngine(1_000_003, ONE), [*range(1, 51)]
+    data = b"".join(number.to_bytes(engine.size, "little") for number in numbers)
+    assert engine.values(engine.read(data)) == numbers
+    for at in range(50):
+        cut = at * engine.size
+        with pytest.raises(PeerError, match="out of range"):
+            engine.read(data[:cut] + bytes(engine.size) + data[cut + engine.size :])
 
 
 @needs_kernels
