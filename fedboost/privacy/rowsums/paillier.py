@@ -25,8 +25,11 @@ from fedboost.privacy.rowsums.scheme import Codes, Node, Slots, Threads
 from fedboost.privacy.rowsums.segments import Segments, plan
 from fedboost.privacy.shamir import RandomBytes
 
-DIGIT_BITS = 10
-"""Of exponents where a power is needed for each row: tables of 67 MB for a key of 2048 bits."""
+
+def _digit_bits(n: Any) -> int:
+    """Of exponents where each row needs a power: tables of 67 MB for a key of 2048 bits, of 151 MB for one of
+    3072, and of 335 MB for the longest."""
+    return 10 if n.bit_length() <= 3072 else 8
 
 
 class RowEncryption:
@@ -43,16 +46,16 @@ class RowEncryption:
         """draw: cryptographic randomness; engine_of: as in engines.py."""
         self._public, self._slots = secret.public, slots
         engines = tuple(engine_of(prime, threads) for prime in secret.primes)
-        self._powers = RandomPowers(self._public.n, engines, draw, DIGIT_BITS)
+        self._powers = RandomPowers(self._public.n, engines, draw, _digit_bits(self._public.n))
 
     def __repr__(self) -> str:
         return f"RowEncryption({self._public!r})"
 
     def encrypt(self, pairs: Int64) -> bytes:
-        """A ciphertext for each row, of the packed gradients and hessians, int64 [rows] (`gbdt.gradients`);
-        LocalProtocolError for one beyond the bound of its slot."""
+        """A ciphertext for each row, of the packed gradients and hessians, int64 [rows] or [roots, rows]
+        (`gbdt.gradients`); LocalProtocolError for one beyond the bound of its slot."""
         n, square, size = self._public.n, self._public.square, 2 * self._public.bytes
-        plain = self._slots.plain(pairs)
+        plain = self._slots.plain(pairs.reshape(-1))
         powers = self._powers.take(len(plain))
         numbers = [(1 + m * n) * power % square for m, power in zip(plain, powers, strict=True)]
         return b"".join([number.to_bytes(size, "little") for number in numbers])

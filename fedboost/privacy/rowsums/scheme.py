@@ -43,6 +43,28 @@ class Threads(Protocol):
         """Results of work(piece), in the order of the pieces."""
 
 
+class Encryption(Protocol):
+    """The end of the party that has the secret key: `paillier.RowEncryption`."""
+
+    def encrypt(self, pairs: Int64) -> bytes:
+        """A ciphertext for each row of packed gradients and hessians, int64 [roots, rows]."""
+
+
+class Sums(Protocol):
+    """The end of a party that sums what it cannot read: `paillier.RowSums`."""
+
+    def read(self, data: bytes, rows: int) -> Any:
+        """The ciphertexts of so many rows, those of all roots; PeerError unless all are such."""
+
+    def sums(self, rows: Any, nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> Any:
+        """Ciphertexts of the sums of each node, column and bin, in this order.
+
+        codes: uint8 [columns, rows], the bin of each row; bins: of each column, at most 256."""
+
+    def close(self, sums: Any) -> bytes:
+        """The report of these sums: ciphertexts that `Slots.read` reads when they are opened."""
+
+
 @dataclass(frozen=True)
 class Slots:
     """limit: the magnitude of a row's gradient and hessian, at most; largest: that of a sum; width: bytes of

@@ -65,7 +65,7 @@ def test_opened_sums_are_the_plain_ones(bits, threads, engine):
     codes[0, 0] = 4
     parts = [all_rows(rows), all_rows(rows)[::3], np.array([7], np.uint32), np.zeros(0, np.uint32)]
     nodes = [(i % roots, part) for i, part in enumerate(parts)]
-    data = b"".join(encryption.encrypt(packed(*of)) for of in zip(gradients, hessians, strict=True))
+    data = encryption.encrypt(packed(gradients, hessians))
     found = sums.sums(sums.read(data, rows * roots), nodes, codes, bins)
     cells = len(nodes) * sum(bins)
     report = sums.close(found)
