@@ -37,6 +37,7 @@ from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Se
 from fedboost.terms.terms import Terms
 from fedboost.vertical.common_rows import CommonRows
 from fedboost.vertical.hidden import HiddenGradients
+from fedboost.vertical.recount import check_leaf_values
 from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
 from fedboost.vertical.rows import FeatureRows, LabelRows
 
@@ -235,7 +236,10 @@ class VerticalHolder:
         return self._own.compute(self._local(query))
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
-        answer = self._own.compute(replace(query, splits=NO_SPLITS))
+        own, state = self._own, self.state
+        if isinstance(own, LabelRows) and self._terms.hides_columns:
+            check_leaf_values(self._terms, own, state.scales, state.splits + query.splits, query)
+        answer = own.compute(replace(query, splits=NO_SPLITS))
         self._finished = query.tree + 2
         self._row_sets.begin_tree()
         return answer

@@ -106,6 +106,11 @@ class LabelRows(HorizontalHolder):
         counts = [np.bincount(rows, minlength=self.rows) for rows in sampled]
         return np.stack([of_output * times for of_output in pairs for times in counts])
 
+    def sums_over(self, node: int) -> tuple[int, int]:
+        """The sums of gradients and hessians over the sampled rows of a leaf."""
+        pairs = self._gradients.pairs[self._growing.output_of(node), self._growing.of(node)]
+        return int((pairs >> 32).sum()), int((pairs & 0xFFFFFFFF).sum())
+
     def _bins_of(self, cut_points: CutPoints) -> Bins:
         columns = self.columns
         return Bins.of(
