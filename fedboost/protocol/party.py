@@ -297,9 +297,8 @@ class PartySession:
             raise PeerError("a model before anything was asked since the parties started a new attempt")
         if self._attested is None:
             self._member.memory.sign()
-            structure = self._member.holder.state.structure(close.rounds)
-            claims = self._answered, self._introduced.transcript, structure
-            self._attested = _signed(self._site, self._member, close, self._introduced.digest, claims)
+            digest, transcript = self._introduced.digest, self._introduced.transcript
+            self._attested = _attest(self._site, self._member, close, digest, self._answered, transcript)
         yield self._attested
 
     def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:
@@ -324,15 +323,15 @@ def _public_key(member: Membership, meet: Introduce) -> Public | None:
     return member.secret.public if member.secret else key_exchange.public_of(member.terms, meet.greetings)
 
 
-def _signed(
-    site: Site, member: Membership, close: Close, session: bytes, claims: tuple[int, bytes, bytes]
+def _attest(
+    site: Site, member: Membership, close: Close, session: bytes, turns: int, transcript: bytes
 ) -> Attest:
     """What this party did, and the model as it was told: signed, where parties sign."""
-    if site.credentials is None:
-        return Attest(close.attempt, *claims, b"", b"")
-    signer, nonce = site.credentials.signer, member.attempt(close.attempt).request
-    statement = key_exchange.attestation(member.terms, nonce, session, site.name, *claims)
-    return Attest(close.attempt, *claims, signer.certificate, signer.sign(statement))
+    holder, hides = member.holder, member.terms.hides_columns
+    structure = holder.state.structure(close.rounds, hides)
+    thresholds = holder.thresholds(close.rounds) if hides else b""
+    attest = Attest(close.attempt, turns, transcript, structure, b"", b"", thresholds)
+    return key_exchange.signed(site.credentials, member.attempt(close.attempt), session, site.name, attest)
 
 
 def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: TrainingState) -> Ends | None:

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
@@ -35,6 +35,7 @@ from fedboost.horizontal.shard import Shard
 from fedboost.protocol.contracts import Answering, Holder, Receive, Send
 from fedboost.terms.terms import Terms
 from fedboost.vertical.common_rows import CommonRows
+from fedboost.vertical.own_cuts import OwnCuts
 from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
 from fedboost.vertical.rows import FeatureRows, LabelRows
 
@@ -62,6 +63,7 @@ class VerticalHolder:
         self._block = block
         self._row_sets = RowSets(terms, name, view)
         self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
+        self._own_cuts = OwnCuts(terms, view)
         self._numeric = view.own_features[view.own_features < len(terms.columns.numeric)]
         self._bin_places: Int64 = np.zeros(0, np.int64)
         """The place of each own bin among the bins of all features."""
@@ -84,6 +86,10 @@ class VerticalHolder:
     @property
     def _own(self) -> LabelRows | FeatureRows:
         return self._common.own
+
+    def thresholds(self, rounds: int) -> bytes:
+        """The thresholds of own columns in the model after this number of rounds."""
+        return self._own_cuts.thresholds(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
         """Move to this state, whatever was answered before. What is needed of other parties for that is
@@ -148,6 +154,8 @@ class VerticalHolder:
                 return self._among_all(query, sums)
             case QuantileQuery():
                 return self._counts(query)
+            case BinsQuery():
+                return self._own_cuts.count(query, own)
             case RowsQuery():
                 yield from self._compare_rows()
                 return self._of_labels(query)
@@ -227,7 +235,8 @@ class VerticalHolder:
         self._own.bin(self._local(start))
 
     def _local(self, start: StartQuery) -> StartQuery:
-        return replace(start, cut_points=start.cut_points.pick(self._view.own_features))
+        local = replace(start, cut_points=start.cut_points.pick(self._view.own_features))
+        return self._own_cuts.put_into(local, self._own) if self._view.hides else local
 
     def _place_bins(self, cut_points: CutPoints) -> None:
         layout = Layout.of(cut_points)
