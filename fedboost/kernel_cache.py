@@ -112,7 +112,8 @@ def _version() -> str:
     """Return the name of the folder for these very kernels: numba alone would not notice a change in a kernel
     that another file calls."""
     digest = hashlib.sha256(f"{VERSION} {numba.__version__}".encode())
-    for file in (*sorted((PACKAGE / "gbdt" / "kernels").glob("*.py")), *PACKAGE.glob("privacy/kernels.py")):
+    folders = "gbdt/kernels/*.py", "privacy/kernels.py", "privacy/rowsums/kernels/*.py"
+    for file in (path for folder in folders for path in sorted(PACKAGE.glob(folder))):
         digest.update(file.read_bytes())
     return f"kernels-{digest.hexdigest()[:16]}"
 

@@ -44,6 +44,7 @@ def approve(
     from fedboost.runtime.data.locations import shown
     from fedboost.runtime.site import approval
     from fedboost.runtime.site.config import read_party
+    from fedboost.runtime.site.names import names_of
     from fedboost.runtime.terms_file import read_terms
 
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
@@ -57,7 +58,8 @@ def approve(
     file = None
     if counted is not None:
         file = site.data.name if isinstance(site.data, Database) else Path(shown(site.data)).name
-    facts = SiteFacts(site.party, site.policy.max_sessions, review.used, file=file, rows=rows)
+    used, renamed = review.used, names_of(site).told(agreed.blocks.columns_of(site.party).features)
+    facts = SiteFacts(site.party, site.policy.max_sessions, used, file=file, rows=rows, renamed=renamed)
     rules = [approval.facts_of(breach) for breach in review.breaches]
     before = None if earlier is None else (earlier.time, approved)
     print_text(text.site(facts))
@@ -125,17 +127,19 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
     from fedboost.runtime.data.features import category_rows, label_counts, undeclared
     from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.shard import to_shard
-    from fedboost.runtime.data.table import site_table
+    from fedboost.runtime.site.names import site_rows
 
     if site.data is None or site.party not in agreed.holders:
         return None
-    table, columns = site_table(site.data, site.scratch, site.read), agreed.blocks.columns_of(site.party)
+    read, columns = site_rows(site), agreed.blocks.columns_of(site.party)
+    table = read.under(agreed.columns.row_id)
     try:
         label = to_shard(table, agreed, site.party).label
     except SchemaMismatch as error:
-        raise ConfigError(f"{shown(site.data)}: its rows do not fit the terms: {error.detail}") from None
+        why = read.explained(error.detail)
+        raise ConfigError(f"{shown(site.data)}: its rows do not fit the terms: {why}") from None
     except Refused as error:
-        raise ConfigError(f"{shown(site.data)}: {error}") from None
+        raise ConfigError(f"{shown(site.data)}: {read.explained(str(error))}") from None
     categories = category_rows(table, columns)
     if agreed.blocks.has_labels(site.party):
         categories[columns.label] = label_counts(label, agreed)

@@ -6,6 +6,7 @@ for the site's own eyes.
 Refuses: a table and a site's file at once, or neither (ConfigError).
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,9 +99,10 @@ def _check_table(
     from fedboost.people import oddities
     from fedboost.runtime.data import check as checked
     from fedboost.runtime.data.locations import shown
-    from fedboost.runtime.data.table import dense_of, read_table, site_table
+    from fedboost.runtime.data.table import dense_of, read_table
     from fedboost.runtime.data.values import column_of
     from fedboost.runtime.site.config import read_party
+    from fedboost.runtime.site.names import Names, SiteTable, site_rows
     from fedboost.runtime.terms_file import read_terms
 
     if table is None and config is None:
@@ -123,19 +125,22 @@ def _check_table(
     if config is None:
         assert table is not None
         source: Path | str | Database = read.source(table)
-        rows = read_table(source, None, read.options)
+        site_table = SiteTable(read_table(source, None, read.options), Names())
     else:
         site = read_party(config)
         assert site.data is not None
         party = site.party
         source = site.data
-        rows = site_table(source, site.scratch, site.read.model_copy(update=read.options.chosen))
+        site_table = site_rows(site, site.read.model_copy(update=read.options.chosen))
+    rows = site_table.under(None if agreed is None else agreed.columns.row_id)
     for name in exclude:
         column_of(dense_of(rows), name)
     if agreed is not None and apart and agreed.blocks.of(party or "") is None:
         known = ", ".join(agreed.parties)
         raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
     facts = checked.check(shown(source), rows, label, agreed, exclude, party or "")
+    both = [replace(oddity, column=site_table.both(oddity.column)) for oddity in facts.oddities]
+    facts = replace(facts, oddities=both)
     with unless_nobody_reads():
         show(json, oddities.as_json(facts), oddities.check(facts))
     if facts.serious:

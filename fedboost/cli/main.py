@@ -16,6 +16,7 @@ from fedboost.cli import (
     audit,
     backup,
     check,
+    columns,
     compare,
     demo,
     digest,
@@ -61,6 +62,7 @@ app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=explain.EPILOG)(explain.explain)
 app.command(epilog=verify.EPILOG)(verify.verify)
 app.command(epilog=check.EPILOG)(check.check)
+app.command(epilog=columns.EPILOG)(columns.columns)
 app.command(epilog=terms.EPILOG)(terms.terms)
 app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)

@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from fedboost.people.oddities import Oddity
     from fedboost.runtime.data.database import Database, Reading
     from fedboost.runtime.data.draft import Draft
+    from fedboost.runtime.data.offer import Offer
 
-EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
+EPILOG = (
+    "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml\n\n"
+    "Example: fedboost terms bank.csv --label default --row-id customer --with telco.offer.toml"
+)
 
 Exclude = Annotated[
     list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
@@ -21,7 +25,36 @@ Exclude = Annotated[
 SiteFeature = Annotated[bool, typer.Option("--site-feature", help="The column of --site is a feature, too.")]
 Protection = Annotated[
     str | None,
-    typer.Option(help="What hides sites' numbers; plain for more than 100.", show_default="masked"),
+    typer.Option(
+        help="What hides sites' numbers; plain for more than 100.", show_default="masked; plain with --with"
+    ),
+]
+RowId = Annotated[
+    str | None, typer.Option(help="A column of row identifiers, which is no feature.", show_default=False)
+]
+With = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--with",
+        metavar="OFFER",
+        help="Another party's columns of the same rows, from `fedboost columns` (may be repeated).",
+        show_default=False,
+    ),
+]
+Party = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A party's name (may be repeated). With --with, that of the party with this table, which has "
+        "the labels; its file's name unless given.",
+        show_default=False,
+    ),
+]
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        help="What to predict, such as multi:softprob where numbers stand for classes.",
+        show_default="what fits the label",
+    ),
 ]
 
 
@@ -49,16 +82,10 @@ def terms(
     ] = None,
     site_feature: SiteFeature = False,
     exclude: Exclude = None,
-    party: Annotated[
-        list[str] | None, typer.Option(help="A party's name (may be repeated).", show_default=False)
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="What to predict, such as multi:softprob where numbers stand for classes.",
-            show_default="what fits the label",
-        ),
-    ] = None,
+    party: Party = None,
+    row_id: RowId = None,
+    offers: With = None,
+    objective: Objective = None,
     protection: Protection = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
@@ -70,15 +97,22 @@ def terms(
     from fedboost.cli.output import notice, write
     from fedboost.runtime.data.check import of_draft
     from fedboost.runtime.data.draft import draft_schema, split_by_site
+    from fedboost.runtime.data.locations import shown
+    from fedboost.runtime.data.offer import with_offers
     from fedboost.runtime.data.table import dense_of, read_table
 
     source = read.source(data)
     _check(out, source, force, site, site_feature, party or [])
-    table, parties, excluded = read_table(source, None, read.options), party or [], [*(exclude or [])]
+    offered, parties = _offers(offers or [], source, party or [], site)
+    table, excluded = read_table(source, None, read.options), [*(exclude or [])]
     if site is not None:
         parties, excluded = list(split_by_site(table, site)), excluded + [site] * (not site_feature)
-    draft = draft_schema(table, label, weight, excluded, base_margin, objective, label_upper_bound, group)
+    draft = draft_schema(
+        table, label, weight, excluded, base_margin, objective, label_upper_bound, group, row_id
+    )
     _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
+    if offered:
+        draft = with_offers(draft, parties[0], shown(source), offered)
     write(_drafted(draft, parties, protection), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
@@ -102,6 +136,36 @@ def _check(
         raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
     if out is not None:
         check_writable(out, *local_files(source), force=force)
+
+
+def _offers(
+    files: list[Path], source: "str | Database", party: list[str], site: str | None
+) -> "tuple[list[tuple[Path, Offer]], list[str]]":
+    """Return the offers in these files, and the parties: the one with the labels, then those that offer."""
+    from fedboost.cli.output import notice
+    from fedboost.runtime.data.database import Database
+    from fedboost.runtime.data.locations import is_remote, shown
+    from fedboost.runtime.data.offer import read_offer
+
+    if not files:
+        return [], party
+    if site is not None:
+        raise ConfigError(
+            "--site is for parties with different rows, --with for parties with different columns"
+        )
+    offers = [(path, read_offer(path)) for path in files]
+    holders = [offer.holder for _, offer in offers]
+    if strange := [name for name in party if name not in holders][1:]:
+        raise ConfigError(f"--party {strange[0]}: there is no offer of it; its columns come by --with OFFER")
+    named = [name for name in party if name not in holders] or party[:1]
+    if not named:
+        if isinstance(source, Database) or is_remote(source):
+            raise ConfigError(
+                f"{shown(source)}: whose table is it? Name the party with the labels: --party NAME"
+            )
+        named = [Path(source).resolve().name.partition(".")[0]]
+        notice(f"label_holder = {named[0]!r} is drafted, after the file; --party NAME sets another")
+    return offers, [*named, *holders]
 
 
 def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
@@ -129,6 +193,10 @@ def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
     weight = draft.min_child_weight
     settings = {} if weight is None else {"min_child_weight": weight}
     hiding = {} if protection is None else {"protection": protection}
+    if draft.columns.held:
+        hiding = {"label_holder": parties[0], "protection": "plain", **hiding}
+        if protection is None:
+            notice('protection = "plain" is drafted: with it every party learns the labels')
     row = PROTECTIONS.get(protection or "")
     if row is not None and row.uses_key_holder and parties:
         hiding["keyholder"] = parties[0]

@@ -15,6 +15,8 @@ def site(facts: SiteFacts) -> Iterator[str]:
     """Yield the rows of the site, if it has any, and its sessions so far."""
     if facts.file is not None:
         yield entry("this site", f"{facts.name}, {facts.rows} rows of {facts.file}")
+    if facts.renamed:
+        yield entry("its columns", facts.renamed)
     yield entry("sessions", f"{facts.took_part} of {facts.max_sessions} used (max_sessions)")
 
 

@@ -231,7 +231,8 @@ class RuleFacts:
 @dataclass(frozen=True)
 class SiteFacts:
     """A site and its policy. rows: the name of its rows, and the file and number of them where it was read;
-    took_part: sessions that count against max_sessions; epsilon, delta: its budget, if it has one."""
+    took_part: sessions that count against max_sessions; epsilon, delta: its budget, if it has one; renamed:
+    its columns that the terms call otherwise, in words."""
 
     name: str
     max_sessions: int
@@ -240,6 +241,7 @@ class SiteFacts:
     delta: float | None = None
     file: str | None = None
     rows: int = 0
+    renamed: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ different parties arrive does not matter; a tag is sealed once.
 Refuses: a chunk of another length or number than the vector has, help that was not asked for (PeerError).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -60,6 +60,21 @@ class Tag:
         if not 0 <= number < len(self.chunks):
             raise PeerError(f"part {number} of a vector of {len(self.chunks)} parts")
         return self.chunks[number]
+
+
+@dataclass(frozen=True)
+class HiddenSums:
+    """Sums of gradients that some parties report encrypted.
+
+    limit: the magnitude of a row's gradient and hessian, at most; rows: rows of a sum, at most; places: of
+    each such party, for each pair of its sums the cell of the answer that has the gradients' (the hessians'
+    is the next), int64 [pairs]; cells: of the answer; to_cells: an answer as it is sealed."""
+
+    limit: int
+    rows: int
+    places: Mapping[str, Int64]
+    cells: int
+    to_cells: Callable[[Int64], Int64]
 
 
 def check_newer(tag: Tag, last: Tag | None) -> None:

@@ -6,8 +6,10 @@ the table, and encryption whose package is not installed (ConfigError)."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any, cast
 
 from fedboost.errors import ConfigError, quoted
+from fedboost.privacy import fields
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
 from fedboost.privacy.masked.one_leg import OneLegOpener, OneLegSealer
@@ -16,7 +18,7 @@ from fedboost.privacy.masked.pairwise import MAX_GROUP_PARTIES, MIN_GROUP_PARTIE
 from fedboost.privacy.masked.two_leg_opener import TwoLegOpener
 from fedboost.privacy.masked.two_leg_sealer import TwoLegSealer
 from fedboost.privacy.plain import PlainOpener, PlainSealer
-from fedboost.privacy.protection import Opener, Sealer, Tag
+from fedboost.privacy.protection import HiddenSums, Opener, Sealer, Tag
 from fedboost.privacy.shamir import RandomBytes
 
 MAX_ENCRYPTED_CELLS = 200_000
@@ -60,6 +62,8 @@ class AggregatorSetup:
     public: Public | None = None
     keyholder: str | None = None
     shrinks: bool = False
+    hidden: HiddenSums | None = None
+    """Sums of this turn that are reported encrypted."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Protection:
     model, at least; scheme: loads the encryption that a key holder decrypts, None where nobody holds a key;
     has_key_sizes: the terms choose the bits of that key; may_be_vertical: it needs no other party with the
     same columns; by_columns: what it is where parties hold different columns, None if that is the same;
+    proves_key: the key holder proves that its key hides what is blinded;
     sample_cells: cells that an estimate of its speed seals.
     """
 
@@ -95,6 +100,7 @@ class Protection:
     has_key_sizes: bool = False
     may_be_vertical: bool = False
     by_columns: "Protection | None" = None
+    proves_key: bool = False
     sample_cells: int = 1 << 17
 
     @property
@@ -113,20 +119,34 @@ class Protection:
                 f'pip install "fedboost[{self.name}]"'
             ) from None
 
-    def key_greeting(self, agreement: bytes, secret: Secret | None) -> bytes:
-        """The public keys that a party greets with: its X25519 key, and the key holder's own."""
+    def key_greeting(self, agreement: bytes, secret: Secret | None, context: bytes) -> bytes:
+        """The public keys that a party greets with: its X25519 key, and the key holder's own. context: of
+        the attempt and the party, which a proof of the key is bound to."""
         if not self.uses_key_holder:
             return agreement
-        return greeting_of(agreement, None if secret is None else secret.public)
+        key = b"" if secret is None else secret.public.to_bytes()
+        if secret is not None and self.proves_key:
+            from fedboost.privacy.rowsums.key_proof import prove
+
+            key = fields.pack(key, prove(cast(Any, secret), context))
+        return greeting_of(agreement, key)
 
     def agreement_key(self, greeted: bytes) -> bytes:
         """The X25519 key that a party greeted with. PeerError if there is none."""
         return agreement_key(greeted) if self.uses_key_holder else greeted
 
-    def read_public(self, greeted: bytes, key_bits: int) -> Public:
+    def read_public(self, greeted: bytes, key_bits: int, context: bytes) -> Public:
         """The key that sums are encrypted under, as the key holder greeted with it. PeerError for one that
-        cannot be, or has fewer bits."""
-        return self.encryption().read_public(scheme_key(greeted), key_bits)
+        cannot be, has fewer bits, or lacks a proof that it needs."""
+        key, scheme = scheme_key(greeted), self.encryption()
+        if not self.proves_key:
+            return scheme.read_public(key, key_bits)
+        from fedboost.privacy.rowsums.key_proof import check
+
+        number, *proof = fields.unpack(key)
+        public = scheme.read_public(number, key_bits)
+        check(cast(Any, public), context, b"".join(proof))
+        return public
 
 
 def check_name(name: str) -> str:
@@ -199,15 +219,31 @@ def _bfv() -> Scheme:
     return Bfv()
 
 
+def _columns_sealer(setup: PartySetup) -> Sealer:
+    from fedboost.privacy.rowsums.ends import ColumnsSealer
+
+    return ColumnsSealer(setup.group, setup.session, setup.secret, setup.max_openings, setup.sparse)
+
+
+def _columns_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
+    from fedboost.privacy.rowsums.ends import ColumnsOpener
+
+    assert setup.keyholder is not None
+    assert setup.draw is not None
+    ends = setup.public, setup.keyholder, setup.group, setup.session
+    return ColumnsOpener(tag, *ends, setup.draw, setup.hidden)
+
+
 _PAILLIER_BY_COLUMNS = Protection(
     "paillier",
     hides=False,
     aggregator_observes="sums of gradients over groups of rows, of this site's columns by number",
-    sealer=_plain_sealer,
-    opener=_plain_opener,
+    sealer=_columns_sealer,
+    opener=_columns_opener,
     may_shrink=False,
     scheme=_paillier,
     has_key_sizes=True,
+    proves_key=True,
 )
 
 

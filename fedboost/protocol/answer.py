@@ -6,9 +6,8 @@ Promises: the same query asked again gets the same bytes; the same request for h
 from collections.abc import Iterable, Iterator
 
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Int64
 from fedboost.privacy.protection import Sealer, Tag
-from fedboost.protocol.contracts import TrainingState
+from fedboost.protocol.contracts import Answered, TrainingState
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.membership import Membership
 from fedboost.protocol.messages import Ask, Report
@@ -30,16 +29,22 @@ class Answer:
     """The answer to one query. size: bytes of its sealed parts; charge: what its noise was charged as."""
 
     def __init__(
-        self, ask: Ask, tag: Tag, member: Membership, sealer: Sealer, values: Int64, state: TrainingState
+        self,
+        ask: Ask,
+        tag: Tag,
+        member: Membership,
+        sealer: Sealer,
+        answered: Answered,
+        state: TrainingState,
     ) -> None:
-        """values: the integers; state: where the training stood before them."""
+        """state: where the training stood before the answer."""
         self.ask = ask
         self.charge: Charge | None = None
         self.size = 0
         self._sealer = sealer
         self._sent: list[Report] = []
         """The parts that were handed out; the rest is still to come from `_rest`."""
-        self._rest = self._sealed(tag, member, values, state)
+        self._rest = self._sealed(tag, member, answered, state)
         self._help: dict[bytes, bytes] = {}
         """Requests for help with this turn, and the help that was given."""
 
@@ -65,9 +70,11 @@ class Answer:
             self._help[request] = self._sealer.assist(request)
         return self._help[request]
 
-    def _sealed(self, tag: Tag, member: Membership, values: Int64, state: TrainingState) -> Iterator[Report]:
+    def _sealed(
+        self, tag: Tag, member: Membership, answered: Answered, state: TrainingState
+    ) -> Iterator[Report]:
         """Seal the answer."""
-        query = self.ask.query
+        query, values = self.ask.query, answered.values
         if values.size != query.cells:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
         if not member.protection.hides and not query.fits(values):
@@ -80,7 +87,7 @@ class Answer:
             self.size = sum(map(len, parts))
         else:
             self.size = member.protection.sealed_size(tag)
-        note, ctx = self._sealer.note(), self._sealer.ctx
+        note, ctx = answered.encrypted or self._sealer.note(), self._sealer.ctx
         self.size += len(note) + len(ctx)
         return _reports(self.ask, parts, note, ctx)
 

@@ -11,7 +11,7 @@ the same at the aggregator and at every party. A **Holder** computes a party's a
 import hashlib
 import hmac
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -22,6 +22,8 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import Splits, Tree
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.protection import HiddenSums
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
 
@@ -122,6 +124,10 @@ class Query(Protocol):
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
         """Metrics of the round that it ends: all of them, and those that the analyst gets."""
+        ...
+
+    def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
+        """The sums that some parties report encrypted, asked in this state; None without any."""
         ...
 
 
@@ -257,9 +263,32 @@ class Receive:
     once: bool = False
 
 
-Answering = Generator[Send | Receive, bytes, Int64]
-"""An answer under way: a generator that yields what is to be relayed, receives the bytes it waits for, and
-returns the integers. Of one sender it receives in the order that the sender sends in."""
+@dataclass(frozen=True)
+class NeedKeys:
+    """A holder wants the keys of the attempt, by which gradients are hidden."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys by which gradients are hidden in an attempt. secret: at the key holder alone; draw:
+    cryptographic randomness."""
+
+    public: Any
+    secret: Any = field(repr=False)
+    draw: RandomBytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer: its integers, int64 [query.cells], and the encrypted sums that belong to them."""
+
+    values: Int64
+    encrypted: bytes = b""
+
+
+Answering = Generator[Send | Receive | NeedKeys, Any, Int64 | Answered]
+"""An answer under way: a generator that yields what is to be relayed, receives the bytes or the keys that it
+waits for, and returns the integers. Of one sender it receives in the order that the sender sends in."""
 
 
 class Holder(Protocol):

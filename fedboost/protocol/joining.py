@@ -52,7 +52,7 @@ class Introduction:
         greetings = tuple(self.greetings[member] for member in roster)
         self.digest = session_digest(attempt, greetings)
         if attempt.terms.protection.uses_key_holder:
-            self.public = key_exchange.public_of(attempt.terms, greetings)
+            self.public = key_exchange.public_of(attempt, greetings)
         self.transcripts = Transcripts(attempt.terms, self.digest, state)
         return greetings
 

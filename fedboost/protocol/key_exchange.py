@@ -204,20 +204,28 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
     if needs_key and len(protection.agreement_key(public)) != KEY_BYTES:
         raise PeerError("it greets without an X25519 key for its masks, or for what it relays")
     if party == attempt.terms.keyholder:
-        read_public(attempt.terms, public)
+        read_public(attempt, public)
 
 
-def read_public(terms: Terms, public: bytes) -> Public:
+def key_context(attempt: Attempt, party: str) -> bytes:
+    """What a proof of a party's key is bound to."""
+    return fields.pack(b"fedboost/1/key", attempt.packed(), party.encode())
+
+
+def read_public(attempt: Attempt, public: bytes) -> Public:
     """The key that sums are encrypted under. PeerError for one that cannot be, or is too short."""
-    return terms.protection.read_public(public, terms.hiding.key_bits)
+    terms = attempt.terms
+    assert terms.keyholder is not None
+    context = key_context(attempt, terms.keyholder)
+    return terms.protection.read_public(public, terms.hiding.key_bits, context)
 
 
-def public_of(terms: Terms, greetings: Collection[bytes]) -> Public:
+def public_of(attempt: Attempt, greetings: Collection[bytes]) -> Public:
     """The key that sums are encrypted under, as the key holder greeted with it."""
     for greeting in greetings:
         name, public, *_ = fields.unpack(greeting)
-        if name.decode() == terms.keyholder:
-            return read_public(terms, public)
+        if name.decode() == attempt.terms.keyholder:
+            return read_public(attempt, public)
     raise PeerError("the key holder was not introduced")
 
 

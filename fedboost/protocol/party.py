@@ -22,7 +22,7 @@ from fedboost.privacy.protection import Sealer
 from fedboost.privacy.protections import PartySetup
 from fedboost.protocol import key_exchange
 from fedboost.protocol.answer import Answer, check_size, is_repeated
-from fedboost.protocol.contracts import Receive, TrainingState
+from fedboost.protocol.contracts import Keys, Receive, TrainingState
 from fedboost.protocol.due import Situation, can_stand_at, check_due, check_view, remember
 from fedboost.protocol.key_exchange import Meeting
 from fedboost.protocol.ledger import Charge
@@ -65,6 +65,8 @@ class Introduced:
     sealer: Sealer
     relays: Ends | None = None
     """What is relayed to other parties is sealed with this, where anything is."""
+    keys: Keys | None = None
+    """By which gradients are hidden, where they are."""
 
 
 class PartySession:
@@ -149,9 +151,10 @@ class PartySession:
         self._attempt = attempt
         self.hang_up()
         self._handshake = Handshake(self._site.draw)
-        public = member.protection.key_greeting(self._handshake.public, member.secret)
-        site = self._site
-        greeting = key_exchange.greet(site.credentials, site.name, member.attempt(attempt), public, site.draw)
+        site, now = self._site, member.attempt(attempt)
+        context = key_exchange.key_context(now, site.name)
+        public = member.protection.key_greeting(self._handshake.public, member.secret, context)
+        greeting = key_exchange.greet(site.credentials, site.name, now, public, site.draw)
         return Join(member.session, member.terms.digest, attempt, greeting)
 
     def _introduce(self, meet: Introduce) -> Iterator[FromParty]:
@@ -168,7 +171,7 @@ class PartySession:
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         member.memory.meet(self._attempt)
         member.holder.go_to(state)
-        me, terms, public = self._site.name, member.terms, _public_key(member, meet)
+        me, terms, public = self._site.name, member.terms, _public_key(member, meet, attempt)
         handshake, self._handshake, self._attested = self._handshake, None, None
         setup = PartySetup(
             me,
@@ -184,7 +187,8 @@ class PartySession:
         )
         roster, sealer = tuple(sorted(met.publics)), member.protection.sealer(setup)
         ends = first_transcript(met.session, state), sealer, _ends(self._site, terms, handshake, met, state)
-        self._introduced = Introduced(meet.greetings, roster, met.session, *ends)
+        keys = Keys(public, member.secret, self._site.draw) if terms.hides_columns else None
+        self._introduced = Introduced(meet.greetings, roster, met.session, *ends, keys)
         yield from ()
 
     def _introduce_again(self, meet: Introduce) -> Iterator[FromParty]:
@@ -233,7 +237,8 @@ class PartySession:
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
-        return Underway(ask, before, member.holder.answering(ask.query), introduced.relays, most)
+        steps = member.holder.answering(ask.query)
+        return Underway(ask, before, steps, introduced.relays, most, introduced.keys)
 
     def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:
         """Relay what others need, and answer once nothing is missing."""
@@ -248,11 +253,11 @@ class PartySession:
             about = step.kind, step.to, step.about, len(step.content)
             self._site.record(Relayed(self._member.first.session, ask.turn, ask.attempt, *about))
             yield from messages
-        if underway.values is None:
+        if underway.answered is None:
             return
         self._underway, member = None, self._member
         tag = tag_of(ask, introduced.transcript)
-        answer = Answer(ask, tag, member, introduced.sealer, underway.values, before)
+        answer = Answer(ask, tag, member, introduced.sealer, underway.answered, before)
         question = self._remember(underway, member.holder.state)
         self._answer = answer
         self._answered += 1
@@ -316,11 +321,11 @@ class PartySession:
         self._site.record(release)
 
 
-def _public_key(member: Membership, meet: Introduce) -> Public | None:
+def _public_key(member: Membership, meet: Introduce, attempt: key_exchange.Attempt) -> Public | None:
     """The key that sums are encrypted under, where they are."""
     if not member.protection.uses_key_holder:
         return None
-    return member.secret.public if member.secret else key_exchange.public_of(member.terms, meet.greetings)
+    return member.secret.public if member.secret else key_exchange.public_of(attempt, meet.greetings)
 
 
 def _attest(

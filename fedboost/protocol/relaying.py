@@ -14,11 +14,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError, quoted
-from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.relay import MIN_SEALED_BYTES, open_sealed, seal, sealed_size
 from fedboost.privacy.shamir import RandomBytes
-from fedboost.protocol.contracts import Answering, Query, Receive, Send, TrainingState
+from fedboost.protocol.contracts import (
+    Answered,
+    Answering,
+    Keys,
+    NeedKeys,
+    Query,
+    Receive,
+    Send,
+    TrainingState,
+)
 from fedboost.protocol.events import Outbox
 from fedboost.protocol.messages import Ask, Relay
 from fedboost.protocol.site_memory import Question
@@ -49,7 +57,8 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
     if state.position.started or query.stage >= 0:
         row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
         cells = len(terms.roots) * rows
-        content += cells * BYTES_PER_ROW + row_sets * -(-cells // 8)
+        each = -(-terms.hiding.key_bits // 4) if terms.hides_columns else BYTES_PER_ROW
+        content += cells * each + row_sets * -(-cells // 8)
     return content + (2 + row_sets) * sealed_size(0, block.parties)
 
 
@@ -134,18 +143,26 @@ class Order:
 
 
 class Underway:
-    """A party's answer under way: what it has relayed, and what was relayed to it. values: the answer, once
-    it is whole."""
+    """A party's answer under way: what it has relayed, and what was relayed to it. answered: the
+    answer, once it is whole."""
 
     def __init__(
-        self, ask: Ask, before: TrainingState, steps: Answering, ends: Ends | None, most: int
+        self,
+        ask: Ask,
+        before: TrainingState,
+        steps: Answering,
+        ends: Ends | None,
+        most: int,
+        keys: Keys | None = None,
     ) -> None:
-        """before: where the training stood; ends: None where nothing is relayed; most: see `max_relayed`."""
+        """before: where the training stood; ends: None where nothing is relayed; most: see `max_relayed`;
+        keys: by which gradients are hidden, where they are."""
         self.ask = ask
         self.before = before
         self.question: Question | None = None
         """What the site remembers of the query, once it does."""
-        self.values: Int64 | None = None
+        self.answered: Answered | None = None
+        self._keys = keys
         self._steps = steps
         self._ends = ends
         self._most = most
@@ -162,7 +179,7 @@ class Underway:
     def advance(self) -> Iterator[tuple[Send | Receive, Iterable[Relay], bytes]]:
         """Compute until something is missing: what is to be relayed, each with its messages; and what was
         relayed to it and must be the same when the query is asked again, each with its hash."""
-        content: bytes | None = None
+        content: bytes | Keys | None = None
         while True:
             if self._waits is not None:
                 queue = self._whole[self._waits.sender]
@@ -176,11 +193,14 @@ class Underway:
             try:
                 step = next(self._steps) if self._is_new or content is None else self._steps.send(content)
             except StopIteration as done:
-                self.values = done.value
+                value = done.value
+                self.answered = value if isinstance(value, Answered) else Answered(value)
                 return
             self._is_new, self._waits, content = False, None, None
             if isinstance(step, Receive):
                 self._waits = step
+            elif isinstance(step, NeedKeys):
+                content = self._keys
             else:
                 yield step, self._messages(step), b""
 

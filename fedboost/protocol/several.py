@@ -8,9 +8,10 @@ of several trees, and more integers than an answer may have.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import is_
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import MAX_CELLS, Query
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
@@ -139,6 +141,16 @@ class Several:
     def release(self, terms: Terms) -> Release | None:
         """Raise Refused: with noise each query has a turn of its own."""
         raise Refused("several queries in one turn, where answers get noise")
+
+    def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
+        """The sums that some parties report encrypted, of the one query that has any."""
+        begin, found = 0, None
+        for part in self.parts:
+            if hidden := part.hidden(terms, state):
+                places = {party: own + begin for party, own in hidden.places.items()}
+                found = replace(hidden, places=places, cells=self.cells, to_cells=self.to_cells)
+            state, begin = state.after(part), begin + part.cells
+        return found
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
         """Metrics of the round that one of the queries ends."""

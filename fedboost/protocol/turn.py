@@ -6,6 +6,7 @@ Refuses: parts out of order, and help that was not asked for (PeerError).
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -204,7 +205,10 @@ def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:
     terms, introduction = session.terms, session.introduction
     protection = terms.protection
     assert introduction.transcripts is not None
-    tag, max_cells = tag_of(ask, introduction.transcripts.whole), protection.max_cells
+    transcript = introduction.transcripts.whole
+    if terms.hides_columns:  # the label holder opens what it was told of
+        transcript = introduction.transcripts.of(terms.keyholder or "")
+    tag, max_cells = tag_of(ask, transcript), protection.max_cells
     if max_cells is not None and tag.cells > max_cells:
         raise Refused(
             f"a sum of {tag.cells:,} cells; those under protection {terms.hiding.protection} have at "
@@ -214,4 +218,6 @@ def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:
         group, shrinks = Group.of(terms.parties, terms.hiding.colluding), terms.session.on_loss == "shrink"
         keys = introduction.public, terms.keyholder
         introduction.setup = AggregatorSetup(group, introduction.digest, session.draw, *keys, shrinks)
-    return protection.opener(tag, introduction.setup)
+    hidden = ask.query.hidden(terms, session.run.state)
+    setup = introduction.setup if hidden is None else replace(introduction.setup, hidden=hidden)
+    return protection.opener(tag, setup)

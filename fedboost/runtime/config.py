@@ -52,7 +52,8 @@ def cores() -> int:
 
 
 TERMS, SITE, AGGREGATOR = "terms", "a site's file", "the aggregator's file"
-_KEY_OF = {TERMS: "columns", SITE: "party", AGGREGATOR: "listen"}
+OFFER, NAMES = "an offer of columns", "a site's names"
+_KEY_OF = {TERMS: "columns", SITE: "party", AGGREGATOR: "listen", OFFER: "holder", NAMES: "names"}
 """Kinds of TOML files, and a key that no other kind has."""
 
 

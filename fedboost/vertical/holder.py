@@ -29,13 +29,16 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Layout
+from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
-from fedboost.protocol.contracts import Answering, Holder, Receive, Send
+from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
 from fedboost.terms.terms import Terms
 from fedboost.vertical.common_rows import CommonRows
+from fedboost.vertical.hidden import HiddenGradients
 from fedboost.vertical.own_cuts import OwnCuts
+from fedboost.vertical.recount import check_leaf_values
 from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
 from fedboost.vertical.rows import FeatureRows, LabelRows
 
@@ -64,7 +67,7 @@ class VerticalHolder:
         self._row_sets = RowSets(terms, name, view)
         self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
         self._own_cuts = OwnCuts(terms, view)
-        self._numeric = view.own_features[view.own_features < len(terms.columns.numeric)]
+        self._hidden = HiddenGradients(Threads(nthread))
         self._bin_places: Int64 = np.zeros(0, np.int64)
         """The place of each own bin among the bins of all features."""
         self._finished = 0
@@ -133,13 +136,16 @@ class VerticalHolder:
         if not self._has_met:
             yield from self._catch_up()
         self._is_whole = False
-        answers = []
+        answers, encrypted = list[Int64](), b""
         for part in cast(tuple[Query, ...], query.parts):
             part.check_order(self._terms, self.state)
-            answers.append((yield from self._answer(part)))
+            answered = yield from self._answer(part)
+            if isinstance(answered, Answered):
+                encrypted = answered.encrypted
+            answers.append(answered.values if isinstance(answered, Answered) else answered)
             self.state = self.state.after(part)
         self._is_whole = True
-        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+        return Answered(answers[0] if len(answers) == 1 else np.concatenate(answers), encrypted)
 
     def _answer(self, query: Query) -> Answering:
         if isinstance(query, OfRows):
@@ -149,13 +155,17 @@ class VerticalHolder:
         match query:
             case HistogramQuery():
                 yield from self._share_gradients(query)
+                if isinstance(own, FeatureRows) and self._terms.hides_columns:
+                    nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
+                    report = self._hidden.report(own.gradients, nodes, own.bins)
+                    return Answered(np.zeros(query.cells, np.int64), report)
                 bins = own.bins.layout.bins
                 sums = own.compute(replace(query, splits=NO_SPLITS, bins=bins, widths=b""))
                 return self._among_all(query, sums)
             case QuantileQuery():
-                return self._counts(query)
+                return self._own_cuts.count_rows(query, own)
             case BinsQuery():
-                return self._own_cuts.count(query, own)
+                return self._own_cuts.count_bins(query, own)
             case RowsQuery():
                 yield from self._compare_rows()
                 return self._of_labels(query)
@@ -189,11 +199,19 @@ class VerticalHolder:
         own, holder = self._own, self._block.label_holder
         if own.has_gradients:
             return
+        roots = len(self._terms.roots)
+        hidden = query.hidden(self._terms, self.state)
+        if hidden is not None and isinstance(own, FeatureRows):
+            gradients = yield from self._hidden.receive(holder, roots * self.rows, hidden)
+            own.take_gradients(gradients)
+            return
         if isinstance(own, LabelRows):
             pairs = own.gradients_of(query)
+            if hidden is not None:
+                yield from self._hidden.send(self._block.feature_holders, pairs, hidden)
+                return
             yield Send(GRADIENTS, self._block.feature_holders, pairs.astype("<i8").tobytes(), self.rows)
             return
-        roots = len(self._terms.roots)
         packed = yield Receive(GRADIENTS, holder, PAIR_BYTES * roots * self.rows)
         own.take_gradients(np.frombuffer(packed, "<i8").astype(np.int64).reshape(roots, self.rows))
 
@@ -209,23 +227,15 @@ class VerticalHolder:
             out[:, -1] = own[:, -1]
         return out.reshape(-1)
 
-    def _counts(self, query: QuantileQuery) -> Int64:
-        """Counts of rows in the subcells of own columns, 0 elsewhere."""
-        grids = query.grids
-        sizes, chosen = grids.cells_by_feature, np.zeros(grids.features, np.bool_)
-        chosen[self._numeric] = True
-        out = np.zeros(query.cells, np.int64)
-        if self._numeric.size:
-            own = QuantileQuery(query.rows, grids.pick(self._numeric))
-            out[np.repeat(chosen, sizes)] = self._own.compute(own)
-        return out
-
     def _start(self, query: StartQuery) -> Int64:
         self._place_bins(query.cut_points)
         return self._own.compute(self._local(query))
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
-        answer = self._own.compute(replace(query, splits=NO_SPLITS))
+        own, state = self._own, self.state
+        if isinstance(own, LabelRows) and self._terms.hides_columns:
+            check_leaf_values(self._terms, own, state.scales, state.splits + query.splits, query)
+        answer = own.compute(replace(query, splits=NO_SPLITS))
         self._finished = query.tree + 2
         self._row_sets.begin_tree()
         return answer

@@ -1,4 +1,4 @@
-"""The cut points of a party's own numeric columns, where nobody else is told them.
+"""Counts of a party's own numeric columns, and their cut points where nobody else is told them.
 
 Promises: the same cut points as counts over the rows of one table with all columns give, whenever they are
 found; others learn their numbers, and at the end the thresholds of splits.
@@ -51,7 +51,17 @@ class OwnCuts:
             quantiles.refine(rows.compute(QuantileQuery(rows.rows, quantiles.grids)))
         return quantiles.cut_points()
 
-    def count(self, query: BinsQuery, rows: LabelRows | FeatureRows) -> Int64:
+    def count_rows(self, query: QuantileQuery, rows: LabelRows | FeatureRows) -> Int64:
+        """Rows in the subcells of own columns, 0 elsewhere."""
+        grids, out = query.grids, np.zeros(query.cells, np.int64)
+        if self._numeric.size:
+            own = np.zeros(grids.features, np.bool_)
+            own[self._numeric] = True
+            counts = rows.compute(QuantileQuery(query.rows, grids.pick(self._numeric)))
+            out[np.repeat(own, grids.cells_by_feature)] = counts
+        return out
+
+    def count_bins(self, query: BinsQuery, rows: LabelRows | FeatureRows) -> Int64:
         """The number of cuts of each own feature, and if it has missing values; 0 elsewhere."""
         own, out = self.of(rows), np.zeros((2, query.features), np.int64)
         out[:, self._numeric] = own.sizes, own.missing

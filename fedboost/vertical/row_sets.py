@@ -19,13 +19,13 @@ from fedboost.errors import PeerError
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.kernels.rows import set_bits
 from fedboost.gbdt.tree import Splits
-from fedboost.protocol.contracts import Receive, Send
+from fedboost.protocol.contracts import NeedKeys, Receive, Send
 from fedboost.terms.terms import Terms
 from fedboost.vertical.rows import FeatureRows, LabelRows
 
 ROW_SET = "which rows go left"
 """The kind of a relay."""
-Exchange = Generator[Send | Receive, bytes, None]
+Exchange = Generator[Send | Receive | NeedKeys, Any, None]
 
 
 class RowSets:
@@ -73,6 +73,12 @@ class RowSets:
             if len(foreign):
                 packed = yield Receive(ROW_SET, other, self.size(rows.rows))
                 self._split_foreign(rows, foreign, slot, packed)
+
+    def root_of(self, node: int) -> int:
+        """The root that a node is below. PeerError for one that is none."""
+        if node not in self._root_of:
+            raise PeerError(f"histograms of node {node}, which the tree does not have")
+        return self._root_of[node]
 
     def size(self, rows: int) -> int:
         """Bytes of a row set."""

@@ -8,6 +8,7 @@ Promises: histograms and counts are those of whole rows, restricted to these col
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,11 @@ class LabelRows(HorizontalHolder):
         counts = [np.bincount(rows, minlength=self.rows) for rows in sampled]
         return np.stack([of_output * times for of_output in pairs for times in counts])
 
+    def sums_over(self, node: int) -> tuple[int, int]:
+        """The sums of gradients and hessians over the sampled rows of a leaf."""
+        pairs = self._gradients.pairs[self._growing.output_of(node), self._growing.of(node)]
+        return int((pairs >> 32).sum()), int((pairs & 0xFFFFFFFF).sum())
+
     def _bins_of(self, cut_points: CutPoints) -> Bins:
         columns = self.columns
         return Bins.of(
@@ -133,12 +139,13 @@ class FeatureRows:
         roots = len(terms.roots)
         self.growing = GrowingRows(shard.rows, roots, 1, AllRows(), self._threads, shard.allocate)
         self.bins = UNBINNED
-        self._pairs: Int64 | None = None
+        self.gradients: Any = None
+        """The packed gradients of the tree that grows, int64 [roots, rows], or encrypted ones."""
 
     @property
     def has_gradients(self) -> bool:
         """True if gradients of the tree that grows are here."""
-        return self._pairs is not None
+        return self.gradients is not None
 
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of the rows and of the version of the software: 32 bytes."""
@@ -153,11 +160,11 @@ class FeatureRows:
     def begin_tree(self, tree: int) -> None:
         """All rows at the roots of a tree, whose gradients are not here yet."""
         self.growing.begin(tree)
-        self._pairs = None
+        self.gradients = None
 
-    def take_gradients(self, pairs: Int64) -> None:
-        """Take the packed gradients of the tree that grows, int64 [roots, rows]."""
-        self._pairs = pairs
+    def take_gradients(self, gradients: Any) -> None:
+        """Take the gradients of the tree that grows."""
+        self.gradients = gradients
 
     def compute(self, query: Query) -> Int64:
         """The integers of a query: 0 for all that is about labels."""
@@ -173,10 +180,10 @@ class FeatureRows:
         return np.zeros(query.cells, np.int64)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
-        if self._pairs is None:
+        if self.gradients is None:
             raise PeerError("histograms before the gradients of the tree")
         limit = query.gradient.limit * self._terms.draws.max_bootstrap_count
-        sums = self.growing.histograms(query.nodes, self._pairs, self.bins, limit)
+        sums = self.growing.histograms(query.nodes, self.gradients, self.bins, limit)
         return sums.reshape(-1)
 
     @property

@@ -29,6 +29,7 @@ COMMANDS = (
     "predict",
     "explain",
     "terms",
+    "columns",
     "digest",
     "approve",
     "audit",

@@ -10,6 +10,9 @@ def asked(folder):
     (folder / "asked" / "key.pem").write_text("a key")
 
 
+NAMED = 'party = "a"\naggregator = "localhost:1"\ndata = "rows.csv"\nnames = "names.toml"\n'
+"""A site's file that points to names."""
+
 MISTAKES = {
     "a site's file to simulate": Mistake(
         "simulate party.toml --data rows.csv --parties 3", ("party.toml: is a site's file", "give terms")
@@ -41,6 +44,42 @@ MISTAKES = {
         "approve mine.toml --config party.toml",
         ("mine.toml: is the aggregator's file", "give terms"),
         {"mine.toml": 'listen = "127.0.0.1:0"\n'},
+    ),
+    "a site's names to start a party": Mistake(
+        "party --config names.toml",
+        ("names.toml: is a site's names", "give a site's file"),
+        {"names.toml": '[names]\n"a.1" = "age"\n'},
+    ),
+    "an offer of columns as terms": Mistake(
+        "digest offer.toml",
+        ("offer.toml: is an offer of columns", "give terms"),
+        {"offer.toml": 'holder = "a"\nnumeric = ["a.1"]\n'},
+    ),
+    "terms as an offer of columns": Mistake(
+        "terms rows.csv --label y --with terms.toml --out new.toml",
+        ("terms.toml: is terms", "give an offer of columns"),
+    ),
+    "the names of a site where its offer is wanted": Mistake(
+        "terms rows.csv --label y --with names.toml --out new.toml",
+        ("names.toml: is a site's names", "give an offer of columns"),
+        {"names.toml": '[names]\n"a.1" = "age"\n'},
+    ),
+    "names for columns that are not there": Mistake(
+        "check --config named.toml",
+        ("names.toml: column 'agee' is missing", "did you mean age?"),
+        {
+            "names.toml": '[names]\n"a.1" = "agee"\n',
+            "named.toml": NAMED,
+        },
+    ),
+    "names that are nowhere": Mistake(
+        "check --config named.toml",
+        ("names.toml: cannot read: No such file",),
+        {"named.toml": NAMED},
+    ),
+    "columns of nobody": Mistake("columns rows.csv", ("whose columns are these?", "--party NAME")),
+    "an offer in the place of its table": Mistake(
+        "columns rows.csv --alias a --out rows.csv --force", ("rows.csv: is read by this very command",)
     ),
     "keys that are not there": Mistake(
         "keys show nowhere", ("nowhere: no such folder", "keys init-consortium")

@@ -19,6 +19,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import NO_SPLITS, Splits
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.noise import ROWS, Noise, Release
 from fedboost.terms.terms import Terms
@@ -180,6 +181,10 @@ class BaseQuery(ABC):
 
     def release(self, terms: Terms) -> Release | None:
         """The release of an answer, where the terms have noise; None if it does not depend on rows."""
+        return None
+
+    def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
+        """The sums that some parties report encrypted, asked in this state; None without any."""
         return None
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:

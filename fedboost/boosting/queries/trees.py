@@ -9,13 +9,14 @@ import numpy as np
 
 from fedboost.boosting.queries.base import BaseQuery, once
 from fedboost.boosting.queries.rules import check_bits, check_nodes, check_scales, check_started
-from fedboost.boosting.queries.views import View
+from fedboost.boosting.queries.views import View, hidden_places
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels.levels import fit_level, pack_level, unpack_level
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.noise import TREES, Noise, Release
 from fedboost.terms.terms import Terms
 
@@ -167,6 +168,15 @@ class HistogramQuery(BaseQuery):
     def bytes_needed(self, parties: int) -> int:
         """Bytes of a level's sums beside those of the level above, which have room for all features."""
         return BYTES_PER_HISTOGRAM_CELL * len(self.nodes) * STATS * (self.bins + 1)
+
+    def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
+        """The sums of the columns of feature holders, where gradients are hidden."""
+        if not terms.hides_columns:
+            return None
+        draws = terms.draws.max_bootstrap_count
+        limit = max(self.gradient.limit, self.hessian.limit) * draws
+        places = hidden_places(terms, state.start.cut_points, len(self.nodes))
+        return HiddenSums(limit, -(-self.rows // draws), places, self.cells, self.to_cells)
 
     def release(self, terms: Terms) -> Release | None:
         """The sums of a tree."""

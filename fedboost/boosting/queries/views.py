@@ -24,7 +24,7 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids, ends_of
-from fedboost.gbdt.histogram import Flags
+from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.tree import NO_CHILD, Splits, Tree
 from fedboost.terms.terms import Terms
 
@@ -128,6 +128,20 @@ class View:
             raise PeerError("a split by a column that this party does not hold")
         if not np.isin(splits.feature[elsewhere] - self.features, self.holders[~self.own]).all():
             raise PeerError("a split by a column of a party that holds none")
+
+
+def hidden_places(terms: Terms, cut_points: CutPoints, nodes: int) -> dict[str, Int64]:
+    """Of each feature holder, the cells of the gradients' sums of its columns in the histograms of so many
+    nodes: int64 [nodes * its bins]."""
+    layout, places = Layout.of(cut_points), {}
+    (block,) = terms.blocks
+    for party in block.feature_holders:
+        view = view_of(terms, party)
+        assert view is not None
+        own = np.flatnonzero(np.repeat(view.own, layout.value_bins + layout.missing))
+        by_node = own + (layout.bins + 1) * np.arange(nodes)[:, None]
+        places[party] = STATS * by_node.reshape(-1)
+    return places
 
 
 def _masked(values: list[T], where: list[bool], value: T) -> list[T]:

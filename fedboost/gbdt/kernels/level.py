@@ -26,7 +26,7 @@ def step_within(gradient, hessian, penalties, lower, upper):
 
 
 @loop
-def _add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, rate):
+def add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, rate):
     """Write a leaf of the tree: its value and its cover."""
     node = nodes[at]
     g, h = gradient / factors[0], hessian / factors[1]
@@ -78,7 +78,7 @@ def take_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate
             np.inf,
         )
         leaf.gradient, leaf.hessian, leaf.positive = gradient, hessian, own[-2]
-        _add_node(nodes, root, gradient, hessian, -np.inf, np.inf, factors, penalties, rate)
+        add_node(nodes, root, gradient, hessian, -np.inf, np.inf, factors, penalties, rate)
     return 0, 0, 0
 
 
@@ -114,8 +114,8 @@ def _grow(families, tree, made, histograms, features, cuts, signs, rule, max_cat
         f, lower, upper = leaf.feature, leaf.lower, leaf.upper
         right_gradient, right_hessian = leaf.gradient - leaf.left_gradient, leaf.hessian - leaf.left_hessian
         leaf.left = count
-        _add_node(nodes, count, leaf.left_gradient, leaf.left_hessian, lower, upper, factors, penalties, rate)
-        _add_node(nodes, count + 1, right_gradient, right_hessian, lower, upper, factors, penalties, rate)
+        add_node(nodes, count, leaf.left_gradient, leaf.left_hessian, lower, upper, factors, penalties, rate)
+        add_node(nodes, count + 1, right_gradient, right_hessian, lower, upper, factors, penalties, rate)
         node = nodes[leaf.node]
         node.left, node.feature, node.missing_left = leaf.left, f, leaf.missing_left
         node.gain = np.float32(min(leaf.gain, _MAX_FLOAT32))

@@ -330,6 +330,11 @@ class PaillierSecret:
         """n."""
         return PaillierPublic(self._key.public_key.n)
 
+    @property
+    def primes(self) -> tuple[Any, Any]:
+        """p and q, whose product is n."""
+        return mpz(self._key.p), mpz(self._key.q)
+
     def decrypt(self, ciphertexts: list[Any]) -> bytes:
         """The plaintexts, numbers below n, one a row."""
         key = self._key

@@ -91,10 +91,10 @@ def digest_of(public: Public) -> bytes:
     return hashlib.sha256(fields.pack(b"fedboost/1/public", public.to_bytes())).digest()
 
 
-def greeting_of(agreement: bytes, public: Public | None) -> bytes:
+def greeting_of(agreement: bytes, key: bytes) -> bytes:
     """The public keys that a party greets with: an X25519 key for its masks, and the key holder's own that
-    sums are encrypted under."""
-    return fields.pack(agreement, b"" if public is None else public.to_bytes())
+    sums are encrypted under, empty of others."""
+    return fields.pack(agreement, key)
 
 
 def agreement_key(greeted: bytes) -> bytes:

@@ -1,1 +1,15 @@
-"""Sums of ciphertexts over sets of rows, for parties that hold different columns, and their opening."""
+"""Sums over encrypted rows: one party encrypts the gradient and hessian of each of its rows, others multiply
+ciphertexts of the rows in a bin, and what they report is the encryption of the sums.
+
+Designed for: feature holders that keep to the protocol and must not read gradients. What a label holder may
+see of a report is decided in openings.py and ends.py.
+
+Promises: an opened report is, integer for integer, the histogram of the plain gradients; a report has as many
+bytes as its number of cells says, whatever the rows are. Importing this module imports none of the packages
+that only encryption needs.
+Refuses: see the modules.
+
+scheme.py: where a sum stands in a plaintext; segments.py: which rows are multiplied; paillier.py: rows and
+sums under Paillier's keys; engines.py: the products, by gmpy2 or by kernels/; key_proof.py: keys that hide
+sums from who has them; openings.py: blinded openings that are checked; ends.py: the two ends of a session.
+"""

@@ -6,7 +6,7 @@ Refuses: a label that is absent, a table without rows (ConfigError).
 
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -88,15 +88,7 @@ def of_draft(
     out = oddities(table, label, aside, classes)
     if draft is None or label is None:
         return out
-    out = [
-        replace(oddity, left_out=oddity.kind in _TOLD and oddity.column in draft.left_out) for oddity in out
-    ]
-    drafted = {oddity.column for oddity in out if oddity.left_out}
-    out += [
-        Oddity("left out", name, values=(reason,))
-        for name, reason in draft.left_out.items()
-        if name not in drafted
-    ]
+    out = _with_left_out(out, draft.left_out)
     if draft.columns.positive is not None:
         codes, distinct = texts(column_of(table, label), label)
         positive = draft.columns.positive
@@ -104,6 +96,22 @@ def of_draft(
         out.append(Oddity("positive", label, rows, table.num_rows, (repr(positive),)))
     if draft.few_numbers:
         out.append(Oddity("few numbers", label, draft.few_numbers, table.num_rows))
+    return out
+
+
+def of_offer(table: "pa.Table", left_out: Mapping[str, str], aside: Sequence[str]) -> list[Oddity]:
+    """Return the oddities of a table whose columns are offered. left_out: by column, why one is not; aside:
+    columns that are not meant to be."""
+    return _with_left_out(oddities(table, None, aside, False), left_out)
+
+
+def _with_left_out(odd: Iterable[Oddity], left_out: Mapping[str, str]) -> list[Oddity]:
+    """Return the oddities, with those columns marked that are left out, and the others that are."""
+    out = [replace(oddity, left_out=oddity.kind in _TOLD and oddity.column in left_out) for oddity in odd]
+    told = {oddity.column for oddity in out if oddity.left_out}
+    out += [
+        Oddity("left out", name, values=(reason,)) for name, reason in left_out.items() if name not in told
+    ]
     return out
 
 

@@ -88,9 +88,10 @@ def draft_schema(
     objective: str | None = None,
     label_upper_bound: str | None = None,
     group: str | None = None,
+    row_id: str | None = None,
 ) -> Draft:
     """A schema with every usable column as a feature, but for label, its upper bound, weight, base margin,
-    group, `exclude` and the qid of a LIBSVM file.
+    group, row id, `exclude` and the qid of a LIBSVM file.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
     become categorical, with the categories found, sorted. The objective, unless given, is that which fits the
@@ -107,6 +108,7 @@ def draft_schema(
         "base_margin": base_margin,
         "label_upper_bound": label_upper_bound,
         "group": group,
+        "row_id": row_id,
     }
     no_features = [label, *filter(None, beside.values()), *exclude]
     for name in no_features:

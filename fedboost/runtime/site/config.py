@@ -24,12 +24,13 @@ def _uri_or_path(value: object) -> object:
 
 class PartyConfig(Frozen):
     """A site's file. `data` is its table: a path, an address, or the URI of a database, whose rows are those
-    of `query`, or of the query in `query_file`; `read` how a file is read, `keys` the folder of
-    its bundle, `state` the folder of its memory, beside the file unless named, `audit` its log of what left,
-    beside the memory unless named, of `audit_size` MiB a file, `metrics` the address at which Prometheus
-    reads metrics, none unless named, `dataset` the name of these rows there (the party's, so that a table
-    that is moved, copied or longer is still the same rows), `scratch` a folder for what is made of rows that
-    are more than fit in memory, `nthread` how many threads compute (one a core), `policy` what it agrees to.
+    of `query`, or of the query in `query_file`; `read` how a file is read, `names` the file that says what
+    terms call its columns (as they are called in the table, without one), `keys` the folder of its bundle,
+    `state` the folder of its memory, beside the file unless named, `audit` its log of what left, beside the
+    memory unless named, of `audit_size` MiB a file, `metrics` the address at which Prometheus reads metrics,
+    none unless named, `dataset` the name of these rows there (the party's, so that a table that is moved,
+    copied or longer is still the same rows), `scratch` a folder for what is made of rows that are more than
+    fit in memory, `nthread` how many threads compute (one a core), `policy` what it agrees to.
     A key holder's file has no `data`."""
 
     party: Name
@@ -37,6 +38,7 @@ class PartyConfig(Frozen):
     data: Path | str | Database | None = None
     query: str | None = None
     query_file: Path | None = None
+    names: Path | None = None
     keys: Path | None = None
     audit: Path | None = None
     audit_size: float = Field(default=64.0, gt=0)
@@ -83,6 +85,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     elsewhere = source is None or isinstance(source, Database) or is_remote(source)
     paths = {
         "data": None if elsewhere else Path(str(source)),
+        "names": config.names,
         "keys": config.keys,
         "scratch": config.scratch,
         "audit": config.audit,

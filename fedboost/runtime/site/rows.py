@@ -13,8 +13,9 @@ from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import column_faults, to_shard
-from fedboost.runtime.data.table import site_table
+from fedboost.runtime.data.table import Table
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.names import site_rows
 from fedboost.terms.terms import Terms
 
 MAX_MISFITS = 10
@@ -29,7 +30,7 @@ class SiteRows:
     read."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
-        self.table = None if config.data is None else site_table(config.data, config.scratch, config.read)
+        self.table = None if config.data is None else site_rows(config)
         self._party = config.party
         self._log = log
         self._misfits = 0
@@ -55,19 +56,28 @@ class SiteRows:
             raise
 
     def _shard(self, terms: Terms) -> Shard:
-        assert self.table is not None
-        with self._reading:
-            shard = to_shard(self.table, terms, self._party)
-        for column, category, count in undeclared(self.table, terms.blocks.columns_of(self._party)):
+        table, site = self._under(terms), self.table
+        assert site is not None
+        try:
+            with self._reading:
+                shard = to_shard(table, terms, self._party)
+        except Refused as error:
+            raise type(error)(error.public, site.explained(error.detail)) from None
+        for column, category, count in undeclared(table, terms.blocks.columns_of(self._party)):
             warning = "categories the terms do not declare count as missing"
-            self._log.warning(warning, column=column, category=shown(category), rows=count)
+            self._log.warning(warning, column=site.both(column), category=shown(category), rows=count)
         return shard
+
+    def _under(self, terms: Terms) -> Table:
+        """The table under the names of these terms."""
+        assert self.table is not None
+        return self.table.under(terms.columns.row_id)
 
     def missing_columns(self, terms: Terms) -> list[str]:
         """A sentence for each column that the terms name and the table lacks."""
         if self.table is None:
             return []
-        faults = column_faults(self.table, terms.blocks.columns_of(self._party))
+        faults = column_faults(self._under(terms), terms.blocks.columns_of(self._party))
         return [str(fault.public) for fault in faults]
 
     def check(self, terms: Terms) -> str:

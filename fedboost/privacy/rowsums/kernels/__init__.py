@@ -1,0 +1,1 @@
+"""The compiled loops of sums over encrypted rows."""
