@@ -38,7 +38,7 @@ from common import LABEL, generate, spread, verdict
 
 import fedboost as fb
 from fedboost.protocol.relaying import Ends
-from fedboost.vertical.holder import GRADIENTS
+from fedboost.vertical.gradients import GRADIENTS
 from fedboost.vertical.row_sets import ROW_SET
 
 ONE, ROWS, COLUMNS = "one party", "by rows", "by columns"

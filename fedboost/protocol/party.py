@@ -171,24 +171,14 @@ class PartySession:
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         member.memory.meet(self._attempt)
         member.holder.go_to(state)
-        me, terms, public = self._site.name, member.terms, _public_key(member, meet, attempt)
+        site, terms, public = self._site, member.terms, _public_key(member, meet, attempt)
         handshake, self._handshake, self._attested = self._handshake, None, None
-        setup = PartySetup(
-            me,
-            Group.of(terms.parties, terms.hiding.colluding),
-            met.session,
-            partial(handshake.pair_keys, me, met.publics, met.session),
-            self._site.draw,
-            public,
-            member.secret,
-            max_openings=max(MAX_OPENINGS_PER_TURN * terms.max_turns - self._openings, 0),
-            sparse=terms.noise is None,
-            shrinks=terms.session.on_loss == "shrink",
-        )
-        roster, sealer = tuple(sorted(met.publics)), member.protection.sealer(setup)
-        ends = first_transcript(met.session, state), sealer, _ends(self._site, terms, handshake, met, state)
-        keys = Keys(public, member.secret, self._site.draw) if terms.hides_columns else None
-        self._introduced = Introduced(meet.greetings, roster, met.session, *ends, keys)
+        roster = tuple(sorted(met.publics))
+        sealer = _sealer(site, member, handshake, met, public, self._openings)
+        ends = first_transcript(met.session, state), sealer, _ends(site, terms, handshake, met, state)
+        self._introduced = Introduced(meet.greetings, roster, met.session, *ends)
+        if terms.hides_columns:
+            self._introduced.keys = Keys(public, member.secret, site.draw)
         yield from ()
 
     def _introduce_again(self, meet: Introduce) -> Iterator[FromParty]:
@@ -303,7 +293,7 @@ class PartySession:
         if self._attested is None:
             self._member.memory.sign()
             digest, transcript = self._introduced.digest, self._introduced.transcript
-            self._attested = _attest(self._site, self._member, close, digest, self._answered, transcript)
+            self._attested = self._member.attest(self._site, close, digest, self._answered, transcript)
         yield self._attested
 
     def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:
@@ -328,15 +318,24 @@ def _public_key(member: Membership, meet: Introduce, attempt: key_exchange.Attem
     return member.secret.public if member.secret else key_exchange.public_of(attempt, meet.greetings)
 
 
-def _attest(
-    site: Site, member: Membership, close: Close, session: bytes, turns: int, transcript: bytes
-) -> Attest:
-    """What this party did, and the model as it was told: signed, where parties sign."""
-    holder, hides = member.holder, member.terms.hides_columns
-    structure = holder.state.structure(close.rounds, hides)
-    thresholds = holder.thresholds(close.rounds) if hides else b""
-    attest = Attest(close.attempt, turns, transcript, structure, b"", b"", thresholds)
-    return key_exchange.signed(site.credentials, member.attempt(close.attempt), session, site.name, attest)
+def _sealer(
+    site: Site, member: Membership, handshake: Handshake, met: Meeting, public: Public | None, openings: int
+) -> Sealer:
+    """What vectors are sealed with in an attempt. openings: sums that this key holder has opened."""
+    terms = member.terms
+    setup = PartySetup(
+        site.name,
+        Group.of(terms.parties, terms.hiding.colluding),
+        met.session,
+        partial(handshake.pair_keys, site.name, met.publics, met.session),
+        site.draw,
+        public,
+        member.secret,
+        max_openings=max(MAX_OPENINGS_PER_TURN * terms.max_turns - openings, 0),
+        sparse=terms.noise is None,
+        shrinks=terms.session.on_loss == "shrink",
+    )
+    return member.protection.sealer(setup)
 
 
 def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: TrainingState) -> Ends | None:

@@ -36,16 +36,14 @@ from fedboost.horizontal.shard import Shard
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
 from fedboost.terms.terms import Terms
 from fedboost.vertical.common_rows import CommonRows
-from fedboost.vertical.hidden import HiddenGradients
+from fedboost.vertical.gradients import GradientExchange
 from fedboost.vertical.own_cuts import OwnCuts
 from fedboost.vertical.recount import check_leaf_values
 from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
 from fedboost.vertical.rows import FeatureRows, LabelRows
 
-ROWS, GRADIENTS, STANDING = "the number of rows", "gradients", "how far it has come"
+ROWS, STANDING = "the number of rows", "how far it has come"
 """Kinds of relays."""
-PAIR_BYTES = 8
-"""Bytes of a row's gradient and hessian."""
 _WHOLE = np.dtype("<i8")
 
 
@@ -67,7 +65,7 @@ class VerticalHolder:
         self._row_sets = RowSets(terms, name, view)
         self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
         self._own_cuts = OwnCuts(terms, view)
-        self._hidden = HiddenGradients(Threads(nthread))
+        self._gradients = GradientExchange(Threads(nthread))
         self._bin_places: Int64 = np.zeros(0, np.int64)
         """The place of each own bin among the bins of all features."""
         self._finished = 0
@@ -155,9 +153,11 @@ class VerticalHolder:
         match query:
             case HistogramQuery():
                 yield from self._share_gradients(query)
+                if query.bins != self._bins:
+                    raise PeerError(f"histograms of {query.bins} bins, the cut points make {self._bins}")
                 if isinstance(own, FeatureRows) and self._terms.hides_columns:
                     nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
-                    report = self._hidden.report(own.gradients, nodes, own.bins)
+                    report = self._gradients.report(own.gradients, nodes, own.bins)
                     return Answered(np.zeros(query.cells, np.int64), report)
                 bins = own.bins.layout.bins
                 sums = own.compute(replace(query, splits=NO_SPLITS, bins=bins, widths=b""))
@@ -196,31 +196,20 @@ class VerticalHolder:
 
     def _share_gradients(self, query: HistogramQuery) -> Exchange:
         """Have the gradients of the tree that grows: the label holder relays them to the others."""
-        own, holder = self._own, self._block.label_holder
+        own, hidden = self._own, query.hidden(self._terms, self.state)
         if own.has_gradients:
-            return
-        roots = len(self._terms.roots)
-        hidden = query.hidden(self._terms, self.state)
-        if hidden is not None and isinstance(own, FeatureRows):
-            gradients = yield from self._hidden.receive(holder, roots * self.rows, hidden)
-            own.take_gradients(gradients)
             return
         if isinstance(own, LabelRows):
             pairs = own.gradients_of(query)
-            if hidden is not None:
-                yield from self._hidden.send(self._block.feature_holders, pairs, hidden)
-                return
-            yield Send(GRADIENTS, self._block.feature_holders, pairs.astype("<i8").tobytes(), self.rows)
+            yield from self._gradients.send(self._block.feature_holders, pairs, hidden)
             return
-        packed = yield Receive(GRADIENTS, holder, PAIR_BYTES * roots * self.rows)
-        own.take_gradients(np.frombuffer(packed, "<i8").astype(np.int64).reshape(roots, self.rows))
+        shape = len(self._terms.roots), self.rows
+        own.take_gradients((yield from self._gradients.receive(self._block.label_holder, *shape, hidden)))
 
     def _among_all(self, query: HistogramQuery, sums: Int64) -> Int64:
         """Histograms of own columns among those of all, with 0 elsewhere."""
         nodes = len(query.nodes)
         own = sums.reshape(nodes, -1, STATS)
-        if query.bins != self._bins:
-            raise PeerError(f"histograms of {query.bins} bins, the cut points make {self._bins}")
         out = np.zeros((nodes, query.bins + 1, STATS), np.int64)
         out[:, self._bin_places] = own[:, : self._bin_places.size]
         if self._view.has_labels:

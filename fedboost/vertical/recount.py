@@ -33,6 +33,7 @@ def check_leaf_values(
     if terms.objective.loss.quantile is not None or terms.trees.monotone(terms.columns):
         return
     rule = terms.rule(scales.gradient, scales.hessian)
+    rows.compute_gradients(scales.gradient, scales.hessian)
     found = np.zeros(1, NODE)
     for leaf, value in query.values:
         gradient, hessian = rows.sums_over(leaf)

@@ -19,9 +19,10 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import Round, Values
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Float64, Int64
+from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import CutPoints, count_cells
+from fedboost.gbdt.gradients import in_units
 from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.samplers import AllRows
 from fedboost.gbdt.threads import Threads
@@ -105,6 +106,11 @@ class LabelRows(HorizontalHolder):
             return pairs.repeat(self._terms.trees.num_parallel_tree, axis=0)
         counts = [np.bincount(rows, minlength=self.rows) for rows in sampled]
         return np.stack([of_output * times for of_output in pairs for times in counts])
+
+    def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
+        """Compute the gradients of the tree that grows in these scales, unless they are there."""
+        if not self._quantised:
+            self._gradients.quantise(self._terms.objective.loss, in_units(gradient, hessian))
 
     def sums_over(self, node: int) -> tuple[int, int]:
         """The sums of gradients and hessians over the sampled rows of a leaf."""

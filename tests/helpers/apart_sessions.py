@@ -50,7 +50,9 @@ class Apart:
         }
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}
         trust = Trust(self.roots, (), lambda: NOW)
-        self.session = AggregatorSession("s", self.terms, boosting.train, NOTHING_YET, trust=trust)
+        self.session = AggregatorSession(
+            "s", self.terms, boosting.train, NOTHING_YET, trust=trust, draw=os.urandom
+        )
         self.up, self.down = up, down
         self.sent, self.told, self.queries = [], [], []
         self.now = 0.0

@@ -12,7 +12,7 @@ from faults_apart import DRAWN, LAYOUT_NAMES, ROWS, World, apart, play
 from fedboost.privacy.relay import seal
 from fedboost.protocol.messages import Ask, Leave, Relay, Report
 from fedboost.protocol.relaying import max_relayed
-from fedboost.vertical.holder import PAIR_BYTES
+from fedboost.vertical.gradients import PAIR_BYTES
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 FAST, SEEDS, BATCHES = 100, 300, 2

@@ -168,9 +168,11 @@ class Histograms:
         self.used = np.zeros((roots * by_path, features), np.bool_)
         """The features by which the path to a leaf splits; empty where they do not matter."""
 
-    def take(self, cells: Int64, asks: Int64, families: Leaves, both: int, elected: Flags) -> Leaves:
-        """The children that may split, from the sums of those that were asked for (`level.take_level`).
-        both: families of which both children may split."""
+    def take(
+        self, cells: Int64, asks: Int64, families: Leaves, both: int, elected: Flags
+    ) -> tuple[tuple[int, int, int], Leaves]:
+        """The reason against the sums of the children that were asked for (`refuse`), and the children that
+        may split (`level.take_level`). both: families of which both children may split."""
         if both:
             size = self._size + both
             self.cells = with_room(self.cells, size, spare=False)
@@ -180,8 +182,7 @@ class Histograms:
         *refused, self._size = level.take_level(
             cells, asks, families, children, self.cells, self._size, *self._features, *marks
         )
-        refuse(*refused)
-        return children
+        return tuple(refused), children
 
 
 class Frontier:
@@ -264,7 +265,10 @@ class Frontier:
     def take(self, cells: Int64) -> None:
         """Take its sum."""
         asked = self._asks, self._families, self._both
-        self._fresh = self._histograms.take(cells, *asked, self._elected)
+        (reason, node, feature), self._fresh = self._histograms.take(cells, *asked, self._elected)
+        if reason == level.OTHER_TOTAL and self._terms.blocks:
+            refuse_made_up(self._terms, self.growing.new_splits, node)
+        refuse(reason, node, feature)
         self.growing.sent()
 
     @property
@@ -281,6 +285,17 @@ def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDA
         # In place, so that a large array is never there twice: nothing else refers to it.
         array.resize((max(size, 2 * len(array)) if spare else size, *array.shape[1:]), refcheck=False)
     return array
+
+
+def refuse_made_up(terms: Terms, splits: Splits, node: int) -> None:
+    """Raise PeerError for a node whose rows have other sums than the holder of a column said."""
+    ((feature, *_),) = splits.feature[(splits.left == node) | (splits.left + 1 == node)][None]
+    name = terms.columns.features[feature]
+    holders = [party for party in terms.parties if name in terms.blocks.columns_of(party).features]
+    raise PeerError(
+        f"the rows of node {node} have other sums than {' or '.join(holders)} reported of the column that "
+        f"splits them off: ask there before you train with it again"
+    )
 
 
 def refuse(reason: int, node: int, feature: int) -> None:

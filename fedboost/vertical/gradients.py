@@ -1,12 +1,14 @@
-"""Gradients that the label holder hides from the others of its block: encrypted row by row, summed unread.
+"""Gradients, which the label holder relays to the others of its block: in plain, or encrypted row by row.
 
-Promises: what a feature holder reports is, once it is opened, integer for integer the histograms of its
-columns; a party computes with the keys of the attempt that it is in.
+Promises: what a feature holder reports of encrypted gradients is, once it is opened, integer for integer the
+histograms of its columns; a party computes with the keys of the attempt that it is in.
 Refuses: gradients of other rows or under another key (PeerError).
 """
 
 from collections.abc import Generator, Sequence
 from typing import Any
+
+import numpy as np
 
 from fedboost.errors import LocalProtocolError
 from fedboost.fixedpoint import Int64
@@ -16,13 +18,15 @@ from fedboost.privacy.protection import HiddenSums
 from fedboost.privacy.rowsums.scheme import Encryption, Node, Slots, Sums
 from fedboost.protocol.contracts import Keys, NeedKeys, Receive, Send
 
-GRADIENTS = "gradients, encrypted"
-"""The kind of a relay."""
+GRADIENTS, ENCRYPTED = "gradients", "gradients, encrypted"
+"""Kinds of relays."""
+PAIR_BYTES = 8
+"""Bytes of a row's gradient and hessian."""
 Exchange = Generator[Send | Receive | NeedKeys, Any, Any]
 
 
-class HiddenGradients:
-    """One party's end: that of the label holder, which has the secret key, or that of a feature holder."""
+class GradientExchange:
+    """One party's end: that of the label holder, or that of a feature holder."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -30,20 +34,25 @@ class HiddenGradients:
         self._encryption: Encryption | None = None
         self._sums: Sums | None = None
 
-    def send(self, to: tuple[str, ...], pairs: Int64, hidden: HiddenSums) -> Exchange:
-        """Relay packed gradients, int64 [roots, rows]."""
-        keys: Keys = yield NeedKeys()
-        self._prepare(keys, hidden)
+    def send(self, to: tuple[str, ...], pairs: Int64, hidden: HiddenSums | None) -> Exchange:
+        """Relay packed gradients, int64 [roots, rows]; hidden: what they are summed to, if that is hidden."""
+        if hidden is None:
+            yield Send(GRADIENTS, to, pairs.astype("<i8").tobytes(), pairs.shape[1])
+            return
+        self._prepare((yield NeedKeys()), hidden)
         assert self._encryption is not None
-        yield Send(GRADIENTS, to, self._encryption.encrypt(pairs), pairs.shape[1])
+        yield Send(ENCRYPTED, to, self._encryption.encrypt(pairs), pairs.shape[1])
 
-    def receive(self, sender: str, rows: int, hidden: HiddenSums) -> Exchange:
-        """The encrypted gradients of so many rows, those of all roots, as `report` takes them."""
+    def receive(self, sender: str, roots: int, rows: int, hidden: HiddenSums | None) -> Exchange:
+        """The packed gradients, int64 [roots, rows], or encrypted ones, as `report` takes them."""
+        if hidden is None:
+            packed = yield Receive(GRADIENTS, sender, PAIR_BYTES * roots * rows)
+            return np.frombuffer(packed, "<i8").astype(np.int64).reshape(roots, rows)
         keys: Keys = yield NeedKeys()
         self._prepare(keys, hidden)
         assert self._sums is not None
-        content = yield Receive(GRADIENTS, sender, 2 * keys.public.bytes * rows)
-        return self._sums.read(content, rows)
+        content = yield Receive(ENCRYPTED, sender, 2 * keys.public.bytes * roots * rows)
+        return self._sums.read(content, roots * rows)
 
     def report(self, gradients: Any, nodes: Sequence[Node], bins: Bins) -> bytes:
         """The encrypted sums of all columns over the rows of these nodes."""
