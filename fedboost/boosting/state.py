@@ -7,6 +7,7 @@ Refuses: states that the terms do not allow (`check`, Refused).
 
 import hashlib
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -19,10 +20,10 @@ from fedboost.boosting.queries.rules import check_leaves, check_scales, check_sp
 from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
-from fedboost.boosting.queries.views import view_of
-from fedboost.boosting.structure import structure, tree_of
+from fedboost.boosting.queries.views import View, view_of
+from fedboost.boosting.structure import structure, trees_of
 from fedboost.errors import Refused
-from fedboost.fixedpoint import Scale
+from fedboost.fixedpoint import Float32, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import fields
@@ -72,6 +73,10 @@ class Scales:
         """The scales of a query about nodes."""
         threshold = query.threshold if isinstance(query, HistogramQuery) else 0.0
         return cls(query.gradient, query.hessian, threshold)
+
+    def in_view(self, view: View) -> "Scales":
+        """The scales that are seen."""
+        return replace(self, gradient=view.scale(self.gradient), hessian=view.scale(self.hessian))
 
     def to_list(self) -> list[Any]:
         """The scales as JSON."""
@@ -215,6 +220,7 @@ class BoostingState:
             start=None if self.start is None else self.start.in_view(view),
             rounds=tuple(Round(view.splits(done.splits), view.values(done.values)) for done in self.rounds),
             splits=view.splits(self.splits),
+            scales=None if self.scales is None else self.scales.in_view(view),
             residual=None if self.residual is None else self.residual.in_view(view),
             places=None if self.places is None else self.places.in_view(view),
         )
@@ -320,22 +326,21 @@ class BoostingState:
         splits, levels, scales, residual = record
         known = None if scales is None else Scales.of_list(scales)
         last = None if residual is None else _residual_of_list(residual)
-        tree = _of_list(splits), int(levels), known, last
-        return BoostingState(self.grids, self.start, self.rounds, *tree, self.places)
+        return replace(self, splits=_of_list(splits), levels=int(levels), scales=known, residual=last)
 
-    def structure(self, rounds: int) -> bytes:
+    def structure(self, rounds: int, masked: bool = False) -> bytes:
         """`structure` of the model after this number of rounds, or of all there are; empty before the
-        constant."""
+        constant. masked: with 0 for each finite threshold."""
         if self.start is None or not self.rounds:
             return b""
+        cuts = self.start.cut_points.cuts
+        trees = self.trees(rounds, tuple(0 * own for own in cuts) if masked else cuts)
+        return structure(self.rounds[0].values[0][1], trees)
+
+    def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
+        """`trees_of` these rounds of the model."""
         constant, *finished = self.rounds
-        cuts, roots = self.start.cut_points.cuts, len(constant.values)
-        trees = (
-            tree
-            for done in finished[:rounds]
-            for tree in tree_of(done.splits, done.values, cuts, roots).parts(roots)
-        )
-        return structure(constant.values[0][1], trees)
+        return trees_of(((d.splits, d.values) for d in finished[:rounds]), cuts, len(constant.values))
 
 
 NOTHING_YET = BoostingState()

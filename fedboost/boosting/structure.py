@@ -6,7 +6,7 @@ Refuses: nothing.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -43,6 +43,14 @@ def structure(constant: float, trees: Iterable[Tree]) -> bytes:
 
 NO_CUTS = np.zeros(0, np.float32)
 """Cut points of a feature of another party, which are not known."""
+
+
+def trees_of(
+    rounds: Iterable[tuple[Splits, Values]], cuts: tuple[Float32, ...], roots: int
+) -> Iterator[Tree]:
+    """The trees of finished rounds, by these cut points of each feature: of a round one for each root."""
+    for splits, values in rounds:
+        yield from tree_of(splits, values, cuts, roots).parts(roots)
 
 
 def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: int) -> Tree:

@@ -102,10 +102,10 @@ class Grids:
         return self.offsets, self.starts, self.widths, self.subdivisions
 
     @classmethod
-    def first(cls, features: int) -> "Grids":
+    def first(cls, features: int, among: int | None = None) -> "Grids":
         """The coarse grids over all keys of each of so many features. The last cell of each holds missing
-        values only."""
-        bits = np.full(features, first_bits(features), np.uint8)
+        values only. among: the number of features that the grids are as coarse for; these unless given."""
+        bits = np.full(features, first_bits(features if among is None else among), np.uint8)
         return cls(
             np.arange(features + 1),
             np.zeros(features, np.uint32),
@@ -182,13 +182,15 @@ def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
 class Quantiles:
     """The distribution of each feature, as far as it is known: rows in the cells of ever finer partitions."""
 
-    def __init__(self, max_bin: int, rows: int, features: int = 1) -> None:
+    def __init__(self, max_bin: int, rows: int, features: int = 1, among: int | None = None) -> None:
+        """among: the number of features, these among them, of which the grids are; these unless given."""
+        every_feature = features if among is None else among
         self._max_bin = max_bin
-        self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // max(features, 1)), 1 << 8)
+        self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // max(every_feature, 1)), 1 << 8)
         keys, every = np.zeros(features, np.int64), np.full(features, rows, np.int64)
         self._known = np.arange(features + 1), keys, np.full(features, KEY_BITS, np.int64), every
         """Offsets of the cells of each feature; starts, widths and rows of the cells."""
-        self.grids = Grids.first(features)
+        self.grids = Grids.first(features, among)
         self.missing = np.zeros(features, np.int64)
 
     def refine(self, counts: Int64) -> None:
@@ -276,6 +278,12 @@ class CutPoints:
         """The cuts of each feature."""
         ends = self.offsets.tolist()
         return tuple(self.values[first:last] for first, last in pairwise(ends))
+
+    @property
+    def numbered(self) -> "CutPoints":
+        """The same with 1, 2, ... for the cuts of each feature."""
+        numbers = np.arange(self.values.size) - np.repeat(self.offsets[:-1], self.sizes) + 1
+        return replace(self, values=numbers.astype(np.float32))
 
     def head(self, features: int) -> "CutPoints":
         """The cut points of the first features, without their categories."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.base import CONSTANT_TREE
-from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
@@ -123,6 +123,10 @@ class HorizontalHolder:
         self._forget_gradients()
         self.state = state
 
+    def thresholds(self, rounds: int) -> bytes:
+        """None: all parties are told them."""
+        return b""
+
     def compute(self, query: Query) -> Int64:
         """The integers of one query, wherever the training stands: int64 [query.cells]."""
         match query:  # the most frequent first
@@ -144,8 +148,8 @@ class HorizontalHolder:
                 return self._leaf_sums(query)
             case ResidualQuery():
                 return self._residuals(query)
-            case IdCountQuery() | AlignQuery() | PlacesQuery():
-                raise PeerError("row ids are asked for where nobody matches rows")
+            case IdCountQuery() | AlignQuery() | PlacesQuery() | BinsQuery():
+                raise PeerError(f"{query.description}: asked where all parties hold the same columns")
             case _:
                 assert_never(query)
 

@@ -45,6 +45,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.rules import RULES
 from fedboost.protocol.run import Callback, Round, TrainingRun
+from fedboost.protocol.thresholds import Thresholds
 from fedboost.protocol.turn import Turn, opener_of
 from fedboost.terms.terms import Terms
 
@@ -255,7 +256,10 @@ class AggregatorSession:
         self.phase = "closing"
         introduction = self.introduction
         assert introduction.transcripts is not None
-        self.closing = Closing(introduction.digest, introduction.transcripts, self.run.structure)
+        assert self.run.booster is not None
+        thresholds = Thresholds(self.terms, self.run.booster)
+        told = introduction.transcripts, self.run.structure
+        self.closing = Closing(introduction.digest, *told, thresholds)
         self.set_deadline()
         outbox = self.to_roster(lambda party: Close(self.attempt, self.run.rounds))
         return outbox + self.end()
@@ -269,6 +273,11 @@ class AggregatorSession:
         return self.restart_attempt() if missing else self.conclude()
 
     def conclude(self) -> Outbox:
+        assert self.closing is not None
+        thresholds = self.closing.thresholds
+        for party in filter(thresholds.lacks, self.terms.parties):
+            return self.fail(f"party {party} gave no thresholds of its columns, and the model needs them")
+        self.run.booster = thresholds.of_model()
         self.phase = "done"
         return self._to_connected(SessionEnded())
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from fedboost.errors import PeerError
+from fedboost.errors import PeerError, quoted
 from fedboost.protocol import key_exchange
 from fedboost.protocol.attendance import note_loss
 from fedboost.protocol.events import Disconnected, Outbox, Violation
 from fedboost.protocol.key_exchange import Attempt, Trust
 from fedboost.protocol.messages import Attest, Leave
+from fedboost.protocol.thresholds import Thresholds
 from fedboost.protocol.transcript import Transcripts
 
 if TYPE_CHECKING:
@@ -25,9 +26,16 @@ MAX_SIGNATURE_BYTES = 64 * 1024
 class Closing:
     """The signatures of one attempt."""
 
-    def __init__(self, digest: bytes, transcripts: Transcripts, structure: Callable[[str], bytes]) -> None:
+    def __init__(
+        self,
+        digest: bytes,
+        transcripts: Transcripts,
+        structure: Callable[[str], bytes],
+        thresholds: Thresholds,
+    ) -> None:
         """structure: the structure of the model as a party was told it; of all where they are told the same,
-        as that of ''."""
+        as that of ''; thresholds: those that parties give."""
+        self.thresholds = thresholds
         self.digest = digest
         """The digest of the session that the signatures are bound to."""
         self.attestations: dict[str, Attest] = {}
@@ -52,6 +60,7 @@ class Closing:
             raise PeerError("a signature and certificate of more bytes than can be")
         if trust is not None:
             key_exchange.check_attest(trust, attempt, self.digest, party, attest)
+        self.thresholds.take(party, attest.thresholds)
         self.attestations[party] = attest
 
 
@@ -77,7 +86,10 @@ def lose_closing(session: "AggregatorSession", party: str, event: Disconnected) 
 
 
 def leave_closing(session: "AggregatorSession", party: str, event: Leave | Violation) -> Outbox:
-    """The model lacks this party's signature, and says so."""
+    """The model lacks this party's signature, and says so. It fails if it lacks thresholds, too."""
     assert session.closing is not None
     session.closing.unsigned.add(party)
+    if session.closing.thresholds.lacks(party):
+        reason = event.reason if isinstance(event, Violation) else f"left: {quoted(event.reason)}"
+        return session.fail(f"party {party} {reason}")
     return session.end()

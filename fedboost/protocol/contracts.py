@@ -224,8 +224,8 @@ class TrainingState(Protocol):
         """True if the roster may lack a party of the terms when this query is asked."""
         ...
 
-    def structure(self, rounds: int) -> bytes:
-        """A hash of what the model predicts with, after that many rounds."""
+    def structure(self, rounds: int, masked: bool = False) -> bytes:
+        """A hash of what the model predicts with, after that many rounds; masked: whatever its thresholds."""
         ...
 
     def to_record(self) -> list[Any]:
@@ -312,6 +312,11 @@ class Holder(Protocol):
         """Stand where the others stand."""
         ...
 
+    def thresholds(self, rounds: int) -> bytes:
+        """The thresholds of its columns in the model after that many rounds (`thresholds.packed`), where its
+        owner alone knows cut points."""
+        ...
+
     def answering(self, query: Any) -> Answering:
         """Its integers, once it has all that it needs of other parties: int64 [query.cells]. The state then
         is the one after the query."""
@@ -338,6 +343,10 @@ class Rowless:
     def go_to(self, state: TrainingState) -> None:
         """Stand there."""
         self._state = state
+
+    def thresholds(self, rounds: int) -> bytes:
+        """None."""
+        return b""
 
     def answering(self, query: Query) -> Answering:
         """Zeros: int64 [query.cells]."""

@@ -15,7 +15,7 @@ were sealed under those keys were opened.
 
 import hashlib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -234,9 +234,19 @@ def check_attest(trust: Trust, attempt: Attempt, session: bytes, party: str, att
     signed_by = identify(attest.certificate, trust.roots, trust.clock(), trust.denied)
     if (signed_by.name, signed_by.role) != (party, PARTY):
         raise PeerError(f"signed for party {party} by {signed_by.role} {signed_by.name}")
-    claims = attest.turns, attest.transcript, attest.structure
-    statement = attestation(attempt.terms, attempt.request, session, party, *claims)
+    statement = attestation(attempt.terms, attempt.request, session, party, attest)
     verify(signed_by, statement, attest.signature)
+
+
+def signed(
+    credentials: Credentials | None, attempt: Attempt, session: bytes, party: str, attest: Attest
+) -> Attest:
+    """What a party did and was told, with its signature, where parties sign."""
+    if credentials is None:
+        return attest
+    statement = attestation(attempt.terms, attempt.request, session, party, attest)
+    signer = credentials.signer
+    return replace(attest, certificate=signer.certificate, signature=signer.sign(statement))
 
 
 def _check(trust: Trust, attempt: bytes, greeting: bytes) -> tuple[str, bytes]:
@@ -262,19 +272,12 @@ def _requested(wish: bytes, terms: Terms, nonce: bytes, time: int) -> bytes:
     return fields.pack(wish, terms.digest.encode(), nonce, fields.number(time))
 
 
-def attestation(
-    terms: Terms,
-    request: bytes,
-    session: bytes,
-    party: str,
-    turns: int,
-    transcript: bytes,
-    structure: bytes,
-) -> bytes:
+def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest: Attest) -> bytes:
     """The statement that a party signs at the end: it answered that many queries under the terms' protection,
     in a session that was asked for by the request with this nonce, and was told the model of this structure
-    (`boosting.state.structure`). session: the digest of the attempt, which binds its name, number and
-    greetings."""
+    (`boosting.state.structure`); where it alone knows them, these are the thresholds of its columns.
+    session: the digest of the attempt, which binds its name, number and greetings."""
+    thresholds = (attest.thresholds,) if terms.hides_columns else ()
     return fields.pack(
         b"fedboost/2/attestation",
         terms.digest.encode(),
@@ -282,7 +285,8 @@ def attestation(
         session,
         party.encode(),
         terms.hiding.protection.encode(),
-        fields.number(turns),
-        transcript,
-        structure,
+        fields.number(attest.turns),
+        attest.transcript,
+        attest.structure,
+        *thresholds,
     )

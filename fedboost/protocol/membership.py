@@ -9,7 +9,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Holder, Rowless
 from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.ledger import Spending
-from fedboost.protocol.messages import Offer
+from fedboost.protocol.messages import Attest, Close, Offer
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import SessionMemory, SessionOffer
 from fedboost.terms.terms import Terms
@@ -85,6 +85,15 @@ class Membership:
         first = self.first
         if (admit.session, admit.terms, admit.request) != (first.session, first.terms, first.request):
             raise PeerError("admitted to another session, or under other terms")
+
+    def attest(self, site: Site, close: Close, session: bytes, turns: int, transcript: bytes) -> Attest:
+        """What this party did, and the model as it was told: signed, where parties sign. session: the digest
+        of the attempt; turns: questions that were answered."""
+        holder, hides = self.holder, self.terms.hides_columns
+        structure = holder.state.structure(close.rounds, hides)
+        thresholds = holder.thresholds(close.rounds) if hides else b""
+        attest = Attest(close.attempt, turns, transcript, structure, b"", b"", thresholds)
+        return key_exchange.signed(site.credentials, self.attempt(close.attempt), session, site.name, attest)
 
 
 def check_rows(party: str, terms: Terms, has_rows: bool) -> None:

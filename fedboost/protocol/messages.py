@@ -133,7 +133,8 @@ class Close:
 @dataclass(frozen=True)
 class Attest:
     """This party's signature on what it did and on the model as it was told (`meeting.attestation`), with its
-    certificate in PEM. turns: how many questions it has answered; structure: `progress.structure`."""
+    certificate in PEM. turns: how many questions it has answered; structure: `progress.structure`;
+    thresholds: of the splits by its columns, where it alone knows them (`thresholds.packed`), signed too."""
 
     attempt: int
     turns: int
@@ -141,6 +142,7 @@ class Attest:
     structure: bytes
     certificate: bytes
     signature: bytes
+    thresholds: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)

@@ -292,9 +292,8 @@ class PartySession:
             raise PeerError("a model before anything was asked since the parties started a new attempt")
         if self._attested is None:
             self._member.memory.sign()
-            structure = self._member.holder.state.structure(close.rounds)
-            claims = self._answered, self._introduced.transcript, structure
-            self._attested = _signed(self._site, self._member, close, self._introduced.digest, claims)
+            digest, transcript = self._introduced.digest, self._introduced.transcript
+            self._attested = self._member.attest(self._site, close, digest, self._answered, transcript)
         yield self._attested
 
     def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:
@@ -337,17 +336,6 @@ def _sealer(
         shrinks=terms.session.on_loss == "shrink",
     )
     return member.protection.sealer(setup)
-
-
-def _signed(
-    site: Site, member: Membership, close: Close, session: bytes, claims: tuple[int, bytes, bytes]
-) -> Attest:
-    """What this party did, and the model as it was told: signed, where parties sign."""
-    if site.credentials is None:
-        return Attest(close.attempt, *claims, b"", b"")
-    signer, nonce = site.credentials.signer, member.attempt(close.attempt).request
-    statement = key_exchange.attestation(member.terms, nonce, session, site.name, *claims)
-    return Attest(close.attempt, *claims, signer.certificate, signer.sign(statement))
 
 
 def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: TrainingState) -> Ends | None:

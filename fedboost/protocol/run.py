@@ -89,7 +89,8 @@ class TrainingRun:
 
     def structure(self, party: str) -> bytes:
         """The structure of the model, by what a party knows once it has answered."""
-        return self.state.after(self.pending).seen_by(self._terms, party).structure(self.rounds)
+        seen = self.state.after(self.pending).seen_by(self._terms, party)
+        return seen.structure(self.rounds, self._terms.hides_columns)
 
     @property
     def rounds(self) -> int:

@@ -87,6 +87,7 @@ class Facts:
                 "structure": attest.structure.hex(),
                 "certificate": base64.b64encode(attest.certificate).decode(),
                 "signature": base64.b64encode(attest.signature).decode(),
+                **({"thresholds": attest.thresholds.hex()} if attest.thresholds else {}),
             }
             for party, attest in self.attestations.items()
         }
@@ -131,6 +132,7 @@ def _attestation(entry: Mapping[str, Any]) -> Attest:
         bytes.fromhex(entry["structure"]),
         base64.b64decode(entry["certificate"], validate=True),
         base64.b64decode(entry["signature"], validate=True),
+        bytes.fromhex(entry.get("thresholds", "")),
     )
 
 

@@ -21,6 +21,7 @@ from fedboost.privacy.identity.certificates import identify
 from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Attest, Request
+from fedboost.protocol.thresholds import packed
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.model_facts import SIGNATURES, Facts, SignedSession, session_of
 from fedboost.terms.terms import Terms
@@ -109,10 +110,10 @@ class SignedModel:
             return f"the model is signed for party {party} by {signed_by.role} {signed_by.name}"
         if structure not in (None, attest.structure):
             return f"party {party} signed other trees than those of the model"
+        if self.terms.hides_columns and attest.thresholds != packed(self.terms, party, self.booster.trees):
+            return f"party {party} signed other thresholds than those of the model"
         nonce = b"" if self.request is None else self.request.nonce
-        statement = key_exchange.attestation(
-            self.terms, nonce, self.session, party, attest.turns, attest.transcript, attest.structure
-        )
+        statement = key_exchange.attestation(self.terms, nonce, self.session, party, attest)
         try:
             signatures_identity.verify(signed_by, statement, attest.signature)
         except PeerError as error:

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
@@ -37,6 +37,7 @@ from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Se
 from fedboost.terms.terms import Terms
 from fedboost.vertical.common_rows import CommonRows
 from fedboost.vertical.gradients import GradientExchange
+from fedboost.vertical.own_cuts import OwnCuts
 from fedboost.vertical.recount import check_leaf_values
 from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
 from fedboost.vertical.rows import FeatureRows, LabelRows
@@ -63,8 +64,8 @@ class VerticalHolder:
         self._block = block
         self._row_sets = RowSets(terms, name, view)
         self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
+        self._own_cuts = OwnCuts(terms, view)
         self._gradients = GradientExchange(Threads(nthread))
-        self._numeric = view.own_features[view.own_features < len(terms.columns.numeric)]
         self._bin_places: Int64 = np.zeros(0, np.int64)
         """The place of each own bin among the bins of all features."""
         self._finished = 0
@@ -86,6 +87,10 @@ class VerticalHolder:
     @property
     def _own(self) -> LabelRows | FeatureRows:
         return self._common.own
+
+    def thresholds(self, rounds: int) -> bytes:
+        """The thresholds of own columns in the model after this number of rounds."""
+        return self._own_cuts.thresholds(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
         """Move to this state, whatever was answered before. What is needed of other parties for that is
@@ -158,7 +163,9 @@ class VerticalHolder:
                 sums = own.compute(replace(query, splits=NO_SPLITS, bins=bins, widths=b""))
                 return self._among_all(query, sums)
             case QuantileQuery():
-                return self._counts(query)
+                return self._own_cuts.count_rows(query, own)
+            case BinsQuery():
+                return self._own_cuts.count_bins(query, own)
             case RowsQuery():
                 yield from self._compare_rows()
                 return self._of_labels(query)
@@ -209,17 +216,6 @@ class VerticalHolder:
             out[:, -1] = own[:, -1]
         return out.reshape(-1)
 
-    def _counts(self, query: QuantileQuery) -> Int64:
-        """Counts of rows in the subcells of own columns, 0 elsewhere."""
-        grids = query.grids
-        sizes, chosen = grids.cells_by_feature, np.zeros(grids.features, np.bool_)
-        chosen[self._numeric] = True
-        out = np.zeros(query.cells, np.int64)
-        if self._numeric.size:
-            own = QuantileQuery(query.rows, grids.pick(self._numeric))
-            out[np.repeat(chosen, sizes)] = self._own.compute(own)
-        return out
-
     def _start(self, query: StartQuery) -> Int64:
         self._place_bins(query.cut_points)
         return self._own.compute(self._local(query))
@@ -238,7 +234,8 @@ class VerticalHolder:
         self._own.bin(self._local(start))
 
     def _local(self, start: StartQuery) -> StartQuery:
-        return replace(start, cut_points=start.cut_points.pick(self._view.own_features))
+        local = replace(start, cut_points=start.cut_points.pick(self._view.own_features))
+        return self._own_cuts.put_into(local, self._own) if self._view.hides else local
 
     def _place_bins(self, cut_points: CutPoints) -> None:
         layout = Layout.of(cut_points)

@@ -75,7 +75,7 @@ def encode_from_party(message: FromParty) -> bytes:
             out = pb.FromParty(relay=_relay_to_pb(message))
         case OpenShare(turn, attempt, answer):
             out = pb.FromParty(assist=pb.OpenShare(turn=turn, attempt=attempt, answer=answer))
-        case Attest(attempt, turns, transcript, structure, certificate, signature):
+        case Attest(attempt, turns, transcript, structure, certificate, signature, thresholds):
             attest = pb.Attest(
                 attempt=attempt,
                 turns=turns,
@@ -83,6 +83,7 @@ def encode_from_party(message: FromParty) -> bytes:
                 structure=structure,
                 certificate=certificate,
                 signature=signature,
+                thresholds=thresholds,
             )
             out = pb.FromParty(attest=attest)
         case Leave(reason, session):
@@ -113,8 +114,8 @@ def decode_from_party(data: bytes) -> FromParty:
             return OpenShare(message.assist.turn, message.assist.attempt, message.assist.answer)
         case "attest":
             attest = message.attest
-            hashes = attest.transcript, attest.structure
-            return Attest(attest.attempt, attest.turns, *hashes, attest.certificate, attest.signature)
+            hashes, signed = (attest.transcript, attest.structure), (attest.certificate, attest.signature)
+            return Attest(attest.attempt, attest.turns, *hashes, *signed, attest.thresholds)
         case "leave":
             return Leave(message.leave.reason, message.leave.session)
     raise PeerError("an empty message, or one of a newer version of fedboost")

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
-from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
@@ -107,6 +107,15 @@ def _quantiles_from_pb(q: Any) -> QuantileQuery:
     sizes = _array(q.sizes, _UINT32, "sizes of grids").astype(np.int64)
     require(sizes.size <= MAX_FEATURES, f"{sizes.size} grids; {MAX_FEATURES} are allowed")
     return QuantileQuery(_rows(q), _grids_from_pb(q, sizes))
+
+
+def _bins_to_pb(query: BinsQuery) -> Fields:
+    return {"features": query.features}
+
+
+def _bins_from_pb(q: Any) -> BinsQuery:
+    require(q.features <= MAX_FEATURES, f"{q.features} features; {MAX_FEATURES} are allowed")
+    return BinsQuery(q.features)
 
 
 def _ranges_to_pb(query: RangeQuery) -> Fields:
@@ -238,6 +247,7 @@ _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Quer
     PlacesQuery: ("places", places_to_pb, places_from_pb),
     RowsQuery: ("rows", _rows_to_pb, _rows_from_pb),
     QuantileQuery: ("quantiles", _quantiles_to_pb, _quantiles_from_pb),
+    BinsQuery: ("bins", _bins_to_pb, _bins_from_pb),
     RangeQuery: ("ranges", _ranges_to_pb, _ranges_from_pb),
     StartQuery: ("start", _start_to_pb, start_from_pb),
     SumsQuery: ("sums", _sums_to_pb, _sums_from_pb),

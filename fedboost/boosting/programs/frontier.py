@@ -257,7 +257,9 @@ class Frontier:
             )
         nodes = tuple(self._asks[:, 0].tolist())
         scales, splits = (self._rule.gradient, self._rule.hessian), self.growing.new_splits
-        answer = self._ground.layout.bins, *scales, widths.tobytes(), elected, threshold
+        # Where columns are hidden the widths of cells would tell feature holders of labels.
+        told = b"" if self._terms.hides_columns else widths.tobytes()
+        answer = self._ground.layout.bins, *scales, told, elected, threshold
         return HistogramQuery(self._rows, self._number, splits, nodes, *answer)
 
     def take(self, cells: Int64) -> None:

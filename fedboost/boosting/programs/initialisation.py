@@ -15,14 +15,15 @@ import numpy as np
 from fedboost.boosting.programs.asking import together
 from fedboost.boosting.programs.leaf_renewal import Narrowing
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
-from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.leaves import RESIDUAL_TURNS
 from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
 from fedboost.boosting.queries.union import OfTurn
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import ConfigError, PeerError, quoted
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grids, Quantiles
+from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
 from fedboost.gbdt.tree import NO_SPLITS, Tree
 from fedboost.terms.terms import Terms
@@ -142,7 +143,10 @@ def find_cut_points(
     terms: Terms, rows: int, coarse: Int64 | None = None
 ) -> Generator[OfTurn, Int64, CutPoints]:
     """Cut points of every feature: of numeric ones by grid refinement, of the others by the categories of the
-    terms, in rows or not. coarse: the counts over the first grids, if they were asked before."""
+    terms, in rows or not. coarse: the counts over the first grids, if they were asked before. Where
+    the owners of columns alone know cut points, those of numeric ones are bin numbers."""
+    if terms.hides_columns:
+        return (yield from number_bins(terms))
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(terms.columns.numeric))
     for _ in range(MAX_REFINEMENTS):
         if not quantiles.grids.cells:
@@ -151,6 +155,24 @@ def find_cut_points(
         coarse = None
         quantiles.refine(counts)
     return quantiles.cut_points().with_categories(terms.columns.category_counts)
+
+
+def number_bins(terms: Terms) -> Generator[OfTurn, Int64, CutPoints]:
+    """Cut points 1, 2, ... of every numeric feature, as many as its owner says it has. PeerError for more
+    bins than there can be."""
+    numeric = len(terms.columns.numeric)
+    sizes, missing = np.zeros((2, numeric), np.int64)
+    if numeric:
+        sizes, missing = (yield BinsQuery(numeric)).reshape(2, numeric)
+    most = np.minimum(terms.histograms.max_bin, MAX_CODES - missing)
+    wrong = np.flatnonzero((sizes < 0) | (sizes >= most) | (missing & 1 != missing))
+    if wrong.size:
+        name = terms.columns.numeric[wrong[0]]
+        raise PeerError(
+            f"column {quoted(name)} is said to have {sizes[wrong[0]]} cut points, or no such bins"
+        )
+    unnumbered = CutPoints(np.zeros(sizes.sum(), np.float32), sizes, missing > 0)
+    return unnumbered.numbered.with_categories(terms.columns.category_counts)
 
 
 def start_query(rows: int, cut_points: CutPoints, scales: Scales) -> StartQuery:

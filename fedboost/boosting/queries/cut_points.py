@@ -1,13 +1,14 @@
-"""Queries for cut points: counts of rows."""
+"""Queries for cut points: counts of rows, or numbers of bins."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
+from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees
 from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import cell_bits
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grids
+from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.terms.noise import CUT_POINTS, Noise, Release
 from fedboost.terms.terms import Terms
 
@@ -36,10 +37,13 @@ class QuantileQuery(BeforeTrees, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """The refinements of a grid."""
-        return MAX_REFINEMENTS * (terms.histograms.cut_points == "grid" and terms.noise is None)
+        asked = terms.histograms.cut_points == "grid" and terms.noise is None and not terms.hides_columns
+        return MAX_REFINEMENTS * asked
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse grids of other features than the terms', and grids finer than a program needs."""
+        if terms.hides_columns:
+            raise Refused("counts of rows by value, and the terms leave cut points to their owners")
         numeric = len(terms.columns.numeric)
         max_cells = max(terms.histograms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
         grids = self.grids
@@ -66,6 +70,49 @@ class QuantileQuery(BeforeTrees, BaseQuery):
 
     def applied_to(self, state: Any) -> Any:
         """The state with one more grid."""
+        return replace(state, grids=state.grids + 1)
+
+
+@dataclass(frozen=True)
+class BinsQuery(BeforeTrees, BaseQuery):
+    """The bins of each numeric feature, where its cut points are for its owner alone to know.
+
+    Each party finds the cut points of its own numeric features by counts of its rows, the same as
+    `QuantileQuery` over all of them would give. Answer: the number of cuts of each feature, then for each 1
+    if a missing bin follows; 0 for features of others.
+    """
+
+    description = "how many intervals each column has"
+
+    features: int
+    rows = MAX_ROWS - 1
+
+    @property
+    def cells(self) -> int:
+        return 2 * self.features
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1, MAX_CODES)
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """Once, where cut points stay with their owners."""
+        return int(terms.hides_columns)
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse it where all parties are told cut points, and for other features than the terms'."""
+        numeric = len(terms.columns.numeric)
+        if not terms.hides_columns or not numeric or self.features != numeric:
+            raise Refused(f"bins of {self.features} features, the terms say otherwise")
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        if state.start is not None or state.grids:
+            raise PeerError("bins are counted once, before the cut points")
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with one more count."""
         return replace(state, grids=state.grids + 1)
 
 

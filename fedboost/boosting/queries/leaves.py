@@ -62,7 +62,8 @@ class ResidualQuery(BaseQuery):
         """The query with the splits and cells that are seen: cells by the label holder alone, as leaf values
         are in them."""
         starts = self.starts if view.has_labels else (0,) * len(self.starts)
-        return replace(self, splits=view.splits(self.splits), starts=starts)
+        weight = view.scale(self.weight)
+        return replace(self, splits=view.splits(self.splits), starts=starts, weight=weight)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse residuals where leaf values are no quantiles, and cells that are no parts of others."""

@@ -60,11 +60,11 @@ class EndRoundQuery(BaseQuery):
         return BY_PARTY if by_party else type(self).__name__
 
     def in_view(self, view: View) -> "EndRoundQuery":
-        """The query with the splits and leaf values that are seen."""
-        splits, values = view.splits(self.splits), view.values(self.values)
-        if splits is self.splits and values == self.values:
+        """The query with the splits, leaf values and scale that are seen."""
+        splits, values, weight = view.splits(self.splits), view.values(self.values), view.scale(self.weight)
+        if splits is self.splits and (values, weight) == (self.values, self.weight):
             return self
-        return replace(self, splits=splits, values=values)
+        return replace(self, splits=splits, values=values, weight=weight)
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """Always: the terms then have no metrics."""

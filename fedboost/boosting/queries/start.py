@@ -98,13 +98,16 @@ class StartQuery(BeforeTrees, BaseQuery):
             raise Refused(f"cut points of {cut_points.sizes.size} features, the terms have {features}")
         if (cut_points.sizes + 1 + cut_points.missing > MAX_CODES).any():
             raise Refused("more bins than a byte can number")
-        expected = cut_points.head(numeric).with_categories(terms.columns.category_counts)
-        if digest_of(cut_points) != digest_of(expected):
+        head = cut_points.head(numeric)
+        if digest_of(cut_points) != digest_of(head.with_categories(terms.columns.category_counts)):
             raise Refused("bins of categorical features that are not the levels of the terms")
+        if terms.hides_columns and digest_of(head) != digest_of(head.numbered):
+            raise Refused("cut points that are no numbers of bins, where their owners alone know them")
 
     def in_view(self, view: View) -> "StartQuery":
-        """The query with the cut points that are seen."""
-        return replace(self, cut_points=view.cut_points(self.cut_points))
+        """The query with the cut points and scales that are seen."""
+        cut_points, gradient = view.cut_points(self.cut_points), view.scale(self.gradient)
+        return replace(self, cut_points=cut_points, gradient=gradient, hessian=view.scale(self.hessian))
 
     def release(self, terms: Terms) -> Release | None:
         """The sums that boosting starts from."""

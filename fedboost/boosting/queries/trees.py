@@ -1,6 +1,6 @@
 """Queries about the nodes of the tree that grows: histograms, and votes for features."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedboost.boosting.queries.base import BaseQuery, once
 from fedboost.boosting.queries.rules import check_bits, check_nodes, check_scales, check_started
-from fedboost.boosting.queries.views import hidden_places
+from fedboost.boosting.queries.views import View, hidden_places
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt.histogram import STATS, Widths
@@ -103,6 +103,13 @@ class HistogramQuery(BaseQuery):
     def segments(self) -> tuple[Segment, ...]:
         return self._layout.segments
 
+    def in_view(self, view: View) -> "HistogramQuery":
+        """The query with the splits and scales that are seen."""
+        splits, scales = view.splits(self.splits), (view.scale(self.gradient), view.scale(self.hessian))
+        if splits is self.splits and scales == (self.gradient, self.hessian):
+            return self
+        return replace(self, splits=splits, gradient=scales[0], hessian=scales[1])
+
     def is_allowed_with(self, noise: Noise) -> bool:
         """True if trees grow on histograms with noise."""
         return noise.method == "hist"
@@ -132,6 +139,8 @@ class HistogramQuery(BaseQuery):
     def _check_widths(self, terms: Terms) -> None:
         if terms.noise is not None and self.widths:
             raise Refused("cells that are known to suffice, and nobody knows the sums with noise before")
+        if terms.hides_columns and self.widths:
+            raise Refused("cells as wide as sums need, which would tell of labels")
         if not self.widths:
             return
         if len(self.widths) != 2 * len(self.nodes):

@@ -1,7 +1,7 @@
 """The closed set of queries: every match on a query has a case for each of these."""
 
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
-from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
@@ -15,6 +15,6 @@ OfTree = TreeQuery | ResidualQuery | SumsQuery
 """What is asked of a tree before its end."""
 OfRows = IdCountQuery | AlignQuery | PlacesQuery
 """What is asked to match rows by their ids."""
-Query = OfRows | RowsQuery | QuantileQuery | RangeQuery | StartQuery | OfTree | EndRoundQuery
+Query = OfRows | RowsQuery | BinsQuery | QuantileQuery | RangeQuery | StartQuery | OfTree | EndRoundQuery
 OfTurn = Query | Several
 """What a program asks in one turn."""

@@ -5,6 +5,9 @@ all features, which stands for the holder, and bin, direction and categories are
 seen as bin numbers, and their grids as numbers of cells. The label holder alone sees leaf values, and the
 cells of residuals that they are in.
 
+Where the terms hide columns (`Terms.hides_columns`) nobody but its owner knows a cut point: all are bin
+numbers, in every view. And the label holder alone sees the exponents of scales.
+
 Promises: the view of a view is the view itself; both ends compute the same; the public view, which a block's
 parties share, follows from the view of each.
 Refuses: splits by features of others that are told as if they were a party's own, or as of a party that holds
@@ -13,12 +16,13 @@ none (PeerError, `check`).
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import isfinite
 from typing import TypeVar
 
 import numpy as np
 
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Int64
+from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids, ends_of
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.tree import NO_CHILD, Splits, Tree
@@ -32,7 +36,7 @@ Values = tuple[tuple[int, float], ...]
 class View:
     """features, parties: their numbers; place: the party's among those of the terms, -1 for none; own: bool
     [features], the party's; holders: int64 [features], the place in `terms.parties` of the holder of each in
-    the party's block; has_labels: the party knows leaf values."""
+    the party's block; has_labels: the party knows leaf values; hides: the terms hide columns."""
 
     features: int
     parties: int
@@ -40,6 +44,7 @@ class View:
     own: Flags
     holders: Int64
     has_labels: bool
+    hides: bool
 
     @property
     def public(self) -> "View":
@@ -75,11 +80,14 @@ class View:
         """These leaf values as they are seen: 0 without labels."""
         return values if self.has_labels else tuple((node, 0.0) for node, _ in values)
 
+    def scale(self, scale: Scale) -> Scale:
+        """This scale as it is seen: its bits alone, where its exponent would tell of labels."""
+        return scale if self.has_labels or not self.hides else Scale(0, scale.bits)
+
     def cut_points(self, cut_points: CutPoints) -> CutPoints:
         """These cut points as they are seen: 1, 2, ... for features of others."""
-        sizes = cut_points.sizes
-        numbers = np.arange(cut_points.values.size) - np.repeat(cut_points.offsets[:-1], sizes) + 1
-        values = np.where(np.repeat(self.own, sizes), cut_points.values, numbers.astype(np.float32))
+        own = np.repeat(self.own, cut_points.sizes)
+        values = np.where(own, cut_points.values, cut_points.numbered.values)
         return replace(cut_points, values=values.astype(np.float32))
 
     def grids(self, grids: Grids) -> Grids:
@@ -100,10 +108,13 @@ class View:
         ]
         inner = [left != NO_CHILD for left in tree.left]
         elsewhere = [is_inner and f >= self.features for is_inner, f in zip(inner, seen, strict=True)]
+        thresholds = _masked(tree.threshold, elsewhere, float("inf"))
+        if self.hides:
+            thresholds = [0.0 if isfinite(threshold) else threshold for threshold in thresholds]
         return replace(
             tree,
             feature=seen,
-            threshold=_masked(tree.threshold, elsewhere, float("inf")),
+            threshold=thresholds,
             missing_left=_masked(tree.missing_left, elsewhere, False),
             categories=_masked(tree.categories, elsewhere, 0),
             value=tree.value if self.has_labels else [0.0] * len(tree.value),
@@ -152,4 +163,4 @@ def _view_of(terms: Terms, party: str) -> View:
         holders[[number[name] for name in columns.held[holder]]] = terms.parties.index(holder)
     place = terms.parties.index(party)
     shape = len(number), len(terms.parties), place
-    return View(*shape, holders == place, holders, block.label_holder == party)
+    return View(*shape, holders == place, holders, block.label_holder == party, terms.hides_columns)

@@ -100,20 +100,22 @@ class OpenShare(_message.Message):
     def __init__(self, turn: _Optional[int] = ..., answer: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Attest(_message.Message):
-    __slots__ = ("turns", "transcript", "certificate", "signature", "attempt", "structure")
+    __slots__ = ("turns", "transcript", "certificate", "signature", "attempt", "structure", "thresholds")
     TURNS_FIELD_NUMBER: _ClassVar[int]
     TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     STRUCTURE_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLDS_FIELD_NUMBER: _ClassVar[int]
     turns: int
     transcript: bytes
     certificate: bytes
     signature: bytes
     attempt: int
     structure: bytes
-    def __init__(self, turns: _Optional[int] = ..., transcript: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., attempt: _Optional[int] = ..., structure: _Optional[bytes] = ...) -> None: ...
+    thresholds: bytes
+    def __init__(self, turns: _Optional[int] = ..., transcript: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., attempt: _Optional[int] = ..., structure: _Optional[bytes] = ..., thresholds: _Optional[bytes] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("reason", "session")
@@ -166,7 +168,7 @@ class Request(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "then")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "then")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +184,7 @@ class Ask(_message.Message):
     ID_COUNT_FIELD_NUMBER: _ClassVar[int]
     ALIGN_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
@@ -198,8 +201,9 @@ class Ask(_message.Message):
     id_count: IdCountQuery
     align: AlignQuery
     places: PlacesQuery
+    bins: BinsQuery
     then: _containers.RepeatedCompositeFieldContainer[Ask]
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
 
 class Introduce(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual", "places")
@@ -298,6 +302,12 @@ class QuantileQuery(_message.Message):
     widths: bytes
     subdivisions: bytes
     def __init__(self, rows: _Optional[int] = ..., sizes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., widths: _Optional[bytes] = ..., subdivisions: _Optional[bytes] = ...) -> None: ...
+
+class BinsQuery(_message.Message):
+    __slots__ = ("features",)
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    features: int
+    def __init__(self, features: _Optional[int] = ...) -> None: ...
 
 class StartQuery(_message.Message):
     __slots__ = ("rows", "gradient", "hessian", "sizes", "cuts", "kinds")
