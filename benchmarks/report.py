@@ -79,6 +79,7 @@ SECTIONS = {
     ),
     "joined": Section("Joined columns"),
     "alignment": Section("Row ids in common"),
+    "rowsums": Section("Sums over encrypted rows"),
     "encrypted": Section(
         "Encryption",
         "Between two turns a party makes random powers in advance, for 2048 ciphertexts at most: `full\n"
