@@ -99,8 +99,9 @@ def test_too_few_rows_in_common_are_one_line():
     with pytest.raises(fb.FedboostError) as raised:
         fb.simulate(matched(layout, min_common_rows=ROWS), tables)
     assert str(raised.value) == (
-        f"the parties have {common.num_rows} rows in common, and the terms say min_common_rows = 400; "
-        f"compare how their row ids are written, or lower it if so few are enough"
+        f"parties bank, telco have {common.num_rows} rows in common, and the terms say min_common_rows = "
+        f"400: compare how their row ids are written (id_form in the terms), or set it lower if so few are "
+        f"enough"
     )
 
 
