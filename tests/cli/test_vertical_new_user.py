@@ -150,3 +150,16 @@ def test_a_column_of_ids_that_is_not_there_is_named_with_those_that_are(consorti
     assert last_line(end) == (2, "fedboost: party telco left: column 'customer' is missing")
     assert "party telco: column 'customer' is missing: did you mean customr?" in log
     assert "did you mean customr?" in checked
+
+
+def test_a_person_who_approves_reads_how_rows_are_matched(consortium, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(Terms.read(TERMS)))
+    csv.write_csv(consortium[2], "telco.csv")
+    (tmp_path / "party.toml").write_text('party = "telco"\naggregator = "localhost:1"\ndata = "telco.csv"\n')
+    told = done("approve", "terms.toml", "--config", "party.toml", "--analyst", "marie", "--yes").out
+    text = " ".join(told.split())
+    assert "rows those whose customer all sites have: 1,000 at least; a site enters 10,000,000 ids" in text
+    assert "the aggregator learns how many each site has, and how many are common to which sites" in text
+    assert "row id customer: by which rows are matched" in text
+    assert "set protection" not in text  # these terms go with no other
