@@ -221,6 +221,7 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
 
 def _columns(terms: Terms) -> list[tuple[str, str]]:
     columns = terms.columns
+    row_id_for = "matched" if terms.vertical.aligns else "drawn"
     lines = [
         (
             "label",
@@ -234,7 +235,7 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
         ("weight", columns.weight and delimited(columns.weight)),
         ("base margin", columns.base_margin and f"{delimited(columns.base_margin)}: where boosting begins"),
         ("group", columns.group and f"{delimited(columns.group)}: rows ranked against each other"),
-        ("row id", columns.row_id and f"{delimited(columns.row_id)}: by which rows are drawn"),
+        ("row id", columns.row_id and f"{delimited(columns.row_id)}: by which rows are {row_id_for}"),
         (
             "validation",
             columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics alone",

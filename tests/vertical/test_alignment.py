@@ -3,9 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from columns_apart import LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
+from columns_apart import FEWEST, LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
+from databases import write_sqlite
+from pyarrow import csv, parquet
 
 import fedboost as fb
+from fedboost.people.summary import summary
+from fedboost.runtime.data.check import check
 
 ROWS = 400
 SETTINGS = {
@@ -120,3 +124,45 @@ def test_without_ids_the_terms_say_how_rows_belong_together():
         "terms: label_holder: name the column by which the rows of the parties are matched, columns.row_id, "
         'or set rows = "in_order" where all have the same rows in the same order'
     )
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "sqlite"])
+def test_ids_may_be_in_files_and_databases(tmp_path, kind):
+    layout = LAYOUTS["two holders"]
+    tables, common = scattered(layout, pooled(ROWS))
+    path = tmp_path / f"telco.{kind}"
+    match kind:
+        case "csv":
+            csv.write_csv(tables["telco"], path)
+        case "parquet":
+            parquet.write_table(tables["telco"], path)
+        case "sqlite":
+            write_sqlite(path, tables["telco"])
+    source = fb.Database(f"sqlite:///{path}", "SELECT * FROM rows") if kind == "sqlite" else path
+    apart = fb.simulate(matched(layout), tables | {"telco": source})
+    assert apart.model.booster == train_pooled(common).model.booster
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, None),
+        ({"max_ids": 300}, "has 345 ids, and the terms say max_ids = 300"),
+        ({"min_common_rows": 346}, "has 345 ids, and the terms say min_common_rows = 346"),
+    ],
+)
+def test_a_check_says_whether_a_table_has_too_many_ids_or_too_few(settings, says):
+    layout = LAYOUTS["two holders"]
+    tables, _ = scattered(layout, pooled(ROWS))
+    terms = matched(layout, **settings).with_parties(list(tables))
+    telco = tables["telco"].slice(0, 345)
+    assert telco.num_rows == 345
+    odd = check("telco.csv", telco, None, terms, party="telco").oddities
+    assert [oddity.sentence for oddity in odd if oddity.severity == "error"] == ([says] if says else [])
+
+
+def test_a_person_who_approves_is_told_what_ids_are_for():
+    layout = LAYOUTS["two holders"]
+    text = " ".join(summary(matched(layout).with_parties(["bank", "telco"])).split())
+    assert "row id id: by which rows are matched" in text
+    assert f"rows those whose id all sites have: {FEWEST} at least; a site enters 10,000,000 ids" in text
