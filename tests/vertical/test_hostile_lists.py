@@ -3,20 +3,26 @@ model, and no message shows a point that is made of an id alone."""
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import fedboost as fb
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.errors import Refused
 from fedboost.privacy.points import POINT_BYTES, PRIME, TOKEN_WORDS
+from fedboost.privacy.relay import sealed_size
 from fedboost.protocol import relaying
 from fedboost.protocol.contracts import Send
-from fedboost.protocol.messages import Relay, Report
+from fedboost.protocol.messages import Ask, Relay, Report
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file
+from fedboost.terms.vertical import MOST_IDS
 from fedboost.vertical.alignment import CHECK as CHECK_KIND
 from fedboost.vertical.alignment import IDS, Alignment
+from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
+from fedboost.wire.messages import encode_to_party
 from tests.helpers.alignments import ALIGN, CHECK, FEWEST, PLACES, matching, refused, tables_of
 from tests.helpers.apart_sessions import LOST
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered
@@ -233,13 +239,34 @@ def test_more_ids_than_the_terms_allow_are_refused_by_each_party():
 
 
 def test_more_ids_than_a_session_can_match_are_one_line():
-    terms = matching(max_ids=40_000_000).terms
+    terms = matching(max_ids=14_000_000).terms
     with pytest.raises(Refused) as raised:
-        AlignQuery((20_000_000, 20_000_000, 3)).check(terms)
+        AlignQuery((14_000_000, 14_000_000, 14_000_000)).check(terms)
     assert str(raised.value) == (
-        "the parties enter 40,000,003 row ids together, and a session matches 33,554,432 at most; leave out "
+        "the parties enter 42,000,000 row ids together, and a session matches 33,554,432 at most; leave out "
         "rows that no other party can have"
     )
+
+
+def test_places_of_as_many_rows_as_there_can_be_fit_in_a_message():
+    """And an eighth of it is left for all else that a party is told when it comes back."""
+    query = PlacesQuery(MOST_IDS, (MOST_IDS, 0), np.arange(MOST_IDS))
+    message = encode_to_party(Ask(PLACES, 1, ("bank", "telco"), query))
+    assert len(message) < MAX_FROM_AGGREGATOR * 7 / 8
+    with pytest.raises(fb.ConfigError, match="max_ids"):
+        matching(max_ids=MOST_IDS + 1)
+
+
+@pytest.mark.parametrize("parties", [2, 3, 20, 100])
+@pytest.mark.parametrize("ids", [1, 1000])
+@pytest.mark.parametrize("length", [1, 60])
+def test_all_lists_of_a_ring_may_be_relayed_in_one_turn_and_little_more(parties, ids, length):
+    names = [f"{number:x<{length}}"[:length] if length > 3 else f"{number}" for number in range(parties)]
+    block = SimpleNamespace(parties=names)
+    terms = SimpleNamespace(blocks=SimpleNamespace(of=lambda party: block))
+    query, state = AlignQuery((ids,) * parties), SimpleNamespace(position=SimpleNamespace(started=False))
+    needed = sum(sealed_size(POINT_BYTES * ids, names[1:2]) for _ in range(parties - 1))
+    assert needed <= relaying.max_relayed(terms, names[0], query, query.rows, state) < 2 * needed + 4096
 
 
 def test_a_block_with_too_few_rows_in_common_is_named():

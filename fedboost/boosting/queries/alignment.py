@@ -21,9 +21,6 @@ from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.terms import Terms
 
-MAX_PLACES = 1 << 31
-"""Rows of a party, exclusive."""
-
 
 class BeforeRows(BeforeTrees):
     """What queries that match rows have in common."""
@@ -102,7 +99,7 @@ class AlignQuery(BeforeRows, BaseQuery):
         _check_aligns(terms, len(self.sizes))
         for party, size in zip(terms.parties, self.sizes, strict=True):
             most = terms.vertical.most_ids
-            if not 0 < size <= min(most, MAX_PLACES - 1):
+            if not 0 < size <= most:
                 raise Refused(
                     f"party {party} enters {size:,} row ids, and the terms allow 1 to {most:,}: raise "
                     f"max_ids if that many are known to be its own"
