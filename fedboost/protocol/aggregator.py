@@ -85,6 +85,8 @@ class AggregatorSession:
         self.helped = bool(self.run.attempt)
         """True if parties may have helped to open the sum of this turn, in any attempt or process."""
         self.deadline = 0.0
+        self.seconds = 0.0
+        """Seconds that parties have for the message that is due."""
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -246,7 +248,10 @@ class AggregatorSession:
         label = run.turn, run.attempt, run.roster
         ask = Ask(*label, query)
         self.current_turn, self.phase = Turn(run.turn, run.roster, opener_of(self, ask)), "asking"
-        self.set_deadline()
+        # Lists that go around are worked on by one party after the other.
+        self.set_deadline(
+            max(len(block.parties) for block in self.terms.blocks) if query.relayed_bytes else 1
+        )
         return self.to_roster(lambda party: Ask(*label, query.seen_by(self.terms, party)))
 
     # ---- the end ------------------------------------------------------------------------------------
@@ -278,8 +283,9 @@ class AggregatorSession:
         self.run.close()
         return self._to_connected(SessionEnded(reason))
 
-    def set_deadline(self) -> None:
-        self.deadline = self.attendance.now + self.terms.session.turn_timeout
+    def set_deadline(self, times: int = 1) -> None:
+        self.seconds = times * self.terms.session.turn_timeout
+        self.deadline = self.attendance.now + self.seconds
 
     def to_roster(self, message: Callable[[str], ToParty]) -> Outbox:
         """The message to each party that was introduced: one for all where all are told the same."""

@@ -192,7 +192,7 @@ def tick(session: "AggregatorSession") -> Outbox:
     """Past turn_timeout the parties that did not answer count as lost, and the attempt restarts."""
     if session.attendance.now < session.deadline:
         return []
-    late = f"did not answer turn {session.turn} within {session.terms.session.turn_timeout:g} s"
+    late = f"did not answer turn {session.turn} within {session.seconds:g} s"
     for party in session.awaited:
         session.attendance.mark_late(party, late)
         count_loss(session, party)

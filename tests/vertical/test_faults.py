@@ -83,7 +83,7 @@ class Matching(World):
                 for _, line in lines:
                     line.appendleft(line[0])
             case "late":
-                self.tick(2 * TIMES["turn_timeout"])
+                self.tick(10 * TIMES["turn_timeout"])
 
 
 MATCHED = 3

@@ -269,6 +269,22 @@ def test_all_lists_of_a_ring_may_be_relayed_in_one_turn_and_little_more(parties,
     assert needed <= relaying.max_relayed(terms, names[0], query, query.rows, state) < 2 * needed + 4096
 
 
+@pytest.mark.parametrize(("after", "attempts"), [(2.9, 1), (3.1, 2)])
+def test_each_party_of_a_ring_has_the_time_of_a_turn(after, attempts):
+    """A list of a million ids takes each of them half a minute, one after the other."""
+
+    def up(party, message):
+        if (party, type(message)) == ("shop", Relay) and message.turn == ALIGN and not late:
+            late.append(party)
+            apart.waiting.extend(apart.session.tick(after * apart.terms.session.turn_timeout))
+        return None
+
+    late, apart = [], matching(up=up)
+    apart.play()
+    assert late
+    assert (apart.session.phase, apart.session.attempt) == ("done", attempts)
+
+
 def test_a_block_with_too_few_rows_in_common_is_named():
     layout, table = LAYOUTS["blocks"], pooled(200)
     tables = dict(scattered(layout, table)[0])
