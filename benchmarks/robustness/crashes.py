@@ -3,7 +3,8 @@
 A consortium on loopback with keys, one process a member, trains 30 rounds over 20,000 rows while `kill -9`
 hits the aggregator and the parties 20 times at random moments, drawn by a seed; whoever was killed is started
 again at once. Then the same with a party that sleeps (SIGSTOP) for longer than gRPC's keepalive waits. Both
-with each protection, and where three parties hold different columns of the same rows.
+with each protection, and where three parties hold different columns of the same rows, in one order or matched
+by their ids.
 
 The claim: the model file is that of a training in one process that nobody disturbed, signatures apart, and
 every party has signed it. Exit status 1 if it is not. Seconds to go on are those from the restart to the next
@@ -31,7 +32,7 @@ import fedboost as fb
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net.channel import KEEPALIVE_MS
-from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of, train_pooled
+from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
 
 ROWS, ROUNDS, KILLS = 20_000, 30, 20
 COLUMN_ROWS = 100_000
@@ -78,6 +79,14 @@ def cases() -> Iterator[Case]:
         tables,
         agreed,
         lambda model: model.booster.to_xgboost() == whole,
+    )
+    parts, common = scattered(layout, table)
+    shared = train_pooled(common, **settings).model.booster.to_xgboost()
+    yield Case(
+        f"different columns, {common.num_rows} rows matched by ids",
+        parts,
+        matched(layout, **settings).with_parties(list(parts)),
+        lambda model: model.booster.to_xgboost() == shared,
     )
 
 

@@ -3,8 +3,8 @@
 Plays seeds of the simulator of faults (tests/helpers/faults.py) and counts how they came out: messages lost
 and said twice, parties and the aggregator killed or out of memory at any moment, and every opened sum held to
 what the rows give. With --vertical parties hold different columns of the same rows
-(tests/helpers/faults_apart.py): what they relay to each other is lost and said twice, too, and the model is
-the pooled one.
+(tests/helpers/faults_apart.py), in every third seed matched by their ids: what they relay to each other is
+lost and said twice, too, and the model is the pooled one.
 
 The claim: no seed breaks an invariant. Those that do are printed, belong into tests/protocol/test_faults.py,
 or tests/vertical/test_faults.py, and make the exit status 1.

@@ -76,23 +76,24 @@ _PREFIXES = tuple(map(_prefix, range(16)))
 """Made once: most ids need one or two."""
 
 
-def multiply(points: bytes, secret: bytes) -> bytes:
+def multiply(points: bytes, secret: bytes, what: str = "a list of points") -> bytes:
     """Each point times the secret, in the same order; about 34 us a point. secret: 32 random bytes, clamped
-    as X25519 does. PeerError for a list that ends within a point, and for a point whose product is zero."""
-    _check_whole(points, "a list of points")
+    as X25519 does. PeerError for a list that ends within a point, and for a point whose product is zero;
+    what: how it names the list."""
+    _check_whole(points, what)
     product, read = X25519PrivateKey.from_private_bytes(secret).exchange, X25519PublicKey.from_public_bytes
     try:
         return b"".join(
             product(read(points[begin : begin + POINT_BYTES])) for begin in range(0, len(points), POINT_BYTES)
         )
     except ValueError:  # cryptography's word for a product that is zero
-        raise PeerError("a list of points has one of small order: its product is zero") from None
+        raise PeerError(f"{what} has one of small order: its product is zero") from None
 
 
 def check_points(points: bytes, count: int, sender: str) -> None:
     """PeerError unless these are `count` distinct points, none zero, each below the prime. sender: the party
     that is named."""
-    what = f"the list of points of party {sender}"
+    what = list_of(sender)
     _check_whole(points, what)
     words = np.frombuffer(points, "<u8").reshape(-1, POINT_BYTES // 8)
     if len(words) != count:
@@ -104,6 +105,11 @@ def check_points(points: bytes, count: int, sender: str) -> None:
         raise PeerError(f"{what} has a zero")
     if len(np.unique(np.frombuffer(points, f"S{POINT_BYTES}"))) != count:
         raise PeerError(f"{what} has a point twice")
+
+
+def list_of(sender: str) -> str:
+    """How a refusal names the list that a party sent."""
+    return f"the list of points of party {sender}"
 
 
 def tokens_of(points: bytes) -> Tokens:

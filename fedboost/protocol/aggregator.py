@@ -46,7 +46,7 @@ from fedboost.protocol.messages import (
 from fedboost.protocol.rules import RULES
 from fedboost.protocol.run import Callback, Round, TrainingRun
 from fedboost.protocol.thresholds import Thresholds
-from fedboost.protocol.turn import Turn, opener_of
+from fedboost.protocol.turn import Turn, opener_of, turns_of
 from fedboost.terms.terms import Terms
 
 
@@ -85,6 +85,8 @@ class AggregatorSession:
         self.helped = bool(self.run.attempt)
         """True if parties may have helped to open the sum of this turn, in any attempt or process."""
         self.deadline = 0.0
+        self.seconds = 0.0
+        """Seconds that parties have for the message that is due."""
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -232,9 +234,8 @@ class AggregatorSession:
     def introduce(self) -> Outbox:
         greetings = self.introduction.complete(self.current_attempt, self.roster, self.run.state)
         self.attendance.introduced = set(self.roster)
-        state = self.run.state
-        introduced = self.to_roster(lambda party: Introduce(greetings, state.seen_by(self.terms, party)))
-        return introduced + self.ask()
+        seen = self.run.state.seen_by
+        return self.to_roster(lambda party: Introduce(greetings, seen(self.terms, party))) + self.ask()
 
     # ---- a turn -------------------------------------------------------------------------------------
 
@@ -246,7 +247,7 @@ class AggregatorSession:
         label = run.turn, run.attempt, run.roster
         ask = Ask(*label, query)
         self.current_turn, self.phase = Turn(run.turn, run.roster, opener_of(self, ask)), "asking"
-        self.set_deadline()
+        self.set_deadline(turns_of(self.terms, query))
         return self.to_roster(lambda party: Ask(*label, query.seen_by(self.terms, party)))
 
     # ---- the end ------------------------------------------------------------------------------------
@@ -257,9 +258,8 @@ class AggregatorSession:
         introduction = self.introduction
         assert introduction.transcripts is not None
         assert self.run.booster is not None
-        thresholds = Thresholds(self.terms, self.run.booster)
         told = introduction.transcripts, self.run.structure
-        self.closing = Closing(introduction.digest, *told, thresholds)
+        self.closing = Closing(introduction.digest, *told, Thresholds(self.terms, self.run.booster))
         self.set_deadline()
         outbox = self.to_roster(lambda party: Close(self.attempt, self.run.rounds))
         return outbox + self.end()
@@ -286,8 +286,9 @@ class AggregatorSession:
         self.run.close()
         return self._to_connected(SessionEnded(reason))
 
-    def set_deadline(self) -> None:
-        self.deadline = self.attendance.now + self.terms.session.turn_timeout
+    def set_deadline(self, times: int = 1) -> None:
+        self.seconds = times * self.terms.session.turn_timeout
+        self.deadline = self.attendance.now + self.seconds
 
     def to_roster(self, message: Callable[[str], ToParty]) -> Outbox:
         """The message to each party that was introduced: one for all where all are told the same."""

@@ -80,6 +80,11 @@ class Query(Protocol):
         ...
 
     @property
+    def only_turn(self) -> int | None:
+        """The turn that it is asked in, alone, if it is asked once in a session; None for any turn."""
+        ...
+
+    @property
     def cells(self) -> int:
         """Integers of the answer."""
         ...

@@ -60,6 +60,8 @@ def check_due(ask: Ask, now: Situation) -> None:
     ask.query.check(terms)
     parts = ask.query.parts
     for query in parts:
+        if query.only_turn is not None and (query.only_turn != ask.turn or len(parts) > 1):
+            raise PeerError(f"{query.name} in turn {ask.turn}, and turn {query.only_turn} is for it alone")
         if query.of_tree or query.ends_tree:
             state.check_next(terms, query)
         if query is not parts[-1]:

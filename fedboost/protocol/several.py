@@ -85,6 +85,10 @@ class Several:
         """The stage of the last query."""
         return self.parts[-1].stage
 
+    @property
+    def only_turn(self) -> None:
+        """None: what is asked once has a turn of its own."""
+
     @cached_property
     def cells(self) -> int:
         """Integers of the answer."""

@@ -17,11 +17,13 @@ from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.protections import AggregatorSetup
 from fedboost.protocol.attendance import count_loss, note_loss
+from fedboost.protocol.contracts import Query
 from fedboost.protocol.events import Disconnected, Outbox
 from fedboost.protocol.ledger import with_central_noise
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Report
 from fedboost.protocol.relaying import Order
 from fedboost.protocol.transcript import tag_of
+from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
     from fedboost.protocol.aggregator import AggregatorSession
@@ -193,11 +195,16 @@ def tick(session: "AggregatorSession") -> Outbox:
     """Past turn_timeout the parties that did not answer count as lost, and the attempt restarts."""
     if session.attendance.now < session.deadline:
         return []
-    late = f"did not answer turn {session.turn} within {session.terms.session.turn_timeout:g} s"
+    late = f"did not answer turn {session.turn} within {session.seconds:g} s"
     for party in session.awaited:
         session.attendance.mark_late(party, late)
         count_loss(session, party)
     return session.restart_attempt()
+
+
+def turns_of(terms: Terms, query: Query) -> int:
+    """How many times turn_timeout parties have: lists that go around are worked on by one after the other."""
+    return max(len(block.parties) for block in terms.blocks) if query.relayed_bytes else 1
 
 
 def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:

@@ -20,6 +20,9 @@ sends left by name."""
 MAX_IDS = 10_000_000
 """Most ids that a party enters, unless the terms say otherwise: in a small space of ids (telephone numbers of
 a town) a party that enters all of them learns whom the others know."""
+MOST_IDS = 14_000_000
+"""Ids that a party can enter at most: places of so many rows, four bytes each, and all else that a party is
+told when it comes back, fit in a message of 64 MiB."""
 IdForm = Literal["text", "digits", "lower"]
 
 
@@ -101,7 +104,10 @@ class Vertical(Group):
         f"{MIN_COMMON_ROWS:,} unless given.",
     )
     max_ids: int | None = Field(
-        default=None, ge=1, description=f"Most row ids that a party may enter; {MAX_IDS:,} unless given."
+        default=None,
+        ge=1,
+        le=MOST_IDS,
+        description=f"Most row ids that a party may enter; {MAX_IDS:,} unless given.",
     )
     id_form: IdForm | None = Field(
         default=None,

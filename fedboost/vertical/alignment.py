@@ -28,6 +28,7 @@ from fedboost.privacy.points import (
     POINT_BYTES,
     TOKEN_WORDS,
     check_points,
+    list_of,
     multiply,
     points_of,
     tokens_of,
@@ -80,7 +81,7 @@ class Alignment:
             owner = ring[mine - hop]
             points = yield Receive(IDS, self._parties[before], POINT_BYTES * sizes[owner], once=True)
             check_points(points, sizes[owner], self._parties[before])
-            points = multiply(points, self._scalar)
+            points = multiply(points, self._scalar, list_of(self._parties[before]))
             check_points(points, sizes[owner], self._parties[before])  # a sum with a small point is no other
         answer = np.zeros(query.cells, np.int64)
         begin, end = (TOKEN_WORDS * sum(sizes[:last]) for last in (owner, owner + 1))

@@ -31,12 +31,22 @@ class Apart:
     """A session. `up(party, message)` returns what arrives in the place of a party's message, a list of
     messages or events; `down(party, message)` the messages that a party is told in the place of one, or
     events that arrive of it; each may return None for the message itself. tables: of the parties, cut out of
-    `table` unless given."""
+    `table` unless given; program: of the aggregator; memories: of sites, by name."""
 
-    def __init__(self, layout="three holders", table=None, tables=None, up=None, down=None, **settings):
+    def __init__(
+        self,
+        layout="three holders",
+        table=None,
+        tables=None,
+        up=None,
+        down=None,
+        program=boosting.train,
+        memories=None,
+        **settings,
+    ):
         self.layout = LAYOUTS[layout]
         table = pooled(ROWS) if table is None else table
-        tables = self.layout.tables(table) if tables is None else tables
+        self.tables = tables = self.layout.tables(table) if tables is None else tables
         self.terms = terms_of(self.layout, **{**SMALL, **settings}).with_parties(list(tables))
         signers, self.roots = in_memory(self.terms.parties, NOW)
         self.sites = {
@@ -45,14 +55,13 @@ class Apart:
                 holder_for(lambda terms, name=name: to_shard(as_table(tables[name]), terms, name), name),
                 os.urandom,
                 Credentials(signers[name], self.roots, (), lambda: NOW),
+                **({"memory": memories[name]} if name in (memories or {}) else {}),
             )
             for name in self.terms.parties
         }
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}
         trust = Trust(self.roots, (), lambda: NOW)
-        self.session = AggregatorSession(
-            "s", self.terms, boosting.train, NOTHING_YET, trust=trust, draw=os.urandom
-        )
+        self.session = AggregatorSession("s", self.terms, program, NOTHING_YET, trust=trust, draw=os.urandom)
         self.up, self.down = up, down
         self.sent, self.told, self.queries = [], [], []
         self.now = 0.0
@@ -61,8 +70,10 @@ class Apart:
     def error(self):
         return str(self.session.error or "")
 
-    def crash(self, party):
-        """The process of a party dies; another one begins, with what the site remembers."""
+    def crash(self, party, **site):
+        """The process of a party dies; another one begins, with what the site remembers. site: what is other
+        of it then."""
+        self.sites[party] = replace(self.sites[party], **site)
         self.ends[party] = PartySession(self.sites[party])
 
     def play(self, silences=3):

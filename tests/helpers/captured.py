@@ -58,6 +58,10 @@ TRAININGS = {
         **{"protection": "plain", "parties": 3, "label_holder": "p0", "rows": "in_order"},
         "columns": {"held": {"p1": ["b"], "p2": ["c"]}},
     },
+    "matched": {
+        **{"protection": "plain", "parties": 3, "label_holder": "p0", "min_common_rows": 5},
+        "columns": {"held": {"p1": ["b"], "p2": ["c"]}, "row_id": "id"},
+    },
 }
 """Settings of the terms by name, `parties` as a number."""
 
@@ -82,6 +86,7 @@ def table(party: int) -> dict[str, object]:
         "c": [("u", "v")[i % 2] for i in range(30)],
         "y": (first > 0).astype(np.int64),
         "w": np.full(30, 2.0),
+        "id": np.roll(np.arange(30), party) + party,
     }
 
 

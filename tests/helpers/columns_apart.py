@@ -8,7 +8,7 @@ import pyarrow as pa
 import fedboost as fb
 
 NUMERIC, LEVELS = ("age", "income", "minutes", "calls", "visits"), ("red", "green", "blue")
-ROWS = 300
+ROWS, FEWEST = 300, 100
 
 
 def pooled(rows=ROWS, seed=0, label="binary"):
@@ -112,3 +112,32 @@ def train_pooled(table, **settings):
 
 def train_apart(layout, table, seed=0, **settings):
     return fb.simulate(terms_of(layout, **settings), layout.tables(table), seed=seed)
+
+
+def matched(layout, **settings):
+    settings["columns"] = {"row_id": "id"} | settings.get("columns", {})
+    return terms_of(layout, **{"rows": "common", "min_common_rows": FEWEST} | settings)
+
+
+def scattered(layout, table, seed=0, share=0.85, ids=None):
+    """The table of each party, with a share of the rows of its block, in an order of its own; and the rows
+    that all parties of a block have. ids: written in another way at each party."""
+    draw, tables, common = np.random.default_rng(seed), {}, np.zeros(table.num_rows, np.bool_)
+    begin = 0
+    for (holder, others), cut in zip(layout.blocks, layout.cuts, strict=True):
+        end = round(cut * table.num_rows)
+        everywhere = np.ones(end - begin, np.bool_)
+        own = layout.tables(table)
+        for number, party in enumerate([holder, *others]):
+            kept = draw.random(end - begin) < share
+            everywhere &= kept
+            rows = draw.permutation(np.flatnonzero(kept))
+            part = own[party]
+            if "id" not in part.column_names:
+                part = part.append_column("id", table.slice(begin, end - begin)["id"])
+            if ids is not None:
+                written = pa.array([ids[number % len(ids)](i) for i in part["id"].to_pylist()])
+                part = part.set_column(part.column_names.index("id"), "id", written)
+            tables[party] = part.take(rows)
+        common[begin:end], begin = everywhere, end
+    return tables, table.filter(pa.array(common))

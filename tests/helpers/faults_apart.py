@@ -1,31 +1,38 @@
 """The simulator of faults (`faults`) where parties hold different columns: what they relay to each other is
 delayed, said twice and cut with everything else.
 
-What must hold besides: every sum that is opened is exactly what one party with all rows and columns answers,
-and the model is the one that it trains.
+In every third seed rows are matched by their ids, of tables that have some rows each in an order of its own.
+
+What must hold besides: every sum that is opened is exactly what one party with all rows in common, and all
+columns, answers, and the model is the one that it trains; tokens are those of all ids.
 """
 
 import os
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from unittest import mock
 
 import faults
+import numpy as np
 
 import fedboost as fb
+from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.privacy.identity.issue import in_memory
+from fedboost.privacy.points import multiply, tokens_of
 from fedboost.protocol import relaying
 from fedboost.protocol.contracts import Send
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Relay
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
+from fedboost.vertical.alignment import Alignment
 from fedboost.vertical.holder import holder_for
 from fedboost.vertical.row_sets import RowSets
-from tests.helpers.columns_apart import LAYOUTS, NUMERIC, pooled, terms_of
+from tests.helpers.columns_apart import LAYOUTS, NUMERIC, pooled, scattered, terms_of
 
-ROWS, FEATURES = 60, len(NUMERIC) + 1
+ROWS, FEATURES, FEWEST = 60, len(NUMERIC) + 1, 5
 SMALL = {"rounds": 3, "max_depth": 3, "max_bin": 8}
 TIMES = {"turn_timeout": 50.0, "rejoin_timeout": 20.0}
 LAYOUT_NAMES = ("two holders", "three holders", "blocks", "ragged blocks")
@@ -47,10 +54,26 @@ PART_BYTES = (relaying.PART_BYTES, 100)
 
 
 @lru_cache
-def whole(setting):
+def tables_of(layout, setting, by_id):
+    """Each party's table, and the rows of all."""
+    label, _ = SETTINGS[setting]
+    table, layout = pooled(ROWS, label=label), LAYOUTS[layout]
+    return scattered(layout, table) if by_id else (layout.tables(table), table)
+
+
+def own_terms(layout, setting, by_id, **settings):
+    """Terms of the parties."""
+    own = {**SMALL, **SETTINGS[setting][1], **settings}
+    if by_id:
+        own |= {"rows": "common", "min_common_rows": FEWEST, "columns": {"row_id": "id"}}
+    return terms_of(LAYOUTS[layout], **own)
+
+
+@lru_cache
+def whole(layout, setting, by_id):
     """Terms of one party with all columns, its table, and the model it trains."""
-    label, own = SETTINGS[setting]
-    terms, table = terms_of(**{**SMALL, **TIMES, **own}).with_parties(["pooled"]), pooled(ROWS, label=label)
+    own, (_, table) = SETTINGS[setting][1], tables_of(layout, setting, by_id)
+    terms = terms_of(**{**SMALL, **TIMES, **own}).with_parties(["pooled"])
     model = fb.simulate(terms, {"pooled": table}).model
     return terms, to_shard(table, terms, "pooled"), model.booster.to_xgboost()
 
@@ -78,22 +101,19 @@ def noting(told):
 
 
 @lru_cache
-def told_without_faults(layout, setting):
+def told_without_faults(layout, setting, by_id):
     """The splits whose row sets each party is told."""
-    label, own = SETTINGS[setting]
-    table, told = pooled(ROWS, label=label), set()
+    told = set()
     with noting(told):
-        fb.simulate(terms_of(LAYOUTS[layout], **{**SMALL, **own}), LAYOUTS[layout].tables(table))
+        fb.simulate(own_terms(layout, setting, by_id), tables_of(layout, setting, by_id)[0])
     return told
 
 
 @lru_cache
-def apart(layout, setting, on_loss):
+def apart(layout, setting, on_loss, by_id=False):
     """Terms, and a place for each party to run at."""
-    label, own = SETTINGS[setting]
-    layout, table = LAYOUTS[layout], pooled(ROWS, label=label)
-    tables = layout.tables(table)
-    terms = terms_of(layout, **{**SMALL, **TIMES, **own, "on_loss": on_loss}).with_parties(list(tables))
+    tables, _ = tables_of(layout, setting, by_id)
+    terms = own_terms(layout, setting, by_id, **TIMES, on_loss=on_loss).with_parties(list(tables))
     now = datetime.now(UTC)
     signers, roots = in_memory(terms.parties, now)
     sites = {}
@@ -104,6 +124,19 @@ def apart(layout, setting, on_loss):
     return terms, sites
 
 
+@lru_cache
+def due_tokens(terms, layout, setting):
+    """The tokens of all ids, where every party has the secret that worlds draw: int64 [integers]."""
+    answers = []
+    for name, table in tables_of(layout, setting, True)[0].items():
+        own = Alignment(terms, name, to_shard(table, terms, name).ids, bytes(32))
+        points = own._blinded()
+        for _ in terms.blocks.of(name).parties[1:]:
+            points = multiply(points, own._scalar)
+        answers.append(tokens_of(points).view(np.int32).reshape(-1))
+    return np.concatenate(answers).astype(np.int64)
+
+
 class World(faults.World):
     """One session of parties with different columns."""
 
@@ -112,11 +145,12 @@ class World(faults.World):
         on_loss = self.draw.choice(["wait", "wait", "wait", "stop"])
         self.aim = self.draw.choice([0.0, 0.02, 0.1])
         """How often a fault hits where something relayed is about to arrive."""
-        return apart(self.layout, self.setting, on_loss)
+        self.by_id = seed % 3 == 2
+        return apart(self.layout, self.setting, on_loss, self.by_id)
 
     @property
     def due_model(self):
-        return whole(self.setting)[2]
+        return whole(self.layout, self.setting, self.by_id)[2]
 
     def step(self):
         """As ever, or something goes wrong with what is relayed."""
@@ -141,12 +175,20 @@ class World(faults.World):
                     self.restart(self.draw.choice(others))
 
     def holders(self):
-        terms, shard, _ = whole(self.setting)
+        terms, shard, _ = whole(self.layout, self.setting, self.by_id)
         return {"pooled": holder_for(lambda _: shard, "pooled")(terms, bytes(32))}
 
     def due_sum(self, run, roster):
+        match run.pending:
+            case IdCountQuery():
+                tables, _ = tables_of(self.layout, self.setting, True)
+                return np.array([table.num_rows for table in tables.values()])
+            case AlignQuery():
+                return due_tokens(self.terms, self.layout, self.setting)
+            case PlacesQuery():
+                return np.array([tables_of(self.layout, self.setting, True)[1].num_rows])
         holder = self.references["pooled"]
-        holder.go_to(run.state)
+        holder.go_to(replace(run.state, places=None))
         return holder.answer(run.pending)
 
 
@@ -156,6 +198,6 @@ def play(seed):
     parts = mock.patch.object(relaying, "PART_BYTES", PART_BYTES[seed % len(PART_BYTES)])
     with parts, noting(told):
         outcome = faults.play(seed, lambda seed: worlds.append(World(seed)) or worlds[0])
-    due = told_without_faults(worlds[0].layout, worlds[0].setting)
+    due = told_without_faults(worlds[0].layout, worlds[0].setting, worlds[0].by_id)
     assert told <= due, f"seed {seed}: a row set that nobody was told before"
     return outcome

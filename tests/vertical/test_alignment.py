@@ -6,19 +6,23 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
-from columns_apart import LAYOUTS, pooled, terms_of, train_pooled
+from columns_apart import FEWEST, LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
+from databases import write_sqlite
+from pyarrow import csv, parquet
 
 import fedboost as fb
 from fedboost.boosting.queries.alignment import AlignQuery, PlacesQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import PeerError
+from fedboost.people.summary import summary
 from fedboost.protocol.contracts import NOWHERE, Receive
 from fedboost.protocol.messages import Ask
 from fedboost.protocol.relaying import Underway
 from fedboost.protocol.site_memory import Question
+from fedboost.runtime.data.check import check
 from fedboost.vertical.alignment import Alignment
 
-ROWS, FEWEST = 400, 100
+ROWS = 400
 SETTINGS = {
     "logistic": ("binary", {}),
     "classes": ("classes", {"objective": "multi:softprob", "num_class": 3}),
@@ -27,35 +31,6 @@ SETTINGS = {
     "validation": ("binary", {"validation_fraction": 0.3, "early_stopping_rounds": 2}),
     "base margins": ("binary", {"columns": {"base_margin": "margin"}}),
 }
-
-
-def matched(layout, **settings):
-    settings["columns"] = {"row_id": "id"} | settings.get("columns", {})
-    return terms_of(layout, **{"rows": "common", "min_common_rows": FEWEST} | settings)
-
-
-def scattered(layout, table, seed=0, share=0.85, ids=None):
-    """The table of each party, with a share of the rows of its block, in an order of its own; and the rows
-    that all parties of a block have. ids: written in another way at each party."""
-    draw, tables, common = np.random.default_rng(seed), {}, np.zeros(table.num_rows, np.bool_)
-    begin = 0
-    for (holder, others), cut in zip(layout.blocks, layout.cuts, strict=True):
-        end = round(cut * table.num_rows)
-        everywhere = np.ones(end - begin, np.bool_)
-        own = layout.tables(table)
-        for number, party in enumerate([holder, *others]):
-            kept = draw.random(end - begin) < share
-            everywhere &= kept
-            rows = draw.permutation(np.flatnonzero(kept))
-            part = own[party]
-            if "id" not in part.column_names:
-                part = part.append_column("id", table.slice(begin, end - begin)["id"])
-            if ids is not None:
-                written = pa.array([ids[number % len(ids)](i) for i in part["id"].to_pylist()])
-                part = part.set_column(part.column_names.index("id"), "id", written)
-            tables[party] = part.take(rows)
-        common[begin:end], begin = everywhere, end
-    return tables, table.filter(pa.array(common))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -189,3 +164,45 @@ def test_a_list_that_is_relayed_again_is_the_one_before(again):
         return
     with pytest.raises(PeerError, match="party telco relayed other blinded row ids than before in turn 2"):
         underway.new(receive, second)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "sqlite"])
+def test_ids_may_be_in_files_and_databases(tmp_path, kind):
+    layout = LAYOUTS["two holders"]
+    tables, common = scattered(layout, pooled(ROWS))
+    path = tmp_path / f"telco.{kind}"
+    match kind:
+        case "csv":
+            csv.write_csv(tables["telco"], path)
+        case "parquet":
+            parquet.write_table(tables["telco"], path)
+        case "sqlite":
+            write_sqlite(path, tables["telco"])
+    source = fb.Database(f"sqlite:///{path}", "SELECT * FROM rows") if kind == "sqlite" else path
+    apart = fb.simulate(matched(layout), tables | {"telco": source})
+    assert apart.model.booster == train_pooled(common).model.booster
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, None),
+        ({"max_ids": 300}, "has 345 ids, and the terms say max_ids = 300"),
+        ({"min_common_rows": 346}, "has 345 ids, and the terms say min_common_rows = 346"),
+    ],
+)
+def test_a_check_says_whether_a_table_has_too_many_ids_or_too_few(settings, says):
+    layout = LAYOUTS["two holders"]
+    tables, _ = scattered(layout, pooled(ROWS))
+    terms = matched(layout, **settings).with_parties(list(tables))
+    telco = tables["telco"].slice(0, 345)
+    assert telco.num_rows == 345
+    odd = check("telco.csv", telco, None, terms, party="telco").oddities
+    assert [oddity.sentence for oddity in odd if oddity.severity == "error"] == ([says] if says else [])
+
+
+def test_a_person_who_approves_is_told_what_ids_are_for():
+    layout = LAYOUTS["two holders"]
+    text = " ".join(summary(matched(layout).with_parties(["bank", "telco"])).split())
+    assert "row id id: by which rows are matched" in text
+    assert f"rows those whose id all sites have: {FEWEST} at least; a site enters 10,000,000 ids" in text

@@ -1,13 +1,15 @@
 """Seeds of the simulator of faults where parties hold different columns (tests/helpers/faults_apart.py)."""
 
 import collections
+import itertools
 import os
 import random
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from faults_apart import DRAWN, LAYOUT_NAMES, ROWS, World, apart, play
+from faults_apart import DRAWN, LAYOUT_NAMES, ROWS, TIMES, World, apart, play
 
 from fedboost.privacy.relay import seal
 from fedboost.protocol.messages import Ask, Leave, Relay, Report
@@ -43,6 +45,77 @@ def test_the_seeds_have_every_fault_every_end_and_every_layout():
     worlds = [World(seed) for seed in range(150)]
     assert {world.layout for world in worlds} == set(LAYOUT_NAMES)
     assert {world.setting for world in worlds} == set(DRAWN)
+    assert {(world.layout, world.by_id) for world in worlds} == {
+        (layout, by_id) for layout in LAYOUT_NAMES for by_id in (True, False)
+    }
+
+
+# ---- rows that are matched by their ids -----------------------------------------------------------------
+
+
+class Matching(World):
+    """Rows are matched by their ids; nothing goes wrong by itself."""
+
+    def choose(self, seed):
+        self.layout, self.setting, self.aim, self.by_id = LAYOUT_NAMES[seed % 4], "logistic", 0.0, True
+        return apart(self.layout, self.setting, "wait", True)
+
+    def deliver_until(self, number):
+        """So many messages arrive. False if rows are matched before that."""
+        for _ in range(number):
+            if self.session.turn > MATCHED:
+                return False
+            self.deliver(*self.draw.choice(self.lines()))
+        return self.session.turn <= MATCHED
+
+    def go_wrong(self, what, party):
+        lines = self.lines()
+        match what:
+            case "aggregator killed":
+                self.crash()
+            case "all killed":
+                self.blackout()
+            case "party killed":
+                self.restart(party)
+            case "cut":
+                self.drop(party)
+            case "twice":
+                for _, line in lines:
+                    line.appendleft(line[0])
+            case "late":
+                self.tick(10 * TIMES["turn_timeout"])
+
+
+MATCHED = 3
+"""The turn in which rows are matched."""
+WRONG = ("aggregator killed", "all killed", "party killed", "cut", "twice", "late")
+
+
+def goes_wrong(seed, number, what):
+    """The session in which this goes wrong once, after so many messages; None if rows are matched by then."""
+    world = Matching(seed)
+    if not world.deliver_until(number):
+        return None
+    parties = sorted(world.sites)
+    world.go_wrong(what, parties[number % len(parties)])
+    world.calm()
+    assert world.session.phase == "done", world.session.error
+    assert world.session.booster.to_xgboost() == world.due_model
+    return world
+
+
+@pytest.mark.parametrize("number", [7, 12, 17, 23])
+@pytest.mark.parametrize("what", WRONG)
+def test_whatever_goes_wrong_while_rows_are_matched_the_model_is_the_same(number, what):
+    assert goes_wrong(0, number, what)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "step"), [(1, 1), (3, 5)])
+@pytest.mark.parametrize("what", WRONG)
+def test_at_every_message_while_rows_are_matched(seed, step, what):
+    worlds = map(partial(goes_wrong, seed, what=what), itertools.count(0, step))
+    assert sum(1 for _ in itertools.takewhile(lambda world: world is not None, worlds)) > 30 / step
 
 
 def in_an_answer():
@@ -171,7 +244,7 @@ def relays_until_the_end(cut=None):
 
 class Long(World):
     def choose(self, seed):
-        self.layout, self.setting, self.aim = "two holders", "long", 0.0
+        self.layout, self.setting, self.aim, self.by_id = "two holders", "long", 0.0, False
         return apart(self.layout, self.setting, "wait")
 
 

@@ -5,14 +5,15 @@ import asyncio
 import time
 
 import pytest
-from crashes import crashed
+from crashes import Followed, crashed
 from sites import bundles_of, consortium, in_time, until, written
 
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
-from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of, train_pooled
+from fedboost.vertical.alignment import IDS
+from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
 
 KILLS, ROWS = 4, 4_000
 SETTINGS = {"rounds": 40, "max_depth": 5}
@@ -95,3 +96,38 @@ def test_killed_processes_that_come_back_change_nothing(tmp_path, victim):
     assert kills == KILLS
     assert model.booster.to_xgboost() == whole.booster.to_xgboost()
     assert set(model.attestations) == set(files)
+
+
+@pytest.mark.slow
+def test_processes_killed_while_rows_are_matched_change_nothing(tmp_path):
+    """Whoever is killed, somebody has relayed a list of ids since the kill before."""
+    layout, settings = LAYOUTS["three holders"], {"rounds": 3, "max_depth": 3}
+    tables, common = scattered(layout, pooled(ROWS))
+    terms = matched(layout, **settings).with_parties(list(tables))
+    files = written(tmp_path, tables)
+    with LocalCluster(tmp_path, files, policy=ANYTHING) as one:
+        training, seen = Followed(one.analyst, terms), 0
+        for victim in ("telco", "aggregator", "bank"):
+            seen = more_lists(one.state, training, seen)
+            assert training.rounds == 0
+            process = one.aggregator if victim == "aggregator" else one.parties[victim]
+            process.kill()
+            process.wait()
+            if victim == "aggregator":
+                one.start_aggregator()
+            else:
+                one.start_party(victim)
+        model = training.end()
+    assert model.booster.to_xgboost() == train_pooled(common, **settings).model.booster.to_xgboost()
+    assert set(model.attestations) == set(files)
+
+
+def more_lists(logs, training, seen):
+    """The number of lists of ids in the audit logs of all parties, once it is more than this."""
+    end = time.monotonic() + 60
+    while training.is_alive() and time.monotonic() < end:
+        count = sum(path.read_text("utf-8").count(f'"{IDS}"') for path in logs.glob("**/*.jsonl"))
+        if count > seen:
+            return count
+        time.sleep(0.002)
+    raise AssertionError(f"no more lists than {seen}: {training.error}")

@@ -35,7 +35,11 @@ def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
     places: dict[str, Int64] = {}
     total = 0
     for block in terms.blocks:
-        common = intersect([lists[party] for party in block.parties])
+        names = ", ".join(block.parties)
+        try:
+            common = intersect([lists[party] for party in block.parties])
+        except PeerError as error:
+            raise PeerError(f"row ids of parties {names}: {error}") from None
         rows, fewest = common[0].size, terms.vertical.fewest_common_rows
         if rows < fewest:
             raise Refused(few_in_common(rows, fewest, block.parties))

@@ -3,7 +3,8 @@
 First each party says how many row ids it has; then each reports one list of ids, blinded by the secrets of
 all parties of its block; then each is told which of its own rows are common, in an order that all share.
 
-Promises: a party is told the places of its own rows alone; both ends compute the same.
+Promises: a party is told the places of its own rows alone; both ends compute the same; each is asked once in
+a session, in a turn of its own: else parties would enter other ids each time, `max_ids` of them.
 Refuses: more ids than the terms allow, fewer common rows, and places that cannot be (Refused).
 """
 
@@ -18,10 +19,8 @@ from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
+from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.terms import Terms
-
-MAX_PLACES = 1 << 31
-"""Rows of a party, exclusive."""
 
 
 class BeforeRows(BeforeTrees):
@@ -49,6 +48,7 @@ class IdCountQuery(BeforeRows, BaseQuery):
     """The number of row ids of each party. Answer: one integer a party, in the order of the terms."""
 
     description = "number of row ids"
+    only_turn = 1
 
     parties: int
 
@@ -73,6 +73,7 @@ class AlignQuery(BeforeRows, BaseQuery):
     after list; each list is answered by one party, which is not its owner."""
 
     description = "row ids, blinded by all parties"
+    only_turn = 2
 
     sizes: tuple[int, ...]
 
@@ -89,16 +90,26 @@ class AlignQuery(BeforeRows, BaseQuery):
         """Each list passes through each party of its block."""
         return POINT_BYTES * sum(self.sizes)
 
+    def check(self, terms: Terms) -> None:
+        """Refuse lists of more ids than the terms allow, before all else: that names who enters them."""
+        self.check_terms(terms)
+        super().check(terms)
+
     def check_terms(self, terms: Terms) -> None:
-        """Refuse lists of more ids than the terms allow."""
+        """Refuse lists of more ids than the terms allow, and than a session can match."""
         _check_aligns(terms, len(self.sizes))
         for party, size in zip(terms.parties, self.sizes, strict=True):
             most = terms.vertical.most_ids
-            if not 0 < size <= min(most, MAX_PLACES - 1):
+            if not 0 < size <= most:
                 raise Refused(
                     f"party {party} enters {size:,} row ids, and the terms allow 1 to {most:,}: raise "
                     f"max_ids if that many are known to be its own"
                 )
+        if self.cells > MAX_CELLS:
+            raise Refused(
+                f"the parties enter {sum(self.sizes):,} row ids together, and a session matches "
+                f"{MAX_CELLS // TOKEN_WORDS:,} at most; leave out rows that no other party can have"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,7 @@ class PlacesQuery(BeforeRows, BaseQuery):
     Answer: the number of rows, from the label holders."""
 
     description = "row count, once rows are matched"
+    only_turn = 3
 
     total: int
     sizes: tuple[int, ...]

@@ -61,6 +61,8 @@ class BaseQuery(ABC):
     """True if it is about a tree before its end."""
     ends_tree: ClassVar[bool] = False
     """True if it ends a tree, and the round with it."""
+    only_turn: ClassVar[int | None] = None
+    """The turn that it is asked in, alone, if it is asked once in a session."""
     needs_noise: ClassVar[bool] = False
     """True if only answers with noise are allowed."""
 

@@ -121,10 +121,9 @@ class ActiveSession:
         """Let time pass: look at deadlines, and name the parties that are slow."""
         if self.over:
             return
-        attempt, late = self.session.attempt, list(self.session.awaited)
+        attempt, late, seconds = self.session.attempt, list(self.session.awaited), self.session.seconds
         self._take(lambda: self.session.tick(now))
         if self.session.attempt != attempt and self.session.phase == "joining":
-            seconds = self.terms.session.turn_timeout
             self._log.info("late", parties=late, turn=self.session.turn, seconds=seconds, then=self._then)
         awaited = self.session.awaited
         if awaited != self._awaited:

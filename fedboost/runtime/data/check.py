@@ -60,6 +60,7 @@ def check(
     sentence, draft = "", None
     if terms is not None:
         odd = of_terms(table if isinstance(table, SparseTable) else rows, terms, party)
+        odd += of_ids(table.num_rows, terms)
         if terms.columns.label in rows.column_names:
             sentence = label_sentence(rows, terms.columns.label, terms.objective.name, terms.columns.positive)
     else:
@@ -121,6 +122,20 @@ def of_terms(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> 
     odd = _in_terms(dense_of(table), terms, terms.blocks.columns_of(party))
     known = {oddity.column for oddity in odd if oddity.kind in ("unlabelled", "infinite")}
     return odd + [oddity for oddity in misfits(table, terms, party) if oddity.column not in known]
+
+
+def of_ids(rows: int, terms: Terms) -> list[Oddity]:
+    """Return what is wrong with the number of rows of a table, where rows are matched by their ids."""
+    vertical, name = terms.vertical, terms.columns.row_id
+    if not vertical.aligns or name is None:
+        return []
+    if rows > vertical.most_ids:
+        sentence = f"has {rows:,} ids, and the terms say max_ids = {vertical.most_ids:,}"
+    elif rows < vertical.fewest_common_rows:
+        sentence = f"has {rows:,} ids, and the terms say min_common_rows = {vertical.fewest_common_rows:,}"
+    else:
+        return []
+    return [Oddity("unfit", name, values=(sentence,))]
 
 
 def _in_terms(table: "pa.Table", terms: Terms, schema: Schema) -> list[Oddity]:

@@ -23,7 +23,7 @@ from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
-from fedboost.vertical.holder import PAIR_BYTES
+from fedboost.vertical.gradients import PAIR_BYTES
 
 MAX_SECONDS = 5.0
 """Of trees that are grown; further rounds are taken to be like the last."""

@@ -22,7 +22,7 @@ from fedboost.runtime.local.estimate import FEWER, MAX_VALUES, MESSAGE_BYTES, ME
 from fedboost.runtime.local.generated import table_for
 from fedboost.runtime.local.row_costs import RowCosts, row_costs, timed
 from fedboost.terms.terms import Terms
-from fedboost.vertical.holder import PAIR_BYTES
+from fedboost.vertical.gradients import PAIR_BYTES
 
 SAMPLE_IDS = 500
 WORD_BYTES = 4
