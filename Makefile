@@ -52,6 +52,7 @@ bench: $(VENV)/dev
 	$(if $(DATA),$(call measure,wire,--data $(DATA)))
 	$(if $(DATA),$(call measure,votes,--data $(DATA)))
 	$(call measure,alignment)
+	$(call measure,rowsums)
 	$(if $(DATA),$(call measure,joined,--data $(DATA)))
 	$(if $(DATA),$(call measure,wide,--data $(DATA)))
 	$(if $(DATA),$(call measure,privacy,--data $(DATA)))

@@ -4,9 +4,10 @@ Generated float32 rows, half of the columns the label holder's, half foreign; lo
 splits best by both. Seconds are CPU time of the process, one thread, of all roles together. `encrypt`:
 gradients and hessians of all rows, at the label holder; `take in`: at the feature holder, from bytes to
 checked numbers; `sums`: of the root and the smaller child of each split; `close`: from sums to the bytes of
-reports; `open`: decryption at the label holder, and reading. Blinds and proofs of openings are not counted,
-nor is what is made once in a session: keys and tables of powers. Every opened cell is compared with the plain
-sum.
+reports; `blind`: at the aggregator, with the reading of reports; `open`: at the label holder, with the roots
+that prove it and a look at its own work; `check`: of the answer, at the aggregator, from which sums are read.
+What is made once in a session is not counted: keys, their proof, tables of powers. Every opened cell is
+compared with the plain sum.
 
 phe encrypts gradient and hessian apart, has no packing, and sums each node: measured on a few numbers, scaled
 to the tree.
@@ -33,7 +34,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import common
 import numpy as np
 from common import generate, verdict
-from gmpy2 import mpz
 from phe.paillier import generate_paillier_keypair
 
 from fedboost.gbdt.threads import ONE
@@ -41,6 +41,7 @@ from fedboost.privacy.encrypted.paillier import PaillierSecret
 from fedboost.privacy.encrypted.paillier import generate as generate_key
 from fedboost.privacy.rowsums.engines import EngineOf, GmpyEngine, KernelEngine
 from fedboost.privacy.rowsums.kernels.vectors import may_compile
+from fedboost.privacy.rowsums.openings import blind, open_blinded, unblind
 from fedboost.privacy.rowsums.paillier import RowEncryption, RowSums
 from fedboost.privacy.rowsums.scheme import Slots
 
@@ -52,7 +53,7 @@ CLAIMS = {(KERNELS, 2048): 10.0, (KERNELS, 3072): 26.0, (GMPY2, 2048): 65.0}
 """Seconds at most."""
 OF_PHE = 0.01
 PHE_NUMBERS = 30
-STAGES = ("encrypt", "take in", "sums", "close", "open")
+STAGES = ("encrypt", "take in", "sums", "close", "blind", "open", "check")
 
 Seconds = dict[str, float]
 
@@ -143,30 +144,29 @@ def ours(secret: PaillierSecret, tree: Tree, engine: EngineOf) -> dict[str, Any]
 
     data = timed(seconds, "encrypt", lambda: encryption.encrypt(tree.pairs))
     entered = timed(seconds, "take in", lambda: adder.read(data, rows))
-    sent = 0
+    sent = answered = 0
     for level in tree.levels:
         nodes = [(0, node) for node in level]
         bins = [BINS] * FOREIGN
         sums = timed(seconds, "sums", lambda: adder.sums(entered, nodes, tree.codes, bins))  # noqa: B023
         closed = timed(seconds, "close", lambda: adder.close(sums))  # noqa: B023
         cells = len(nodes) * FOREIGN * BINS
-        found = timed(seconds, "open", lambda: opened(secret, slots, closed, cells))  # noqa: B023
+        found, size = opened(secret, slots, closed, cells, seconds)
         if not np.array_equal(found, np.concatenate([tree.sums(node) for node in level])):
             common.fail("what was opened is something else than the plain sums")
-        sent += len(closed)
-    return {"seconds": seconds, "bytes": {"gradients": len(data), "sums": sent}}
+        sent, answered = sent + len(closed), answered + size
+    return {"seconds": seconds, "bytes": {"gradients": len(data), "sums": sent, "openings": answered}}
 
 
-def opened(secret: PaillierSecret, slots: Slots, report: bytes, cells: int) -> Any:
-    """The sums in a report."""
-    size = secret.public.bytes
-    plain = secret.decrypt(numbers(report, 2 * size))
-    return slots.read(numbers(plain, size), cells)
-
-
-def numbers(data: bytes, size: int) -> list[Any]:
-    """Numbers of `size` bytes each."""
-    return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
+def opened(
+    secret: PaillierSecret, slots: Slots, report: bytes, cells: int, seconds: Seconds
+) -> tuple[Any, int]:
+    """The sums in a report, opened as in a session; bytes of the request and of the answer."""
+    public, draw, count = secret.public, secrets.token_bytes, slots.ciphertexts(cells)
+    request, kept = timed(seconds, "blind", lambda: blind(public, public.read(report, count), draw))
+    answer = timed(seconds, "open", lambda: open_blinded(secret, request, count))
+    found = timed(seconds, "check", lambda: slots.read(unblind(public, answer, kept, "bank", draw), cells))
+    return found, len(request) + len(answer)
 
 
 def of_phe(bits: int, rows: int) -> dict[str, Any]:
@@ -182,7 +182,10 @@ def of_phe(bits: int, rows: int) -> dict[str, Any]:
     times = {"encrypt": 2 * rows, "sums": 2 * rows * FOREIGN * DEPTH / 20, "open": 2 * cells}
     done = {"sums": PHE_NUMBERS - 1}
     seconds = {stage: few[stage] * times.get(stage, 0) / done.get(stage, PHE_NUMBERS) for stage in STAGES}
-    return {"seconds": seconds, "bytes": {"gradients": 4 * rows * bits // 8, "sums": 4 * cells * bits // 8}}
+    return {
+        "seconds": seconds,
+        "bytes": {"gradients": 4 * rows * bits // 8, "sums": 4 * cells * bits // 8, "openings": 0},
+    }
 
 
 def timed(found: Seconds, what: str, work: Callable[[], Any]) -> Any:
@@ -207,7 +210,7 @@ def report(measured: dict[str, dict[str, Any]], options: Any) -> None:
         rows.append((name, *stages, f"{whole[name]:,.2f}", claim, holds, *sent))
     table = common.Table(
         f"CPU seconds a tree, {options.rows:,} rows x {FOREIGN} foreign columns, depth {DEPTH}, {BINS} bins",
-        ("case", *STAGES, "all", "claim", "holds", "MB of gradients", "of sums"),
+        ("case", *STAGES, "all", "claim", "holds", "MB of gradients", "of sums", "of openings"),
         rows,
         [f"phe: from {PHE_NUMBERS} numbers, scaled; it sums and opens every node."],
     )

@@ -9,7 +9,8 @@ from fedboost.cli.options import Json, TermsFile, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedboost.runtime.data.database import Reading
+    from fedboost.people.facts import EstimateFacts
+    from fedboost.runtime.data.database import Database, Reading
     from fedboost.terms.terms import Terms
 
 KEPT = (
@@ -49,8 +50,7 @@ def estimate(
 ) -> None:
     """Estimate the time and the bytes of a training under each protection, by trees that it grows on this
     machine for some seconds; with --rtt or --bandwidth also over links, with histograms of all features, with
-    votes, and with all rows in one place."""
-    from fedboost.cli.inputs import refuse_columns_apart
+    votes, and with all rows in one place. Where parties hold different columns, rows are those in common."""
     from fedboost.cli.output import show
     from fedboost.people import as_json, training
     from fedboost.people import layouts as links
@@ -62,7 +62,9 @@ def estimate(
     if features is not None and data is not None:
         raise ConfigError("give --features or --data, not both: the columns are those of the table")
     agreed = read_terms(terms)
-    refuse_columns_apart(agreed, "estimate")
+    if agreed.vertical.is_used:
+        refused = {"--features": features, "--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth}
+        return _by_columns(agreed, None if data is None else read.source(data), read, rows, refused, json)
     if features is not None:
         agreed = _of_features(agreed, features)
     link, number = Link.of(rtt, bandwidth), parties or len(agreed.parties) or 3
@@ -74,13 +76,43 @@ def estimate(
         raise ConfigError(f"--rows is {total}: {number} parties need a row each at least")
     estimates = calibration.estimate(agreed, total, number, table)
     rounds, lines = agreed.trees.rounds, as_json.estimates(estimates, total, number)
-    missing = _missing([facts.protection for facts in estimates], number)
-    blocks = training.estimates(estimates, missing, rounds, total, number)
+    blocks = training.estimates(estimates, _missing(estimates, number), rounds, total, number)
     if link is not None:
         facts = layouts(agreed, total, number, table, estimates, link)
         lines = itertools.chain(lines, as_json.layouts(facts, total, number))
         blocks = itertools.chain(blocks, links.layouts(facts, rounds))
     show(json, lines, blocks)
+
+
+def _by_columns(
+    agreed: "Terms",
+    source: "str | Database | None",
+    read: "Reading",
+    rows: int | None,
+    refused: dict[str, float | None],
+    json: bool,
+) -> None:
+    """The estimate where parties hold different columns. refused: options that others have."""
+    from fedboost.cli.output import show
+    from fedboost.people import as_json, columns_estimate
+    from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.local import estimate_columns
+
+    for option, value in refused.items():
+        if value is not None:
+            raise ConfigError(
+                f"{option}: it is for parties that have all columns, these terms hold them apart"
+            )
+    table = None if source is None else read_table(source, None, read.options)
+    total = rows or (0 if table is None else table.num_rows)
+    if not total:
+        raise ConfigError(
+            "give --rows, the rows that the parties have in common, or a table of all columns by --data"
+        )
+    facts, missing = estimate_columns.estimate(agreed, total, table)
+    lines = as_json.columns_estimates(facts, total)
+    matches, rounds = agreed.vertical.aligns, agreed.trees.rounds
+    show(json, lines, columns_estimate.estimates(facts, missing, rounds, total, matches))
 
 
 def _of_features(terms: "Terms", features: int) -> "Terms":
@@ -89,10 +121,11 @@ def _of_features(terms: "Terms", features: int) -> "Terms":
     return type(terms).read({"columns": columns, **{name: terms.flat[name] for name in KEPT}})
 
 
-def _missing(known: list[str], parties: int) -> dict[str, str]:
+def _missing(estimates: "list[EstimateFacts]", parties: int) -> dict[str, str]:
     """The protections without an estimate, each with the reason."""
     from fedboost.privacy.protections import PROTECTIONS
 
+    known = [facts.protection for facts in estimates]
     return {
         name: f'not installed here: pip install "fedboost[{name}]"'
         if row.max_parties is None or parties <= row.max_parties

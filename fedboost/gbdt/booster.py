@@ -58,13 +58,13 @@ class Booster:
         """The trees of each output."""
         trees: list[list[Tree]] = [[] for _ in range(self.loss.outputs)]
         for number, tree in enumerate(self.trees):
-            trees[self._output_of(number)].append(tree)
+            trees[self.output_of(number)].append(tree)
         return trees
 
     @cached_property
     def _nodes(self) -> Any:
         """The trees of each output as the columns `kernels.predict_margins` takes."""
-        return [_columns(trees) for trees in self._trees_by_output]
+        return [node_columns(trees) for trees in self._trees_by_output]
 
     @cached_property
     def _covers(self) -> list[Float64]:
@@ -166,7 +166,7 @@ class Booster:
                                 "num_trees": str(count),
                             },
                             "iteration_indptr": list(range(0, count + 1, self.roots)),
-                            "tree_info": [self._output_of(number) for number in range(count)],
+                            "tree_info": [self.output_of(number) for number in range(count)],
                             "trees": [tree_to_json(i, tree, width) for i, tree in enumerate(self.trees)],
                         },
                         "name": "gbtree",
@@ -240,16 +240,17 @@ class Booster:
             sound = False
         if not sound:
             raise ConfigError(f"{source}: base_score {score} does not fit objective {name}")
-        if model.get("tree_info") != [booster._output_of(number) for number in range(len(trees))]:
+        if model.get("tree_info") != [booster.output_of(number) for number in range(len(trees))]:
             raise ConfigError(f"{source}: its trees are not those of fedboost's rounds: one for each class")
         return booster, attributes
 
-    def _output_of(self, number: int) -> int:
+    def output_of(self, number: int) -> int:
         """The output of a tree."""
         return number % self.roots // self.num_parallel_tree
 
 
-def _columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
+def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
+    """The nodes of trees as the columns `kernels.predict_margins` takes, from `roots` to `sets`."""
     sizes = [len(tree.left) for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
 

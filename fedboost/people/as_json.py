@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedboost.gbdt.metrics.by_set import by_party
+from fedboost.people.columns_estimate import ColumnsFacts
 from fedboost.people.comparison import sentence
 from fedboost.people.facts import (
     VERDICTS,
@@ -107,6 +108,12 @@ def estimates(by_protection: Sequence[EstimateFacts], rows: int, parties: int) -
     """Yield the estimate of each protection."""
     for facts in by_protection:
         yield {**asdict(facts), "rows": rows, "parties": parties}
+
+
+def columns_estimates(by_protection: Sequence[ColumnsFacts], rows: int) -> Iterator[Object]:
+    """Yield the estimate of each protection, where parties hold different columns."""
+    for facts in by_protection:
+        yield {**asdict(facts), "rows": rows}
 
 
 def layouts(facts: LayoutsFacts, rows: int, parties: int) -> Iterator[Object]:

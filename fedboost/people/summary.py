@@ -144,11 +144,20 @@ def _rows_of_blocks(terms: Terms) -> str:
     if not terms.vertical.aligns:
         return "those of all tables, in the order in which they stand"
     vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
+    sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
     form = {"digits": ", their digits alone", "lower": ", in lower case"}.get(vertical.id_form or "", "")
     return (
-        f"those whose {name} all sites have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
-        f"{vertical.most_ids:,} ids at most, and learns which of them the others have"
+        f"those whose {name} {sites} have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
+        f"{vertical.most_ids:,} ids at most, and learns which of them all others have; the "
+        f"aggregator learns how many each site has, and how many are common to which sites"
     )
+
+
+def _matched(terms: Terms) -> str:
+    """What row ids are for."""
+    if not terms.vertical.aligns:
+        return "drawn"
+    return "matched and drawn" if terms.draws_rows else "matched"
 
 
 def _colluders(terms: Terms) -> str:
@@ -232,7 +241,7 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
         ("weight", columns.weight and delimited(columns.weight)),
         ("base margin", columns.base_margin and f"{delimited(columns.base_margin)}: where boosting begins"),
         ("group", columns.group and f"{delimited(columns.group)}: rows ranked against each other"),
-        ("row id", columns.row_id and f"{delimited(columns.row_id)}: by which rows are drawn"),
+        ("row id", columns.row_id and f"{delimited(columns.row_id)}: by which rows are {_matched(terms)}"),
         (
             "validation",
             columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics alone",

@@ -35,7 +35,7 @@ from fedboost.privacy.points import (
 from fedboost.protocol.contracts import Receive, Send
 from fedboost.terms.terms import Terms
 
-IDS, CHECK = "row ids, blinded", "a hash of the row ids in common"
+IDS, CHECK = "blinded row ids", "a hash of the row ids in common"
 """Kinds of relays."""
 CHECK_BYTES = KEY_BYTES + hashlib.sha256().digest_size
 Exchange = Generator[Send | Receive, bytes, Int64]

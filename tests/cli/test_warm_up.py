@@ -20,6 +20,11 @@ from fedboost.runtime.local.warm_up import compile_all
 compile_all()
 modules = [module for name, module in sys.modules.items() if name.startswith("fedboost.")]
 kernels = {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}
+if vectors := sys.modules.get("fedboost.privacy.rowsums.kernels.vectors"):
+    if not vectors.may_compile():
+        own = [value for name, module in sys.modules.items() if "rowsums.kernels" in name
+               for value in vars(module).values()]
+        kernels = {kernel for kernel in kernels if kernel not in own}
 within = {name for kernel in kernels for name in kernel.py_func.__code__.co_names}  # come with callers
 named = {k for k in kernels if k.__name__[0] != "_"}
 assert len(named) > 40
@@ -48,6 +53,15 @@ def test_after_a_warm_up_nothing_is_left_to_compile(folder):
     run("-m", "fedboost", "simulate", "terms.toml", "--data", "rows.csv", "--out", "model.json")
     run("-m", "fedboost", "predict", "model.json", "rows.csv", "--out", "new.csv")
     assert sorted(cache.rglob("*.nbc")) == kept
+
+
+def test_rows_are_encrypted_ahead_where_the_extra_is_installed(monkeypatch):
+    def settings():
+        return [settings["protection"] for settings in warm_up._by_columns()]
+
+    assert settings() == ["plain", "paillier"]
+    monkeypatch.setitem(sys.modules, "fedboost.privacy.encrypted.paillier", None)
+    assert settings() == ["plain"]
 
 
 def test_the_command_says_where_kernels_are(monkeypatch):

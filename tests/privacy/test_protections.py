@@ -168,12 +168,12 @@ def test_parts_of_fixed_size_are_as_long_as_their_cells(row):
 
 def test_a_greeting_has_the_keys_that_are_needed(row):
     agreement = bytes(range(32))
-    assert row.agreement_key(row.key_greeting(agreement, None)) == agreement
+    assert row.agreement_key(row.key_greeting(agreement, None, b"")) == agreement
     if not row.uses_key_holder:
-        assert row.key_greeting(agreement, None) == agreement
+        assert row.key_greeting(agreement, None, b"") == agreement
     elif installed(row.name):
         secret = small_secret(row.name)
-        greeted = row.key_greeting(agreement, secret)
+        greeted = row.key_greeting(agreement, secret, b"")
         assert row.agreement_key(greeted) == agreement
         assert secret.public.to_bytes() in greeted
 

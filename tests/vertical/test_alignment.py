@@ -1,11 +1,22 @@
 """Rows are matched by their ids: the model is that of the rows that all parties have, bit for bit."""
 
+import hashlib
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from columns_apart import LAYOUTS, pooled, terms_of, train_pooled
 
 import fedboost as fb
+from fedboost.boosting.queries.alignment import AlignQuery, PlacesQuery
+from fedboost.boosting.state import NOTHING_YET
+from fedboost.errors import PeerError
+from fedboost.protocol.contracts import NOWHERE, Receive
+from fedboost.protocol.messages import Ask
+from fedboost.protocol.relaying import Underway
+from fedboost.protocol.site_memory import Question
+from fedboost.vertical.alignment import Alignment
 
 ROWS, FEWEST = 400, 100
 SETTINGS = {
@@ -99,8 +110,9 @@ def test_too_few_rows_in_common_are_one_line():
     with pytest.raises(fb.FedboostError) as raised:
         fb.simulate(matched(layout, min_common_rows=ROWS), tables)
     assert str(raised.value) == (
-        f"the parties have {common.num_rows} rows in common, and the terms say min_common_rows = 400; "
-        f"compare how their row ids are written, or lower it if so few are enough"
+        f"parties bank, telco have {common.num_rows} rows in common, and the terms say min_common_rows = "
+        f"400: compare how their row ids are written (id_form in the terms), or set it lower if so few are "
+        f"enough"
     )
 
 
@@ -149,3 +161,31 @@ def test_without_ids_the_terms_say_how_rows_belong_together():
         "terms: label_holder: name the column by which the rows of the parties are matched, columns.row_id, "
         'or set rows = "in_order" where all have the same rows in the same order'
     )
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_places_at_which_the_parties_have_other_ids_are_found_out(same):
+    """The same places name the same ids only where both lists are in the same order."""
+    terms = matched(LAYOUTS["two holders"], parties=["bank", "telco"])
+    ids, secrets = [b"%d" % i for i in range(FEWEST)], (bytes(32), bytes(32) if same else bytes([1] * 32))
+    bank, telco = map(partial(Alignment, terms), ("bank", "telco"), (ids, ids), secrets)
+    query = PlacesQuery(FEWEST, (FEWEST, FEWEST), np.tile(np.arange(FEWEST), 2))
+    told = next(bank.check(query)).content
+    check = telco.check(query)
+    next(check)
+    with pytest.raises(StopIteration if same else PeerError) as raised:
+        check.send(told)
+    assert same or "have other ids here than at label holder bank" in str(raised.value)
+
+
+@pytest.mark.parametrize("again", [b"a list", b"another"])
+def test_a_list_that_is_relayed_again_is_the_one_before(again):
+    first, second = (hashlib.sha256(content).digest() for content in (b"a list", again))
+    underway = Underway(Ask(2, 2, ("bank", "telco"), AlignQuery((1, 1))), NOTHING_YET, iter(()), None, 0)
+    underway.question = Question(2, bytes(32), False, NOWHERE, NOWHERE, (first,))
+    receive = Receive("blinded row ids", "telco", 32, once=True)
+    if again == b"a list":
+        assert underway.new(receive, second) == ()
+        return
+    with pytest.raises(PeerError, match="party telco relayed other blinded row ids than before in turn 2"):
+        underway.new(receive, second)

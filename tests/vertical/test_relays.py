@@ -117,10 +117,10 @@ def take(underway, content, number=1, sender="bank"):
 def test_an_answer_goes_on_once_all_that_it_waits_for_has_come():
     underway, opened = waiting(3, receives=2)
     take(underway, sent(b"abc"))
-    assert (opened, underway.values) == ([b"abc"], None)
+    assert (opened, underway.answered) == ([b"abc"], None)
     take(underway, sent(b"def", number=4), number=4)
     assert opened == [b"abc", b"def"]
-    assert underway.values.tolist() == [0]
+    assert underway.answered.values.tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_is_of_another_place_does_not_open(of, says):
     with pytest.raises(PeerError, match=says) as error:
         take(underway, sealed)
     assert "party bank relayed" in str(error.value)
-    assert (opened, underway.values) == ([], None)
+    assert (opened, underway.answered) == ([], None)
 
 
 def test_a_sender_that_is_not_of_the_block_is_refused_by_name():

@@ -38,7 +38,7 @@ def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
         common = intersect([lists[party] for party in block.parties])
         rows, fewest = common[0].size, terms.vertical.fewest_common_rows
         if rows < fewest:
-            raise Refused(few_in_common(rows, fewest))
+            raise Refused(few_in_common(rows, fewest, block.parties))
         places |= dict(zip(block.parties, common, strict=True))
         total += rows
     told = [places[party] for party in terms.parties]

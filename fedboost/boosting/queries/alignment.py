@@ -7,6 +7,7 @@ Promises: a party is told the places of its own rows alone; both ends compute th
 Refuses: more ids than the terms allow, fewer common rows, and places that cannot be (Refused).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -144,7 +145,8 @@ class PlacesQuery(BeforeRows, BaseQuery):
         for party, size in enumerate(self.sizes):
             own = self.of(party)
             if 0 < size < fewest or size > self.total:
-                raise Refused(few_in_common(size, fewest))
+                block = terms.blocks.of(terms.parties[party])
+                raise Refused(few_in_common(size, fewest, block.parties if block else ()))
             if size and (own.min() < 0 or np.unique(own).size != size):
                 raise Refused("a row that is said to be common twice")
 
@@ -153,11 +155,12 @@ class PlacesQuery(BeforeRows, BaseQuery):
         return replace(state, places=self)
 
 
-def few_in_common(rows: int, fewest: int) -> str:
-    """The sentence on too few common rows."""
+def few_in_common(rows: int, fewest: int, parties: Sequence[str]) -> str:
+    """The sentence on too few common rows of these parties."""
     return (
-        f"the parties have {rows:,} rows in common, and the terms say min_common_rows = {fewest:,}; compare "
-        f"how their row ids are written, or lower it if so few are enough"
+        f"parties {', '.join(parties)} have {rows:,} rows in common, and the terms say min_common_rows = "
+        f"{fewest}: compare how their row ids are written (id_form in the terms)"
+        + (", or set it lower if so few are enough" if rows else "")
     )
 
 

@@ -57,7 +57,8 @@ def check_distinct(ids: Sequence[bytes], what: str) -> None:
         return
     counts = [count for count in Counter(ids).values() if count > 1]
     advice = "has ids in more than one row, keep one row of each"
-    raise ConfigError(f"{what} {advice}", f"{len(counts):,} ids stand in {sum(counts):,} rows")
+    several = "1 id stands" if len(counts) == 1 else f"{len(counts):,} ids stand"
+    raise ConfigError(f"{what} {advice}", f"{several} in {sum(counts):,} rows")
 
 
 def _column(table: "Table", name: str, form: str | None) -> list[str]:

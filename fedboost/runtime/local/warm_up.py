@@ -1,7 +1,7 @@
 """Compile all kernels ahead: for images, and for accounts that cannot write.
 
 Promises: after `compile_all` the kernels of trainings, predictions and explanations are found compiled, with
-every objective and protection.
+every objective and protection that is installed.
 Refuses: to end well if nothing can be kept (ConfigError: one line).
 """
 
@@ -18,12 +18,15 @@ from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.partition import SHARED
 from fedboost.kernel_cache import folders
+from fedboost.privacy.protections import scheme_of
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.terms.terms import Terms
 
 ROWS = 240
 PARTIES = 3
+KEY_BITS = 2048
+"""The shortest that is taken: kernels are the same for all."""
 RARE = [f"rare {number}" for number in range(MIN_SPARSE_FEATURES)]
 """Columns that are mostly 0."""
 _SMALL = {"rounds": 2, "max_depth": 3, "max_bin": 16}
@@ -52,11 +55,8 @@ def compile_all() -> Path:
         "binary:logistic", protection="plain", columns={"numeric": ["dose"], "label": "benign"}
     )
     simulate(Terms.read(numeric), [_sparse(table)])
-    held = {**_FEATURES, "label": "benign", "held": {"other": ["dose", "ward"]}}
-    apart = _settings(
-        "binary:logistic", protection="plain", label_holder="own", rows="in_order", columns=held
-    )
-    simulate(Terms.read(apart), {"own": table, "other": table})
+    for apart in _by_columns():
+        simulate(Terms.read(apart), {"own": table, "other": table})
     terms = Terms.read(_settings("binary:logistic", protection="plain"))
     simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)  # of so many rows threads share splits
     model = simulate(terms, [table]).model
@@ -78,6 +78,18 @@ def _trainings() -> Iterator[dict[str, Any]]:
     for method in ("additive", "hist"):
         noisy = {"columns": {**_FEATURES, "ranges": ranges, "label": "benign"}, "protection": "masked"}
         yield {**noisy, "rounds": 2, "noise": {"epsilon": 8.0, "delta": 1e-6, "method": method}}
+
+
+def _by_columns() -> Iterator[dict[str, Any]]:
+    """Trainings of parties with different columns; one of encrypted rows, where its extra is installed."""
+    held = {**_FEATURES, "label": "benign", "held": {"other": ["dose", "ward"]}}
+    who = {"label_holder": "own", "rows": "in_order", "columns": held}
+    yield _settings("binary:logistic", protection="plain", **who)
+    try:
+        scheme_of("paillier")
+    except ConfigError:
+        return
+    yield _settings("binary:logistic", protection="paillier", key_bits=KEY_BITS, **who)
 
 
 def _settings(objective: str, **settings: Any) -> dict[str, Any]:

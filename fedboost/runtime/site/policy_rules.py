@@ -16,6 +16,7 @@ rely on: with them the rule refuses.
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from fedboost.errors import quoted
 from fedboost.gbdt.metrics.registry import is_at_threshold
@@ -111,7 +112,8 @@ def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:
     protection = terms.hiding.protection
     if protection in policy.protections:
         return None
-    return not_chosen("protections", policy.protections, "protection", protection)
+    breach = not_chosen("protections", policy.protections, "protection", protection)
+    return replace(breach, instead="") if terms.blocks else breach  # no other protection goes with these
 
 
 def _on_loss(policy: PolicyKeys, terms: Terms) -> Breach | None:

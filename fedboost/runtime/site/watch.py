@@ -1,7 +1,7 @@
-"""Sights of a party from outside: the rounds in its log, and its metrics.
+"""Sights of a party from outside: rounds and matched rows in its log, and its metrics.
 
-Promises: nothing of the rows; the metrics of a round are the aggregator's and the analyst's, no party is told
-them.
+Promises: nothing of the rows but how many were matched; the metrics of a round are the aggregator's and the
+analyst's, no party is told them.
 Refuses: an address for the metrics that cannot be listened on (ConfigError).
 """
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fedboost.boosting.queries.alignment import PlacesQuery
 from fedboost.protocol.messages import Ask, Offer
 from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.site.budget import Spent, facts_of
@@ -55,6 +56,8 @@ class Watch:
         assert self._asked is not None
         ask, since = self._asked
         self.metrics.turn(time.monotonic() - since)
+        if isinstance(ask.query, PlacesQuery):
+            self._log.info("rows matched", session=self._session, rows=sum(ask.query.sizes))
         done = ask.query.tree + 1 if ask.query.ends_tree else 0
         if done > self._round:
             now = time.monotonic()

@@ -76,6 +76,7 @@ def test_rows_by_names_are_those_of_a_table_renamed_by_hand(tmp_path, form):
     table, log = own_table(), Log()
     by_hand = pa.table(
         {
+            "customer": table.column("customer_no"),
             "telco.1": table.column("minutes"),
             "telco.2": [CODES.get(plan) for plan in table.column("plan").to_pylist()],
         }
@@ -84,6 +85,7 @@ def test_rows_by_names_are_those_of_a_table_renamed_by_hand(tmp_path, form):
     wanted = to_shard(by_hand, terms(), "telco")
     for column, expected in zip(shard.columns, wanted.columns, strict=True):
         np.testing.assert_array_equal(column[0:100], expected[0:100])
+    assert shard.ids == wanted.ids
     (warned,) = log.named("categories the terms do not declare count as missing")
     assert warned == {"column": "telco.2 (plan)", "category": "1 (not named)", "rows": 1}
 

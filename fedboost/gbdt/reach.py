@@ -1,0 +1,266 @@
+"""Prediction by parties that hold different columns: the leaves that a row can reach, of each party.
+
+Each party tells, for each row and each tree in which it has a node, a bit for each leaf: 0 where its own
+decisions shut the leaf off. The bits that are 1 with every party are those of the leaves the rows end in.
+
+Promises: exactly one leaf is left in each tree, that of the whole model: `margins` is `Booster.margins` to
+the last bit. Bytes a row follow from the structure of the trees and from who holds which node, not from
+values: ceil(leaves / 8) for each tree in which a party has a node.
+Refuses: bits of another size, and bits that no decisions give, where they leave no leaf or several
+(PeerError, which names the party). Who receives the bits learns how each row falls at every node of the
+party, whether the row reaches it or not, unless another of the party's nodes shuts it off; decisions that are
+made up are not noticed.
+
+Leaf bits: Lucchese et al., QuickScorer, https://doi.org/10.1145/2766462.2767733.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedboost.errors import LocalProtocolError, PeerError
+from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.gbdt.booster import Booster, node_columns
+from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.kernels import reach as kernels
+from fedboost.gbdt.threads import ONE, Threads, blocks
+from fedboost.gbdt.tree import NO_CHILD, Bytes, Int32, Tree
+
+_JOINED = 1 << 10
+"""Rows whose bits of all trees are joined together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """The trees as every party knows them.
+
+    roots: int64 [trees], the first node of each; left: int64 [nodes], left children counted from the root,
+    NO_CHILD for leaves; holder: int64 [nodes], the place in `parties` of who holds the column of a node, -1
+    for leaves.
+    """
+
+    parties: tuple[str, ...]
+    roots: Int64
+    left: Int64
+    holder: Int64
+
+    @classmethod
+    def of(cls, trees: Sequence[Tree], parties: tuple[str, ...], holders: Int64) -> "Structure":
+        """The structure of these trees; holders: int64, the place in `parties` of who holds each feature."""
+        roots = np.cumsum([0, *(len(tree.left) for tree in trees)])[:-1].astype(np.int64)
+        left = np.array([child for tree in trees for child in tree.left], np.int64)
+        feature = np.array([number for tree in trees for number in tree.feature], np.int64)
+        holder = np.full(left.size, -1, np.int64)
+        holder[left != NO_CHILD] = holders[feature[left != NO_CHILD]]
+        return cls(parties, roots, left, holder)
+
+    def size(self, party: str) -> int:
+        """Bytes of the leaf bits of a row."""
+        return self._places[party].size
+
+    @cached_property
+    def _tree(self) -> Int64:
+        """The tree of each node."""
+        return np.repeat(np.arange(self.roots.size), np.diff([*self.roots, self.left.size])).astype(np.int64)
+
+    @cached_property
+    def _ranges(self) -> Int64:
+        """int64 [3, nodes]: the leaves of each node, from the first to before the third, those of its right
+        child from the second; numbered within the tree from the leftmost on."""
+        left = np.where(self.left == NO_CHILD, NO_CHILD, self.left + self.roots[self._tree]).tolist()
+        count = [1] * len(left)
+        for node in range(len(left) - 1, -1, -1):  # children come after their parents
+            if left[node] != NO_CHILD:
+                count[node] = count[left[node]] + count[left[node] + 1]
+        begin = [0] * len(left)
+        middle = [0] * len(left)
+        for node, child in enumerate(left):
+            if child != NO_CHILD:
+                middle[node] = begin[child + 1] = begin[node] + count[child]
+                begin[child] = begin[node]
+        return np.array([begin, middle, np.add(begin, count)], np.int64).reshape(3, -1)
+
+    @cached_property
+    def _leaves(self) -> Int64:
+        """Leaves of each tree."""
+        leaves: Int64 = self._ranges[2][self.roots]
+        return leaves
+
+    @cached_property
+    def _nodes(self) -> Int32:
+        """The leaves of each tree in their order: the number of the node in its tree."""
+        leaves = np.flatnonzero(self.left == NO_CHILD)
+        ordered = leaves[np.lexsort((self._ranges[0][leaves], self._tree[leaves]))]
+        return (ordered - self.roots[self._tree[ordered]]).astype(np.int32)
+
+    @cached_property
+    def _places(self) -> dict[str, Int64]:
+        """Of each party the bytes that it sends, of a row of the bytes of all trees."""
+        sizes = -(-self._leaves // 8)
+        return {
+            party: np.flatnonzero(np.repeat(self._trees_of(place), sizes)).astype(np.int64)
+            for place, party in enumerate(self.parties)
+        }
+
+    @cached_property
+    def _runs(self) -> dict[str, Int64]:
+        """Of each party the runs of bytes that `kernels.keep_open` takes."""
+        runs = {}
+        for party, places in self._places.items():
+            starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+            sizes = np.diff(starts, append=places.size)
+            runs[party] = np.stack([starts, places[starts], sizes], axis=1).astype(np.int64)
+        return runs
+
+    def _trees_of(self, place: int) -> Mask:
+        """True for the trees in which a party has a node."""
+        return np.bincount(self._tree[self.holder == place], minlength=self.roots.size) > 0
+
+    @cached_property
+    def _every_leaf(self) -> Bytes:
+        """A row of the bytes of all trees with all leaves open."""
+        every = np.zeros((self._leaves.size, 8 * (-(-self._leaves.max(initial=0) // 8))), np.bool_)
+        used = np.arange(every.shape[1]) < 8 * (-(-self._leaves[:, np.newaxis] // 8))
+        every |= np.arange(every.shape[1]) < self._leaves[:, np.newaxis]
+        return np.packbits(every[used], bitorder="little")
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What a party knows of its own nodes, which stand in the order of the structure's.
+
+    feature: int64 [own], the column; threshold: float32 [own], "x < threshold goes left"; missing_left: bool
+    [own]; by_level: bool [own]; sets: uint64 [own, 4], bit c of the 256 is set if level c goes right.
+    """
+
+    structure: Structure
+    party: str
+    feature: Int64 = field(repr=False)
+    threshold: Float32 = field(repr=False)
+    missing_left: Mask = field(repr=False)
+    by_level: Mask = field(repr=False)
+    sets: npt.NDArray[np.uint64] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls, structure: Structure, party: str, trees: Sequence[Tree], columns: Sequence[int]
+    ) -> "Decisions":
+        """The decisions of a party, of the trees that it knows: of the nodes of others only the structure is
+        read. columns: the numbers of its features in the order of its columns."""
+        _, _, _, feature, threshold, missing_left, _, set_of, sets = node_columns(trees)
+        own = structure.holder == structure.parties.index(party)
+        column_of = {number: column for column, number in enumerate(columns)}
+        column = np.array([column_of[number] for number in feature[own].tolist()], np.int64)
+        chosen = set_of[own].astype(np.int64)
+        return cls(structure, party, column, threshold[own], missing_left[own], chosen > 0, sets[chosen])
+
+    def leaf_bits(self, features: Float32, threads: Threads = ONE) -> Bytes:
+        """The leaf bits of rows, uint8 [rows, `structure.size`], of the party's columns, float32 [rows,
+        columns] (NaN = missing; no category goes left, as for `Booster.predict`). Tree after tree, of each in
+        which the party has a node, they are ceil(leaves / 8) bytes, the leftmost leaf lowest; bits behind the
+        last leaf are 0. LocalProtocolError for rows of too few columns."""
+        structure, place = self.structure, self.structure.parties.index(self.party)
+        rows = np.ascontiguousarray(features, np.float32)
+        if rows.shape[1] <= self.feature.max(initial=-1):
+            raise LocalProtocolError(f"rows of {rows.shape[1]} columns; {self.party} has nodes by more")
+        bits = np.empty((len(rows), structure.size(self.party)), np.uint8)
+        own, trees = structure.holder == place, structure._trees_of(place)
+        counts = np.bincount(structure._tree[own], minlength=trees.size)[trees]
+        nodes: tuple[npt.NDArray[Any], ...] = (
+            np.cumsum([0, *counts]).astype(np.int64),
+            structure._leaves[trees],
+            self.feature,
+            self.threshold,
+            ~self.missing_left,
+            self.by_level,
+            self.sets,
+            *np.ascontiguousarray(structure._ranges[:, own]),
+        )
+        threads.each(lambda part: kernels.leaf_bits(rows[part], *nodes, bits[part]), blocks(len(rows)))
+        return bits
+
+
+def joined(
+    structure: Structure, bits: Mapping[str, bytes | Bytes], rows: int, threads: Threads = ONE
+) -> Int32:
+    """The leaf of each row in each tree, int32 [rows, trees]: the number of its node in the tree. bits: what
+    `leaf_bits` gave each party that has a node. PeerError for bits that do not leave one leaf."""
+    parts = {}
+    for party in structure.parties:
+        if size := structure.size(party):
+            part = np.frombuffer(bits[party], np.uint8)
+            if part.size != rows * size:
+                raise PeerError(
+                    f"leaf bits of {party} are {part.size} bytes, not {rows * size}: {size} for each of "
+                    f"{rows} rows"
+                )
+            parts[party] = part.reshape(rows, size)
+            parts[party].setflags(write=False)  # as those of bytes: one type of array for numba
+    leaf = np.empty((rows, structure.roots.size), np.int32)
+    byte_ends = np.cumsum([0, *-(-structure._leaves // 8)]).astype(np.int64)
+    leaf_ends = np.cumsum([0, *structure._leaves]).astype(np.int64)
+
+    def join(first: int) -> None:
+        part = slice(first, min(first + _JOINED, rows))
+        open_ = np.empty((part.stop - first, structure._every_leaf.size), np.uint8)
+        open_[:] = structure._every_leaf
+        for party, own in parts.items():
+            kernels.keep_open(own[part], structure._runs[party], open_)
+        fault = kernels.exit_leaves(open_, byte_ends, leaf_ends, structure._nodes, leaf[part])
+        if fault >= 0:
+            row, tree = divmod(fault, leaf.shape[1])
+            raise _fault(structure, {party: own[first + row] for party, own in parts.items()}, tree)
+
+    threads.each(join, range(0, rows, _JOINED))
+    return leaf
+
+
+def _fault(structure: Structure, bits: Mapping[str, Bytes], tree: int) -> PeerError:
+    """Who sent bits of a row that no decisions give: where all parties' are decisions, one leaf is left."""
+    first_byte = int((-(-structure._leaves[:tree] // 8)).sum())
+    last_byte = first_byte + -(-int(structure._leaves[tree]) // 8)
+    for party, own in bits.items():
+        places = structure._places[party]
+        of_tree = own[(places >= first_byte) & (places < last_byte)]
+        if of_tree.size and not _decided(structure, party, tree, of_tree):
+            return PeerError(f"leaf bits of {party} for tree {tree} are not those of decisions at its nodes")
+    raise AssertionError("decisions of all parties leave one leaf")
+
+
+def _decided(structure: Structure, party: str, tree: int, of_tree: Bytes) -> bool:
+    """True if there are decisions of a party that give these bits of a tree."""
+    place = structure.parties.index(party)
+    nodes = np.flatnonzero(structure._tree == tree)
+    bits = np.unpackbits(of_tree, bitorder="little").astype(bool).tolist()
+    left, holder = structure.left[nodes].tolist(), structure.holder[nodes].tolist()
+    begin = structure._ranges[0][nodes].tolist()
+    shut = [False] * len(nodes)  # no leaf below is open
+    sound = [False] * len(nodes)  # the leaves below are as decisions leave them if none above shuts them off
+    for node in range(len(nodes) - 1, -1, -1):  # children come after their parents
+        one, other = left[node], left[node] + 1
+        if one == NO_CHILD:
+            sound[node], shut[node] = bits[begin[node]], not bits[begin[node]]
+            continue
+        shut[node] = shut[one] and shut[other]
+        if holder[node] == place:
+            sound[node] = (sound[one] and shut[other]) or (shut[one] and sound[other])
+        else:
+            sound[node] = sound[one] and sound[other]
+    return sound[0]
+
+
+def margins(booster: Booster, leaves: Int32, base_margin: Float32 | None = None) -> Float64:
+    """`Booster.margins` of rows that end in these leaves, int32 [rows, trees]: float64 [rows] or [outputs,
+    rows], added up in the same order. Of the trees only leaf values are read."""
+    outputs = booster.loss.outputs
+    margin = np.empty((outputs, len(leaves)), np.float64)
+    margin[:] = booster.constant if base_margin is None else base_margin
+    values = [np.array(tree.value, np.float64) for tree in booster.trees]
+    for part in (slice(first, first + _JOINED) for first in range(0, len(leaves), _JOINED)):
+        for number, value in enumerate(values):
+            margin[booster.output_of(number), part] += value[leaves[part, number]]
+    return margin if outputs > 1 else margin[0]
