@@ -294,7 +294,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     audit.audit(path, json=False)
     table = capsys.readouterr().out.split("what left")[1]
     kinds = {kind for release in releases for kind in release.what.split(AND)}
-    absent = {"IdCountQuery", "AlignQuery", "PlacesQuery"}
+    absent = {"IdCountQuery", "AlignQuery", "PlacesQuery", "BinsQuery"}
     absent |= {"VoteQuery", "ResidualQuery", BY_PARTY, "RangeQuery", "SumsQuery", "help to open the sum"}
     assert kinds == set(QUERIES) - absent
     assert all(QUERIES[kind] in table for kind in kinds)

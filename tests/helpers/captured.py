@@ -5,6 +5,7 @@ Nothing here knows which messages there are: whatever a training says is capture
 
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from unittest import mock
 
 import numpy as np
@@ -64,6 +65,8 @@ TRAININGS = {
     },
 }
 """Settings of the terms by name, `parties` as a number."""
+if find_spec("phe") and find_spec("gmpy2"):
+    TRAININGS["hidden"] = {**TRAININGS["vertical"], "protection": "paillier", "key_bits": 2048}
 
 
 def terms_of(name: str) -> Terms:

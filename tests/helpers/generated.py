@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
-from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
@@ -105,6 +105,7 @@ residuals = st.builds(ResidualQuery, rows, trees, splits, few_numbers, few_numbe
 queries = st.one_of(
     st.builds(RowsQuery),
     st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(grids_of)),
+    st.builds(BinsQuery, st.integers(0, 1000)),
     st.builds(StartQuery, rows, cut_points, scales, scales),
     st.builds(
         HistogramQuery,
@@ -160,7 +161,7 @@ from_party = st.one_of(
     st.builds(Report, u32, u32, u32, few_bytes, few_bytes, contexts),
     relays,
     st.builds(OpenShare, u32, u32, few_bytes),
-    st.builds(Attest, u32, u32, few_bytes, few_bytes, few_bytes, few_bytes),
+    st.builds(Attest, u32, u32, few_bytes, few_bytes, few_bytes, few_bytes, few_bytes),
     st.builds(Leave, words),
 )
 to_party = st.one_of(
