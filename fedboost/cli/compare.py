@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Force, Json, TermsFile, reads_a_table
+from fedboost.cli.options import Force, Json, Site, Tables, TermsFile, reads_a_table
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
     from fedboost.evaluation.compare import Trial
+    from fedboost.people.facts import ComparisonFacts
     from fedboost.runtime.data.database import Reading
     from fedboost.terms.terms import Terms
 
@@ -28,9 +29,9 @@ MANY_ROWS = 50_000
 @reads_a_table
 def compare(
     terms: TermsFile,
-    data: Annotated[str, typer.Option(help="A table with rows of all sites.", show_default=False)],
-    site: Annotated[str, typer.Option(help="Column that names the site of each row.", show_default=False)],
+    data: Tables,
     read: "Reading",
+    site: Site = None,
     held_out: Annotated[
         float, typer.Option(help="Share of each site's rows to compare the models on.")
     ] = 0.2,
@@ -44,30 +45,62 @@ def compare(
     json: Json = False,
 ) -> None:
     """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
-    rows of each site."""
-    from fedboost.cli.inputs import notice_undeclared, refuse_columns_apart
+    rows of each site; where parties hold different columns, the label holder's alone and the joined one."""
+    from fedboost.cli.compare_columns import compare_columns
+    from fedboost.cli.inputs import own_tables
     from fedboost.cli.output import show, write
     from fedboost.cli.progress import steps
-    from fedboost.evaluation.compare import Trial, together
-    from fedboost.evaluation.held_out import shown_metrics, unprotected
     from fedboost.people import as_csv, as_json, comparison
-    from fedboost.people.facts import ComparisonFacts
     from fedboost.runtime.data.locations import local_files
-    from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.terms_file import read_terms
 
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
-    source = read.source(data)
-    if csv is not None:
-        check_writable(csv, terms, *local_files(source), force=force)
     agreed = read_terms(terms)
-    refuse_columns_apart(agreed, "compare")
+    texts = own_tables(agreed, data) if agreed.vertical.is_used else {}
+    sources = {name: read.source(text) for name, text in (texts or {"": data[-1]}).items()}
+    if csv is not None:
+        inputs = [name for source in sources.values() for name in local_files(source)]
+        check_writable(csv, terms, *inputs, force=force)
     if agreed.columns.group is not None:
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
         )
+    if agreed.vertical.is_used:
+        if site is not None:
+            raise ConfigError("--site names sites with different rows, and these terms hold columns apart")
+        with steps(3 * seeds, json) as step:
+            facts, counts = compare_columns(agreed, sources, read, held_out, seeds, step)
+        blocks = comparison.of_columns(facts, counts, agreed.hiding.protection)
+    else:
+        if site is None:
+            raise ConfigError("give --site, the column of the table that names the site of each row")
+        facts = _of_sites(agreed, terms, sources[""], read, site, held_out, seeds, json)
+        blocks = comparison.comparison(facts)
+    if csv is not None:
+        write(as_csv.comparison(facts), csv)
+    show(json, as_json.comparison(facts), blocks)
+
+
+def _of_sites(
+    agreed: "Terms",
+    terms: Path,
+    source: Any,
+    read: "Reading",
+    site: str,
+    held_out: float,
+    seeds: int,
+    json: bool,
+) -> "ComparisonFacts":
+    """The comparison of sites with different rows, by the column that names them."""
+    from fedboost.cli.inputs import notice_undeclared
+    from fedboost.cli.progress import steps
+    from fedboost.evaluation.compare import Trial, together
+    from fedboost.evaluation.held_out import shown_metrics, unprotected
+    from fedboost.people.facts import ComparisonFacts
+    from fedboost.runtime.data.table import read_table
+
     table = read_table(source, None, read.options)
     sites = _sites(agreed, terms, table, source, site)
     notice_undeclared(table, agreed.columns)
@@ -82,10 +115,7 @@ def compare(
     compared = [trial.compared(names) for trial in trials.values()]
     of_all = together([*trials.values()], names)
     feature = site in agreed.columns.features
-    facts = ComparisonFacts(compared, of_all, names, seeds, held_out, equal, None if feature else site)
-    if csv is not None:
-        write(as_csv.comparison(facts), csv)
-    show(json, as_json.comparison(facts), comparison.comparison(facts))
+    return ComparisonFacts(compared, of_all, names, seeds, held_out, equal, None if feature else site)
 
 
 def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:

@@ -91,12 +91,6 @@ def by_columns(terms: Terms, table: "pa.Table", seed: int) -> "dict[str, pa.Tabl
     }
 
 
-def refuse_columns_apart(terms: Terms, command: str) -> None:
-    """Raise ConfigError for a command that knows parties with all columns alone."""
-    if terms.blocks:
-        raise ConfigError(f"{command} knows parties that have all columns, and these terms hold them apart")
-
-
 def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
     """Print a line for each categorical column that has categories nobody declared."""
     notice_categories(undeclared(table, schema))

@@ -55,9 +55,15 @@ class Trial:
         self._cannot = str(error)
 
     def score(
-        self, models: Mapping[str, Trained], rows: HeldOut, held: Int64, names: tuple[str, ...]
+        self,
+        models: Mapping[str, Trained],
+        rows: HeldOut,
+        held: Int64,
+        names: tuple[str, ...],
+        own_rows: HeldOut | None = None,
     ) -> None:
-        """Score these models of one split on the rows that it holds out, whose indices are `held`."""
+        """Score these models of one split on the rows that it holds out, whose indices are `held`. own_rows:
+        the same rows as the model alone reads them, where it has fewer columns."""
         self._seen[held] = True
         present, groups_of_rows = np.unique(self._groups[held], return_inverse=True)
         order = np.argsort(groups_of_rows, kind="stable")
@@ -66,7 +72,8 @@ class Trial:
         known: dict[int, Float64] = {}
         for name, model in models.items():
             if id(model) not in known:
-                sums, scale = rows.sums(model, names, groups)
+                seen = own_rows if name == ALONE and own_rows is not None else rows
+                sums, scale = seen.sums(model, names, groups)
                 totals = np.rint(np.vstack([sums.sum(axis=0), drawn @ sums])).astype(np.int64)
                 known[id(model)] = np.array([_values(names, total, scale) for total in totals])
             values = known[id(model)]

@@ -7,7 +7,8 @@ Refuses: nothing.
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from fedboost.people.facts import (
     ALONE,
@@ -48,6 +49,11 @@ SHORT = {WORTH: "yes", NOT_WORTH: "NO", UNTOLD: "unclear", ONLY_JOINED: "no mode
 """The same in the line of a site."""
 
 
+ADVICE = "a column that names the site, or more rounds, may change that"
+JOINED, PLAIN = "joined", "plain"
+NO_TITLES: Mapping[str, str] = {}
+
+
 def comparison(facts: ComparisonFacts) -> Iterator[Block]:
     """Yield the verdict, all sites together, and each site."""
     metric, together = facts.metrics[0], facts.together
@@ -74,6 +80,36 @@ def comparison(facts: ComparisonFacts) -> Iterator[Block]:
     yield f"federated == pooled{' in every split' * (facts.splits > 1)}: {'yes' if facts.equal else 'no'}"
     if not facts.equal:
         yield "(they need not be with vote_top_k, or rows drawn without a row_id)"
+
+
+def of_columns(facts: ComparisonFacts, counts: Mapping[str, int], protection: str) -> Iterator[Block]:
+    """Yield the verdict for a label holder, with its columns alone and with those of others, and the figures.
+    counts: rows of each party's table; protection: of the terms."""
+    (site,), metric = facts.sites, facts.metrics[0]
+    yield paragraph(one_line(sentence(site, metric, "more rounds, or columns of others, may change that")))
+    yield ""
+    held = f"{counted(site.rows, 'row')} in common, {site.held_out} held out{_in_each(facts.splits)}"
+    tables = ", ".join(f"{shorten(party)} {rows}" for party, rows in counts.items())
+    yield paragraph(one_line(f"{held}, which no model saw; rows of the tables: {tables}"))
+    width = max(MIN_FIGURE_WIDTH, 2 + max(map(len, facts.metrics)))
+    abreast, shown = (WIDTH - NAME_WIDTH) // width, _without_twins(site, facts.equal)
+    for first in range(0, len(facts.metrics) if site.models else 0, abreast):
+        yield from _table(shown, facts.metrics[first : first + abreast], width, {FEDERATED: JOINED})
+    yield "at least, at most: with other rows held out, the gain of joining would lie"
+    yield "between these 95 times of 100"
+    yield ""
+    if facts.equal:
+        yield paragraph("The pooled model, of one party with all columns, is the joined one, byte for byte.")
+    else:
+        yield paragraph("The pooled model is another one (so with rows drawn without a row_id).")
+    if protection != PLAIN:
+        yield paragraph(f"Trained under {PLAIN} in this process; {protection} gives the same model.")
+
+
+def _without_twins(site: SiteComparison, equal: bool) -> SiteComparison:
+    """The figures without those of the pooled model, where it is the joined one."""
+    models = {name: figures for name, figures in site.models.items() if not (equal and name == POOLED)}
+    return replace(site, models=models)
 
 
 def overall(together: SiteComparison, metric: str) -> str:
@@ -161,13 +197,19 @@ def _overview(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iter
     yield f"\nall {len(sites)} sites: --csv FILE, or --json"
 
 
-def _table(site: SiteComparison, metrics: Sequence[str], width: int) -> Iterator[str]:
-    digits = {name: _digits(site.models[POOLED][name].value) for name in metrics}
+def _table(
+    site: SiteComparison, metrics: Sequence[str], width: int, titles: Mapping[str, str] = NO_TITLES
+) -> Iterator[str]:
+    digits = {name: _digits(site.models[FEDERATED][name].value) for name in metrics}
     yield _line("", metrics, width)
     for model in (ALONE, FEDERATED, POOLED):
         if model in site.models:
             figures = site.models[model]
-            yield _line(model, [_figure(figures[name].value, digits[name]) for name in metrics], width)
+            yield _line(
+                titles.get(model, model),
+                [_figure(figures[name].value, digits[name]) for name in metrics],
+                width,
+            )
     if site.better_by:
         for title, end in (("better by", "value"), ("  at least", "low"), ("  at most", "high")):
             gains = [_figure(getattr(site.better_by[name], end), digits[name]) for name in metrics]
@@ -178,8 +220,8 @@ def _line(title: str, figures: Sequence[str], width: int) -> str:
     return f"{title:<{NAME_WIDTH}}" + "".join(f"{figure:>{width}}" for figure in figures)
 
 
-def sentence(site: SiteComparison, metric: str) -> str:
-    """Return whether joining was worth it for a site, by the metric that decides."""
+def sentence(site: SiteComparison, metric: str, advice: str = ADVICE) -> str:
+    """Return whether joining was worth it for a site, by the metric that decides. advice: if it was not."""
     name = shorten(site.site)
     if site.verdict == TOO_FEW:
         return f"{name} has too few rows to say: {site.different} different ones were held out."
@@ -193,7 +235,7 @@ def sentence(site: SiteComparison, metric: str) -> str:
         worse, least, most = (_figure(-value, digits) for value in (gain.value, gain.high, gain.low))
         return (
             f"Joining is NOT worth it for {name}: {both}, worse by {worse} ({least} to {most}). Under these "
-            f"terms it does better alone; a column that names the site, or more rounds, may change that."
+            f"terms it does better alone; {advice}."
         )
     better, least, most = (_figure(value, digits) for value in (gain.value, gain.low, gain.high))
     if site.verdict == WORTH:

@@ -12,11 +12,11 @@ order (SessionFailed, kept in `error`). A party that left, or was lost again and
 
 from collections.abc import Callable, Iterable
 
-from fedboost.errors import FedboostError, PeerError, SessionFailed
+from fedboost.errors import FedboostError, PeerError, Refused, SessionFailed
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.attendance import Attendance
-from fedboost.protocol.closing import Closing
+from fedboost.protocol.closing import Closing, finished
 from fedboost.protocol.contracts import Program, TrainingState
 from fedboost.protocol.events import (
     PHASES,
@@ -273,11 +273,10 @@ class AggregatorSession:
         return self.restart_attempt() if missing else self.conclude()
 
     def conclude(self) -> Outbox:
-        assert self.closing is not None
-        thresholds = self.closing.thresholds
-        for party in filter(thresholds.lacks, self.terms.parties):
-            return self.fail(f"party {party} gave no thresholds of its columns, and the model needs them")
-        self.run.booster = thresholds.of_model()
+        try:
+            self.run.booster = finished(self)
+        except Refused as error:
+            return self.fail(str(error))
         self.phase = "done"
         return self._to_connected(SessionEnded())
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from fedboost.errors import PeerError, quoted
+from fedboost.errors import PeerError, Refused, quoted
+from fedboost.gbdt.booster import Booster
 from fedboost.protocol import key_exchange
 from fedboost.protocol.attendance import note_loss
 from fedboost.protocol.events import Disconnected, Outbox, Violation
@@ -62,6 +63,16 @@ class Closing:
             key_exchange.check_attest(trust, attempt, self.digest, party, attest)
         self.thresholds.take(party, attest.thresholds)
         self.attestations[party] = attest
+
+
+def finished(session: "AggregatorSession") -> Booster:
+    """The model with the thresholds of all parties. Refused while one is missing."""
+    booster = session.run.booster
+    assert booster is not None
+    given = session.closing.thresholds if session.closing else Thresholds(session.terms, booster)
+    for party in filter(given.lacks, session.terms.parties):
+        raise Refused(f"party {party} gave no thresholds of its columns, and the model needs them")
+    return given.of_model()
 
 
 def attest(session: "AggregatorSession", party: str, attest: Attest) -> Outbox:

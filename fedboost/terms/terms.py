@@ -108,7 +108,7 @@ class Terms(Flat):
         """Parties that hold different columns of the same rows; none where each party has all columns."""
         return Blocks(self.vertical.blocks_of(self.parties), self.columns, self.vertical.aligns)
 
-    @cached_property
+    @property
     def protection(self) -> Protection:
         """The protection of the parties' vectors."""
         row = self.hiding.row

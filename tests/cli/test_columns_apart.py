@@ -100,12 +100,6 @@ def test_check_looks_at_the_columns_of_the_party_alone():
     assert "--party telco: it is for terms with label_holder or blocks" in end.err
 
 
-def test_compare_knows_whole_rows_alone_and_says_so():
-    end = fedboost("compare", "terms.toml", "--data", "all.csv", "--site", "y")
-    assert end.code == 2
-    assert "knows parties that have all columns, and these terms hold them apart" in end.err
-
-
 def test_a_person_who_decides_reads_who_gets_what():
     text = " ".join(done("digest", "terms.toml").out.split())
     assert "label holder bank has the labels; of the same rows telco minutes, calls; shop visits" in text

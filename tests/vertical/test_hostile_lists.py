@@ -326,7 +326,7 @@ def test_another_list_is_refused_when_the_question_is_asked_again(monkeypatch, t
     begun = memory()
     apart = matching(up=up, memories={"shop": begun["memory"]} if begun else {})
     assert (
-        refused(apart) == "party shop left: party telco relayed other row ids, blinded than before in turn 2"
+        refused(apart) == "party shop left: party telco relayed other blinded row ids than before in turn 2"
     )
     assert not [report for report in apart.said(Report, "shop") if report.turn == ALIGN]
 

@@ -30,8 +30,8 @@ PROCESS_MB = 130.0
 """Of interpreter, libraries and compiled kernels (docs/benchmarks.md, Turns)."""
 ROW_BYTES, LINE_BYTES = 32, 64
 """Of a row at each party: where it is in the tree, and its gradient; and its bins, in whole cache lines."""
-COPIES = 4
-"""Of encrypted gradients, at both ends, while they are made, sealed, opened and taken in."""
+COPIES = 7, 4
+"""Of encrypted gradients, measured: at who makes and seals them, and at who opens them and takes them in."""
 TABLE_KEY, TABLE_BYTES = 256, (67e6, 21e6)
 """Bytes of a key of 2048 bits, and of the tables of powers for it: of who encrypts, and of who sums."""
 ALONE: dict[str, object] = {
@@ -214,7 +214,7 @@ def _encrypted(
             sent = counts.relayed[party][0] + own
         powers = TABLE_BYTES[not holds_key] * (costs.key / TABLE_KEY) ** 2
         moved = sent, received
-        by_party[party] = _party(terms, party, rows, moved, aligned, COPIES * cipher, powers)
+        by_party[party] = _party(terms, party, rows, moved, aligned, COPIES[not holds_key] * cipher, powers)
     start = max(grown.seconds[0] - grown.a_round, 0.0) + aligned.seconds + costs.once
     apart = in_turn / len(terms.parties) + messages + one_by_one
     times = a_round, start + a_round * rounds, aligned.seconds, apart

@@ -1,0 +1,153 @@
+"""`fedboost compare` where parties hold different columns: the label holder alone, and all joined.
+
+Promises: no model sees a held-out row; the same tables, terms and options give the same figures.
+Refuses: several blocks, tables that do not fit the terms, and parties with too few rows in common.
+
+Training is plain and in this process, which makes the model of any protection.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedboost.errors import ConfigError, FedboostError
+
+if TYPE_CHECKING:
+    from fedboost.evaluation.compare import Trial
+    from fedboost.people.facts import ComparisonFacts
+    from fedboost.runtime.data.database import Reading
+    from fedboost.terms.terms import Terms
+
+IN_ORDER: dict[str, object] = {
+    **{"protection": "plain", "keyholder": None, "keyholder_rows": True, "on_loss": "wait", "quorum": None},
+    **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
+}
+"""Settings of the same model from rows that stand in order, with nobody to hide them from, or to lose."""
+ONE_PARTY: dict[str, object] = {"parties": [], "label_holder": None, "rows": None}
+
+
+def compare_columns(
+    agreed: "Terms",
+    sources: Mapping[str, Any],
+    read: "Reading",
+    held_out: float,
+    seeds: int,
+    step: Callable[[str], None],
+) -> "tuple[ComparisonFacts, dict[str, int]]":
+    """The comparison, and the rows of each party's table. sources: of the table of each party, or of one of
+    all columns; step: called with the name of each training."""
+    from fedboost.evaluation.compare import Trial
+    from fedboost.evaluation.held_out import shown_metrics
+    from fedboost.people.facts import ComparisonFacts
+
+    if agreed.vertical.label_holder is None:
+        raise ConfigError(
+            "compare knows one label holder, and these terms have blocks: compare one at a time"
+        )
+    holder = agreed.vertical.label_holder
+    if not agreed.parties:
+        agreed = agreed.with_parties([holder, *agreed.columns.held])
+    tables = _tables(agreed, sources, read)
+    counts = {party: table.num_rows for party, table in tables.items()}
+    common = _in_common(agreed, tables)
+    trial, names, equal = Trial(holder, common[holder].num_rows, held_out, 0), shown_metrics(agreed), True
+    for seed in range(seeds):
+        equal &= _split(agreed.changed(**IN_ORDER), common, trial, seed, names, step)
+    compared = trial.compared(names)
+    return ComparisonFacts([compared], compared, names, seeds, held_out, equal), counts
+
+
+def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dict[str, Any]:
+    """The table of each party."""
+    from fedboost.cli.inputs import by_columns
+    from fedboost.runtime.data.table import read_table
+
+    tables = {name: read_table(source, None, read.options) for name, source in sources.items()}
+    return (
+        tables if set(tables) == set(agreed.parties) else by_columns(agreed, next(iter(tables.values())), 0)
+    )
+
+
+def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows that all parties have, in one order, with each party's own columns. Refused if they are too
+    few, or not equally many where they stand in order."""
+    from fedboost.boosting.queries.alignment import few_in_common
+    from fedboost.runtime.data.shard import to_shard
+
+    shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}
+    holder = str(agreed.vertical.label_holder)
+    if agreed.vertical.aligns:
+        places = {
+            party: {row_id: row for row, row_id in enumerate(shard.ids or ())}
+            for party, shard in shards.items()
+        }
+        common = [row_id for row_id in places[holder] if all(row_id in own for own in places.values())]
+        if len(common) < agreed.vertical.fewest_common_rows:
+            raise ConfigError(few_in_common(len(common), agreed.vertical.fewest_common_rows, agreed.parties))
+        tables = {
+            party: table.take([places[party][row_id] for row_id in common]) for party, table in tables.items()
+        }
+    for party, table in tables.items():
+        if table.num_rows != tables[holder].num_rows:
+            raise ConfigError(
+                f"party {party} holds {table.num_rows} rows, and label holder {holder} "
+                f"{tables[holder].num_rows}: both must hold the same rows in the same order"
+            )
+    return {party: table.select(_columns(agreed, party)) for party, table in tables.items()}
+
+
+def _columns(agreed: "Terms", party: str) -> list[str]:
+    """The columns that a party gives: its features, and what stands beside the label."""
+    own = agreed.blocks.columns_of(party)
+    beside = own.others if agreed.blocks.has_labels(party) else ()
+    return list(dict.fromkeys([*own.features, *beside]))
+
+
+def _split(
+    terms: "Terms",
+    tables: Mapping[str, Any],
+    trial: "Trial",
+    seed: int,
+    names: tuple[str, ...],
+    step: Callable[[str], None],
+) -> bool:
+    """Train on the rows of one split and score the models; return whether the joined model is the pooled
+    one."""
+    from fedboost.evaluation.held_out import HeldOut
+    from fedboost.people.facts import ALONE, FEDERATED, POOLED
+    from fedboost.runtime.data.shard import to_shard
+    from fedboost.runtime.local.simulation import simulate
+
+    holder, (rest, held) = trial.site, trial.split(seed)
+    train = {party: table.take(rest) for party, table in tables.items()}
+    whole_terms, held_rows = _one_party(terms, terms.columns), _pooled(tables, holder).take(held)
+    step(f"split {seed + 1}, joined")
+    joined = simulate(terms, train).model
+    step(f"split {seed + 1}, pooled")
+    pooled = simulate(whole_terms, {POOLED: _pooled(train, holder)}).model
+    equal = joined.booster == pooled.booster
+    step(f"split {seed + 1}, {holder} alone")
+    models, own_rows = {FEDERATED: joined, POOLED: joined if equal else pooled}, None
+    try:
+        own_terms = _one_party(terms, terms.blocks.columns_of(holder))
+        models = {ALONE: simulate(own_terms, {holder: train[holder]}).model, **models}
+        own_rows = HeldOut.from_shard(to_shard(held_rows, own_terms, holder))
+    except FedboostError as error:
+        trial.cannot(error)
+    if held.size:
+        rows = HeldOut.from_shard(to_shard(held_rows, whole_terms, holder))
+        trial.score(models, rows, held, names, own_rows)
+    return equal
+
+
+def _one_party(terms: "Terms", columns: Any) -> "Terms":
+    """The terms of one party that has these columns."""
+    return terms.changed(columns={**columns.model_dump(), "held": {}}, **ONE_PARTY)
+
+
+def _pooled(tables: Mapping[str, Any], holder: str) -> Any:
+    """One table with the columns of all parties."""
+    whole = tables[holder]
+    for table in tables.values():
+        for name in table.column_names:
+            whole = whole if name in whole.column_names else whole.append_column(name, table[name])
+    return whole

@@ -1,0 +1,132 @@
+"""`fedboost compare` where parties hold different columns: the label holder alone, and all joined."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from columns_apart import LAYOUTS, pooled, terms_of, train_pooled
+from commands import done
+from pyarrow import csv
+from sites import fedboost
+
+from fedboost.evaluation import compare
+from fedboost.evaluation.compare import Trial
+from fedboost.evaluation.held_out import HeldOut, score
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.terms_file import terms_to_toml
+
+ROWS = 900
+LAYOUT = LAYOUTS["three holders"]
+PARTIES = ["bank", "telco", "shop"]
+TABLES = [argument for party in PARTIES for argument in ("--data", f"{party}={party}.csv")]
+IDS = {"rows": "common", "columns": {"row_id": "id"}, "min_common_rows": 100}
+FEW = ["--seeds", "2", "--held-out", "0.25"]
+
+
+def write(common=ROWS, **settings):
+    """Terms, and the tables of the parties: with ids in an order of each, and with so many rows in common."""
+    table = pooled(ROWS)
+    draw = np.random.default_rng(1)
+    for number, (party, own) in enumerate(LAYOUT.tables(table).items()):
+        own = own if "id" in own.column_names else own.append_column("id", table["id"])
+        own = own.take(np.arange(common) if number else np.arange(ROWS))
+        csv.write_csv(own.take(draw.permutation(own.num_rows)) if "rows" in settings else own, f"{party}.csv")
+    agreed = terms_of(LAYOUT, parties=PARTIES, **{"protection": "paillier", "eval_metric": "auc", **settings})
+    Path("terms.toml").write_text(terms_to_toml(agreed))
+    return table
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare, "SAMPLES", 200)
+
+
+def test_figures_are_those_of_models_that_never_saw_the_rows():
+    table = write()
+    lines = done("compare", "terms.toml", *TABLES, "--seeds", "1", "--held-out", "0.25", "--json").out
+    site, end = map(json.loads, lines.splitlines())
+    rest, held = Trial("bank", ROWS, 0.25, 0).split(0)
+    settings = {"eval_metric": "auc"}
+    whole = train_pooled(table.take(rest), **settings).model
+    own = {"numeric": ["age", "income"], "categorical": {}}
+    alone = train_pooled(table.take(rest), columns=own, **settings).model
+    for name, model in (("federated", whole), ("pooled", whole), ("alone", alone)):
+        rows = HeldOut.from_shard(to_shard(table.take(held), model.terms, "p"))
+        assert site["models"][name]["auc"]["value"] == score(model, rows, ("auc",))["auc"]
+    assert end["equal"] is True
+    assert (site["site"], site["rows"], site["held_out"]) == ("bank", ROWS, 225)
+    assert site["verdict"] == "worth it"
+
+
+def test_rows_in_common_are_found_by_their_ids():
+    write(common=600, **IDS)
+    matched = done("compare", "terms.toml", *TABLES, *FEW).out
+    text = " ".join(matched.split())
+    assert "Joining is worth it for bank: auc" in text
+    assert "600 rows in common, 150 held out in each of 2 splits" in text
+    assert "rows of the tables: bank 900, telco 600, shop 600" in text
+    assert "The pooled model, of one party with all columns, is the joined one, byte for byte." in text
+    assert "Trained under plain in this process; paillier gives the same model." in text
+    lines = matched.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith(("alone", "joined", "pooled", "fed"))] == [
+        "alone",
+        "joined",
+    ]
+    assert max(map(len, lines)) <= 79
+
+
+def test_one_table_of_all_columns_is_taken_apart():
+    csv.write_csv(write(protection="plain"), "all.csv")
+    apart = done("compare", "terms.toml", *TABLES, *FEW, "--csv", "figures.csv")
+    whole = done("compare", "terms.toml", "--data", "all.csv", *FEW)
+    assert apart.out == whole.out
+    assert "gives the same model" not in whole.out
+    assert csv.read_csv("figures.csv").num_rows >= 1
+
+
+def test_a_label_holder_without_columns_has_no_model_alone():
+    csv.write_csv(pooled(ROWS), "all.csv")
+    agreed = terms_of(LAYOUTS["one a column"], parties=["bank", *LAYOUTS["one a column"].held])
+    Path("terms.toml").write_text(terms_to_toml(agreed))
+    text = " ".join(done("compare", "terms.toml", "--data", "all.csv", *FEW).out.split())
+    assert text.lower().startswith("bank has no model alone (terms: columns: no features")
+    assert "if it joins, one of logloss" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "bank=bank.csv"], "party 'telco' has no table: add --data telco=TABLE"),
+        ([*TABLES, "--site", "y"], "these terms hold columns apart"),
+        (TABLES, "the parties have 90 rows in common, and the terms say min_common_rows = 100"),
+    ],
+)
+def test_tables_that_cannot_be_joined_are_refused_with_one_line(arguments, words):
+    write(common=90, **IDS)
+    end = fedboost("compare", "terms.toml", *arguments)
+    assert end.code == 2
+    assert words in " ".join(end.err.split())
+
+
+def test_other_rows_in_order_and_blocks_are_refused():
+    write(common=300)
+    end = fedboost("compare", "terms.toml", *TABLES)
+    assert end.code == 2
+    assert "party telco holds 300 rows, and label holder bank 900" in end.err
+    agreed = terms_of(LAYOUTS["blocks"], parties=["bank", "telco", "bank2", "telco2"])
+    Path("terms.toml").write_text(terms_to_toml(agreed))
+    csv.write_csv(pooled(ROWS), "all.csv")
+    end = fedboost("compare", "terms.toml", "--data", "all.csv")
+    assert end.code == 2
+    assert "these terms have blocks" in end.err
+
+
+def test_sites_with_different_rows_need_their_column():
+    csv.write_csv(pa.table({"y": [0, 1], "age": [1, 2]}), "all.csv")
+    Path("terms.toml").write_text(terms_to_toml(terms_of()))
+    end = fedboost("compare", "terms.toml", "--data", "all.csv")
+    assert end.code == 2
+    assert "give --site, the column of the table that names the site of each row" in end.err
