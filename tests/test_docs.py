@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from consortium import installed
 from processes import free_port
 from pyarrow import csv
 from sites import fedboost
@@ -251,12 +252,14 @@ def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def vertical_example(tmp_path, monkeypatch) -> dict[str, Any]:
-    """The names that the Python of the page on vertical training leaves, in a folder with its files; `said`
-    is what it printed."""
+    """The names that the Python of the page on vertical training leaves, but for what needs an extra, in a
+    folder with its files; `said` is what it printed."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     with redirect_stdout(io.StringIO()) as said:
         for code in blocks(VERTICAL, "python"):
+            if "paillier" in code:
+                continue
             exec(compile(code, VERTICAL.name, "exec"), names)
     return {**names, "said": said.getvalue()}
 
@@ -274,6 +277,15 @@ def test_the_page_on_vertical_training(vertical_example):
     tables["bank_2"]["plan"] = names["everyone"]["plan"][tables["bank_2"]["customer"] - 100_000]
     del tables["telco_2"]["plan"]
     assert fb.simulate(several, tables).model.booster == names["pooled"].model.booster
+
+
+@pytest.mark.slow
+def test_the_hidden_gradients_of_the_page_on_vertical_training(vertical_example, capsys):
+    if not installed("paillier"):
+        pytest.skip("needs the extra paillier")
+    (code,) = (code for code in blocks(VERTICAL, "python") if "paillier" in code)
+    exec(compile(code, VERTICAL.name, "exec"), vertical_example)
+    assert capsys.readouterr().out == "True\n"
 
 
 def half_of(table, half):
