@@ -21,11 +21,13 @@ class Hiding(Group):
         default="masked",
         description="`masked`: the aggregator sees sums over all parties alone. `plain`: it sees the sums of "
         "each party; for tests, or an aggregator that all trust. `paillier` and `bfv`: as `masked`, and "
-        "[encrypted](encrypted.md) besides, where a rule asks for that.",
+        "[encrypted](encrypted.md) besides, where a rule asks for that. With `label_holder` only `plain`, and "
+        "`paillier`: feature holders do not read gradients ([vertical](vertical.md#hidden-gradients)).",
     )
     keyholder: Name | None = Field(
         default=None,
-        description="Party that decrypts blinded sums, for `paillier` and `bfv`, which need it.",
+        description="Party that decrypts blinded sums, for `paillier` and `bfv`, which need it. With "
+        "`label_holder` it is that party, and not given.",
     )
     keyholder_rows: bool = Field(
         default=True,
