@@ -21,8 +21,8 @@ class Hiding(Group):
         default="masked",
         description="`masked`: the aggregator sees sums over all parties alone. `plain`: it sees the sums of "
         "each party; for tests, or an aggregator that all trust. `paillier` and `bfv`: as `masked`, and "
-        "[encrypted](encrypted.md) besides, where a rule asks for that. With `label_holder` only `plain`, and "
-        "`paillier`: feature holders do not read gradients ([vertical](vertical.md#hidden-gradients)).",
+        "[encrypted](encrypted.md) besides, where a rule asks for that. With `label_holder` only `plain` "
+        "and `paillier`: feature holders do not read gradients ([vertical](vertical.md#hidden-gradients)).",
     )
     keyholder: Name | None = Field(
         default=None,
