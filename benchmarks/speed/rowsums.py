@@ -39,7 +39,7 @@ from phe.paillier import generate_paillier_keypair
 from fedboost.gbdt.threads import ONE
 from fedboost.privacy.encrypted.paillier import PaillierSecret
 from fedboost.privacy.encrypted.paillier import generate as generate_key
-from fedboost.privacy.rowsums.engines import EngineOf, GmpyEngine, KernelEngine
+from fedboost.privacy.rowsums.engines import Engine, EngineOf, GmpyEngine, KernelEngine
 from fedboost.privacy.rowsums.kernels.vectors import may_compile
 from fedboost.privacy.rowsums.openings import blind, open_blinded, unblind
 from fedboost.privacy.rowsums.paillier import RowEncryption, RowSums
@@ -138,6 +138,7 @@ def ours(secret: PaillierSecret, tree: Tree, engine: EngineOf) -> dict[str, Any]
     rows, seconds = tree.pairs.size, dict.fromkeys(STAGES, 0.0)
     slots = Slots.of(UNITS, rows, secret.public.n.bit_length())
     encryption = RowEncryption(secret, slots, ONE, secrets.token_bytes, engine)
+    powers = engine(secret.public.n, ONE)
     adder = RowSums(secret.public, slots, ONE, secrets.token_bytes, engine)
     warm = adder.read(encryption.encrypt(tree.pairs[:20]), 20)  # what is compiled is, the first time
     adder.close(adder.sums(warm, [(0, np.arange(20))], tree.codes[:2], [BINS] * 2))
@@ -151,7 +152,7 @@ def ours(secret: PaillierSecret, tree: Tree, engine: EngineOf) -> dict[str, Any]
         sums = timed(seconds, "sums", lambda: adder.sums(entered, nodes, tree.codes, bins))  # noqa: B023
         closed = timed(seconds, "close", lambda: adder.close(sums))  # noqa: B023
         cells = len(nodes) * FOREIGN * BINS
-        found, size = opened(secret, slots, closed, cells, seconds)
+        found, size = opened(secret, slots, closed, cells, seconds, powers)
         if not np.array_equal(found, np.concatenate([tree.sums(node) for node in level])):
             common.fail("what was opened is something else than the plain sums")
         sent, answered = sent + len(closed), answered + size
@@ -159,11 +160,11 @@ def ours(secret: PaillierSecret, tree: Tree, engine: EngineOf) -> dict[str, Any]
 
 
 def opened(
-    secret: PaillierSecret, slots: Slots, report: bytes, cells: int, seconds: Seconds
+    secret: PaillierSecret, slots: Slots, report: bytes, cells: int, seconds: Seconds, powers: Engine
 ) -> tuple[Any, int]:
     """The sums in a report, opened as in a session; bytes of the request and of the answer."""
     public, draw, count = secret.public, secrets.token_bytes, slots.ciphertexts(cells)
-    request, kept = timed(seconds, "blind", lambda: blind(public, public.read(report, count), draw))
+    request, kept = timed(seconds, "blind", lambda: blind(public, public.read(report, count), draw, powers))
     answer = timed(seconds, "open", lambda: open_blinded(secret, request, count))
     found = timed(seconds, "check", lambda: slots.read(unblind(public, answer, kept, "bank", draw), cells))
     return found, len(request) + len(answer)

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from statistics import median
 
 from fedboost.cli.output import notice, print_json
 from fedboost.people import as_json
-from fedboost.people.text import one_line, shorten, size
+from fedboost.people.text import MINUTE, duration, one_line, shorten, size
 from fedboost.people.training import figures
 from fedboost.people.words import NOT_HIDDEN
 from fedboost.terms.terms import Terms
@@ -20,6 +21,13 @@ Draw = Callable[[Mapping[str, float]], None]
 """A function to call with each row of the history."""
 ROWS_EVERY_SECONDS = 10.0
 """How often a line says how many rows are done, where no bar is drawn."""
+
+SLOW_SECONDS = 30.0
+"""A line is printed after any round that ends so long after the last line, where no bar is drawn."""
+RECENT = 5
+"""Rounds that tell how long the others take."""
+ESTIMATED_SECONDS = 3600.0
+"""Of rounds that tell a bar how long the others take: where rows are encrypted one may take minutes."""
 
 
 def notice_not_hidden(terms: Terms) -> None:
@@ -41,17 +49,27 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
 
 
 def _lines_of_rounds(terms: Terms) -> Draw:
-    total = 0.0
+    total = unsaid = 0.0
+    seconds = list[float]()
 
     def draw(row: Mapping[str, float]) -> None:
-        nonlocal total
+        nonlocal total, unsaid
         total += row["bytes"]
-        done = int(row["round"]) + 1
-        if done == terms.trees.rounds or done % max(1, terms.trees.rounds // 10) == 0:
-            texts = f"round {done}/{terms.trees.rounds}", figures(row, terms), size(total)
+        unsaid += row["seconds"]
+        seconds.append(row["seconds"])
+        done, rounds = int(row["round"]) + 1, terms.trees.rounds
+        if done == rounds or done % max(1, rounds // 10) == 0 or unsaid > SLOW_SECONDS:
+            unsaid = 0.0
+            texts = f"round {done}/{rounds}", figures(row, terms), size(total), _left(seconds, rounds - done)
             print(" ".join(filter(None, texts)), flush=True)
 
     return draw
+
+
+def _left(seconds: list[float], rounds: int) -> str:
+    """The time that so many further rounds take, as the last ones did; '' if that is less than a minute."""
+    left = median(seconds[1:][-RECENT:] or seconds) * rounds
+    return f"about {duration(left)} left" if left >= MINUTE else ""
 
 
 @contextmanager
@@ -66,7 +84,7 @@ def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
         TextColumn("{task.fields[bytes]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    bar, total = Progress(*columns), 0.0
+    bar, total = Progress(*columns, speed_estimate_period=ESTIMATED_SECONDS), 0.0
     task = bar.add_task("train", total=terms.trees.rounds, metric="", bytes="")
 
     def draw(row: Mapping[str, float]) -> None:

@@ -136,6 +136,26 @@ def test_in_words_it_fits_a_terminal():
     assert "Rows are matched in" in text
 
 
+def test_trees_are_grown_for_some_seconds_and_the_training_is_as_long_as_the_terms_say(monkeypatch):
+    monkeypatch.setattr(columns_grown, "MAX_SECONDS", 0.0)
+    grown, grow = [], columns_grown._grow
+    monkeypatch.setattr(columns_grown, "_grow", lambda *facts: grown.append(grow(*facts)) or grown[-1])
+    facts = estimated(agreed_terms(rounds=100), "--rows", ROWS)["paillier"]
+    assert [len(each.seconds) for each in grown] == [columns_grown.FIRST_ROUNDS]
+    assert facts["stages"]["encrypt"] == pytest.approx(QUICK.encrypt * ROWS)  # a round has one tree
+    assert facts["seconds"] > 100 * facts["seconds_a_round"]
+
+
+def test_of_three_rounds_follow_the_bytes_of_thirty(monkeypatch):
+    monkeypatch.setattr(columns_grown, "MAX_SECONDS", 0.0)
+    table, agreed = pooled(ROWS), agreed_terms(rounds=30)
+    parquet.write_table(table, "rows.parquet")
+    facts = estimated(agreed, "--data", "rows.parquet")["plain"]
+    for party, moved in fb.simulate(agreed, LAYOUTS["three holders"].tables(table)).traffic.items():
+        for way, size in zip(("sent", "received"), moved, strict=True):
+            assert facts["by_party"][party][way] * 30 == pytest.approx(size / 1e6, rel=0.2)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

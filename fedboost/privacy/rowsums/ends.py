@@ -18,7 +18,8 @@ ciphertexts than one answer has room for (Refused).
 
 import hashlib
 import hmac
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,9 @@ from fedboost.privacy.bit_packing import signed
 from fedboost.privacy.masked.pairwise import BENEATH, Group, context
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
+from fedboost.privacy.rowsums.engines import Engine, engine_of
 from fedboost.privacy.rowsums.openings import Blinded, blind, open_blinded, unblind
-from fedboost.privacy.rowsums.scheme import Slots
+from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
 from fedboost.privacy.shamir import RandomBytes
 
 MAX_OPENING_BYTES = 4_000_000
@@ -152,7 +154,7 @@ class ColumnsOpener(PlainOpener):
             raise RosterTooSmall(f"{self._label_holder}, who alone can open the sums, is lost")
         if not self._request:
             numbers = [number for party in self._hidden.places for number in self._reports[party]]
-            sealed, self._blinded = blind(self._public, numbers, self._draw)
+            sealed, self._blinded = blind(self._public, numbers, self._draw, _engine(self._public.n))
             self._request = fields.pack(self._context, sealed)
         return {self._label_holder: self._request}
 
@@ -175,6 +177,21 @@ class ColumnsOpener(PlainOpener):
     def open(self) -> Int64:
         """The sum, once `requests` is empty."""
         return signed(self._sum, self._tag.segments)
+
+
+class _Alone:
+    """One thread: the caller's."""
+
+    number = 1
+
+    def each(self, work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
+        return [work(piece) for piece in pieces]
+
+
+@lru_cache(maxsize=4)
+def _engine(n: Any) -> Engine:
+    """The engine of a key: of the sessions that run now."""
+    return engine_of(n, _Alone())
 
 
 def _two(request: bytes) -> tuple[bytes, bytes]:

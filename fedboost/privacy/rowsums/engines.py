@@ -30,6 +30,10 @@ PART = 1 << 13
 """Numbers that a thread brings into the form of kernels at once, in a copy."""
 _SPARE_BITS = 8
 """`kernels` wants R to be at least 256 n."""
+_DIGIT_BITS = 6
+_DIGITS = 1 << _DIGIT_BITS
+"""Of an exponent: a table has the powers with each digit."""
+_TRIED_EXPONENT = 0xFEDB005
 _TRIED = 20
 """Numbers that an engine is tried on: two rounds of lanes, and some more."""
 OUT_OF_RANGE = "a ciphertext that is out of range"
@@ -51,6 +55,8 @@ class Engine(Protocol):
     def products(self, numbers: Numbers, segments: Segments) -> Numbers: ...
 
     def packed(self, numbers: Numbers, cells: int, shift: int) -> Numbers: ...
+
+    def powers(self, numbers: Numbers, exponent: Any) -> Numbers: ...
 
     def values(self, numbers: Numbers) -> list[Any]: ...
 
@@ -105,6 +111,15 @@ class GmpyEngine:
             return total
 
         return self._threads.each(pack, range(0, len(numbers), cells))
+
+    def powers(self, numbers: list[Any], exponent: Any) -> list[Any]:
+        """Each number to the power of a public exponent."""
+
+        def power(number: Any) -> Any:
+            with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):
+                return gmpy2.powmod(number, exponent, self.square)
+
+        return self._threads.each(power, numbers)
 
     def values(self, numbers: list[Any]) -> list[Any]:
         """The numbers, as gmpy2's."""
@@ -169,6 +184,22 @@ class KernelEngine:
         self._threads.each(pack, self._parts(len(out)))
         return out
 
+    def powers(self, numbers: Words, exponent: Any) -> Words:
+        """As of `GmpyEngine`: digit by digit, the highest first."""
+        count = len(numbers)
+        table = np.concatenate([np.tile(self._one, (count, 1)), numbers, self._empty(count * (_DIGITS - 2))])
+        for digit in range(2, _DIGITS):
+            pairs = np.stack([np.arange(count) + count * (digit - 1), np.arange(count) + count], axis=1)
+            every = Segments(pairs.reshape(-1), 2 * np.arange(count + 1))
+            table[count * digit : count * (digit + 1)] = self.products(table, every)
+        table = table.reshape(_DIGITS, count, -1)
+        total: Words = table[0]
+        for place in reversed(range(-(-exponent.bit_length() // _DIGIT_BITS))):
+            digit = int(exponent >> (_DIGIT_BITS * place)) & (_DIGITS - 1)
+            cells = np.stack([table[digit], total], axis=1).reshape(2 * count, -1)
+            total = self.packed(cells, 2, _DIGIT_BITS)
+        return total
+
     def values(self, numbers: Words) -> list[Any]:
         """As of `GmpyEngine`."""
         words = -(-LIMB_BITS * self._limbs // WORD_BITS)
@@ -221,7 +252,12 @@ def _tried(engine: Engine) -> list[Any]:
     numbers = [number % (engine.square - 1) + 1 for number in drawn_numbers]
     read = engine.read(b"".join([number.to_bytes(engine.size, "little") for number in numbers]))
     segments = Segments(np.arange(_TRIED), np.array([0, 1, 1, 3, 7, 8, 9, 10, 14, 16, _TRIED]))
-    parts = read, engine.products(read, segments), engine.packed(read, 2, 3)
+    parts = (
+        read,
+        engine.products(read, segments),
+        engine.packed(read, 2, 3),
+        engine.powers(read, mpz(_TRIED_EXPONENT)),
+    )
     return [engine.values(part) for part in parts]
 
 

@@ -20,6 +20,7 @@ from gmpy2 import mpz
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret, split
+from fedboost.privacy.rowsums.engines import Engine
 from fedboost.privacy.rowsums.key_proof import FACTOR_BITS
 from fedboost.privacy.shamir import RandomBytes
 
@@ -39,20 +40,34 @@ class Blinded(NamedTuple):
         return f"Blinded({len(self.ciphertexts)} numbers)"
 
 
-def blind(public: PaillierPublic, numbers: list[Any], draw: RandomBytes) -> tuple[bytes, Blinded]:
-    """The request for the plaintexts of ciphertexts, units modulo n**2, and what `unblind` needs.
+def blind(
+    public: PaillierPublic, numbers: list[Any], draw: RandomBytes, engine: Engine | None = None
+) -> tuple[bytes, Blinded]:
+    """The request for the plaintexts of ciphertexts, units modulo n**2, and what `unblind` needs. engine:
+    modulo n**2, that computes powers; gmpy2 unless given.
 
     Each is multiplied by a new (1 + n)**added * rho**n. No power of a fixed base stands for rho**n: those
     stay in a subgroup, whose cosets the party that knows the factors of n tells apart.
     """
     n, square = public.n, public.square
-    added, blinded = [], []
-    for number in numbers:
+    added, units = [], []
+    for _ in numbers:
         added.append(_below(n, draw))
         while gmpy2.gcd(rho := _below(n, draw), n) != 1:
             pass
-        blinded.append(number * (1 + n * added[-1]) % square * gmpy2.powmod(rho, n, square) % square)
+        units.append(rho)
+    blinded = [
+        number * (1 + n * plain) % square * power % square
+        for number, plain, power in zip(numbers, added, _powers(public, units, engine), strict=True)
+    ]
     return public.written(blinded), Blinded(blinded, added)
+
+
+def _powers(public: PaillierPublic, units: list[Any], engine: Engine | None) -> list[Any]:
+    """The n-th powers of numbers modulo n**2."""
+    if engine is None:
+        return [gmpy2.powmod(unit, public.n, public.square) for unit in units]
+    return engine.values(engine.powers(engine.read(public.written(units)), public.n))
 
 
 def open_blinded(secret: PaillierSecret, request: bytes, count: int) -> bytes:

@@ -7,13 +7,14 @@ Refuses: nothing itself.
 
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedboost.boosting.programs import boosting
+from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.views import view_of
@@ -27,15 +28,17 @@ from fedboost.vertical.gradients import PAIR_BYTES
 
 MAX_SECONDS = 5.0
 """Of trees that are grown; further rounds are taken to be like the last."""
+FIRST_ROUNDS = 3
+"""Rounds that tell how long one takes."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a turn asked. before: it is not after the first round; nodes: that are summed; passes: their rows,
-    in times of all rows; splits: party -> True if all of its block are told which rows go left; begins: a
-    tree begins; cells: of the answer."""
+    """What a turn asked. once: it is asked once in a training, however many rounds there are; nodes: that are
+    summed; passes: their rows, in times of all rows; splits: party -> True if all of its block are told which
+    rows go left; begins: a tree begins; cells: of the answer."""
 
-    before: bool
+    once: bool
     nodes: int = 0
     passes: float = 0.0
     splits: tuple[tuple[str, bool], ...] = ()
@@ -64,7 +67,7 @@ class Grown:
     def weights(self, rounds: int) -> Iterator[tuple[float, Turn]]:
         """Each turn, with how often it is asked in a round of so many: the mean, with those before."""
         for turn in self.turns:
-            yield (1.0 if turn.before else self._later(rounds)) / rounds, turn
+            yield (1.0 if turn.once else self._later(rounds)) / rounds, turn
 
     def base_bytes(self, party: str, rounds: int) -> list[float]:
         """Bytes that a party sends, and receives, in a round of so many, of what is not relayed."""
@@ -81,50 +84,47 @@ class Grown:
 
 def grow(terms: Terms, table: Any) -> Grown:
     """Grow trees over these rows, for some seconds."""
-    grown, ends = Grown(table.num_rows), list[float]()
-    counting = _Counting(terms, grown, ends)
+    first = _grow(terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds)), table)
+    rounds = min(terms.trees.rounds, int(MAX_SECONDS / first.a_round))
+    return _grow(terms.changed(rounds=rounds), table) if rounds > FIRST_ROUNDS else first
+
+
+def _grow(terms: Terms, table: Any) -> Grown:
+    """Grow the trees of these terms."""
+    grown, ends = Grown(table.num_rows), list[tuple[float, int]]()
     begin = time.process_time()
 
     def mark(row: Row) -> None:
-        ends.append(time.process_time())
-
-    def is_enough(number: int, metrics: Mapping[str, float]) -> bool:
-        return number > 0 and time.process_time() - begin > MAX_SECONDS
+        ends.append((time.process_time(), len(grown.turns)))
 
     result = simulate(
         terms,
         _shards(terms, table),
         nthread=1,
-        program=counting.program,
+        program=_Counting(terms, grown).program,
         on_round=mark,
-        callbacks=[is_enough],
     )
-    grown.seconds = np.diff([begin, *ends]).tolist()
+    grown.seconds = np.diff([begin, *(time for time, _ in ends)]).tolist()
+    relayed = [relays(terms, turn, grown.rows, PAIR_BYTES) for turn in grown.turns]
+    first, every = sum(relayed[: ends[0][1]], Counter()), sum(relayed, Counter[tuple[str, bool]]())
     moved = [row["bytes"] for row in result.history]
-    relayed = [Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()]
-    for turn in grown.turns:
-        relayed[not turn.before].update(relays(terms, turn, grown.rows, PAIR_BYTES))
-    share = moved[0] / sum(moved)
+    share = (moved[0] - first.total()) / (sum(moved) - every.total())
     for party, both in result.traffic.items():
-        kept = [both[way] - sum(part[party, bool(way)] for part in relayed) for way in (0, 1)]
-        grown.base[party] = (
-            (kept[0] * share, kept[1] * share),
-            (
-                kept[0] * (1 - share),
-                kept[1] * (1 - share),
-            ),
-        )
+        kept = [total - every[party, bool(way)] for way, total in enumerate(both)]
+        before, later = [size * share for size in kept], [size * (1 - share) for size in kept]
+        grown.base[party] = (before[0], before[1]), (later[0], later[1])
     return grown
 
 
 class _Counting:
     """The program, watched."""
 
-    def __init__(self, terms: Terms, grown: Grown, ends: list[float]) -> None:
+    def __init__(self, terms: Terms, grown: Grown) -> None:
         self._terms = terms
         self._grown = grown
-        self._ends = ends
         self._of_roots = 1.0
+        self._shared = False
+        """True if the end of a tree shares a turn with the next root: that of the last one does not."""
 
     def program(self, agreed: Terms, state: Any) -> Generator[Any, Any, Any]:
         """Boosting; each question is noted with its answer."""
@@ -154,8 +154,10 @@ class _Counting:
                 scale = max(part.gradient.limit, part.hessian.limit)
                 self._grown.limit = max(self._grown.limit, scale * self._terms.draws.max_bootstrap_count)
             begin = end
-        turn = Turn(not self._ends, nodes, passes, tuple(splits), begins, cells)
-        self._grown.turns.append(turn)
+        ends = any(isinstance(part, EndRoundQuery) and part.tree >= 0 for part in query.parts)
+        self._shared |= ends and begins
+        once = max(part.tree for part in query.parts) < 1 or (ends and not begins and self._shared)
+        self._grown.turns.append(Turn(once, nodes, passes, tuple(splits), begins, cells))
 
 
 def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, bool]]:

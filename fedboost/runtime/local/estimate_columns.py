@@ -6,6 +6,7 @@ with the very code that does it (`row_costs`).
 Refuses: nothing itself; a protection that the terms or this machine do not take is left out, with the reason.
 """
 
+import math
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -239,7 +240,7 @@ def _products(bins: Any, turn: Turn, rows: int) -> float:
     in_node, found = turn.passes * rows / turn.nodes, 0.0
     for pair in (bins[at : at + 2] for at in range(0, len(bins), 2)):
         joint = float(np.prod(pair))
-        used = joint * -np.expm1(-in_node / joint)
+        used = joint * -math.expm1(-in_node / joint)
         found += turn.nodes * (in_node + len(pair) * used)
     return found
 

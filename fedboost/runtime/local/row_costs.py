@@ -78,6 +78,7 @@ def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
     """Measure them. limit: the magnitude of a gradient and hessian, at most; rows: of a sum, at most; bins:
     of a column. ConfigError if paillier is not installed."""
     scheme_of("paillier")
+    from fedboost.privacy.rowsums.engines import engine_of
     from fedboost.privacy.rowsums.openings import blind, open_blinded, unblind
     from fedboost.privacy.rowsums.paillier import RowEncryption, RowSums
     from fedboost.privacy.rowsums.scheme import Slots
@@ -88,6 +89,7 @@ def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
     public = secret.public
     slots = Slots.of(limit, rows, key_bits)
     encryption, adder = RowEncryption(secret, slots, ONE, draw), RowSums(public, slots, ONE, draw)
+    powers = engine_of(public.n, ONE)
     once = time.perf_counter() - begin
     random = np.random.default_rng(0)
     pairs = (random.integers(-limit, limit + 1, SAMPLE_ROWS) << 32) + random.integers(
@@ -104,7 +106,7 @@ def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
     opened = []
     for count in OPENED:
         some = [numbers[at % len(numbers)] for at in range(count)]
-        (request, kept), blinding = timed(partial(blind, public, some, draw))
+        (request, kept), blinding = timed(partial(blind, public, some, draw, powers))
         answer, opening = timed(partial(open_blinded, secret, request, count))
         _, checking = timed(partial(unblind, public, answer, kept, PARTY, draw))
         opened.append((blinding, opening, checking))

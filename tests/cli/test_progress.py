@@ -1,0 +1,42 @@
+"""Lines of a training where no bar is drawn: about ten, and one after each round that takes long."""
+
+import pytest
+from sites import terms
+
+from fedboost.cli.progress import progress
+
+
+def lines(capsys, seconds, rounds):
+    """What is printed after each round."""
+    printed = []
+    with progress(terms(rounds=rounds), json=False) as draw:
+        for number, took in enumerate(seconds):
+            draw({"round": number, "seconds": took, "bytes": 1000.0})
+            printed.append(capsys.readouterr().out.strip())
+    return printed
+
+
+def test_quick_rounds_print_ten_lines_and_no_time(capsys):
+    printed = lines(capsys, [0.5] * 100, 100)
+    assert len(list(filter(None, printed))) == 10
+    assert not any("left" in line for line in printed)
+
+
+def test_each_slow_round_has_a_line_with_the_time_left(capsys):
+    printed = lines(capsys, [200.0, 60.0, 60.0, 90.0], 40)
+    assert all(printed)
+    assert printed[0].endswith("about 2.2 h left")
+    assert printed[1].endswith("about 38.0 min left")  # as the rounds after the first, in which keys are made
+    assert printed[3].endswith("about 36.0 min left")  # the median of these
+
+
+def test_the_last_round_has_no_time_left(capsys):
+    *_, last = lines(capsys, [60.0] * 3, 3)
+    assert last.startswith("round 3/3")
+    assert "left" not in last
+
+
+@pytest.mark.parametrize("took", [10.0, 15.0])
+def test_rounds_add_up_to_a_line(capsys, took):
+    printed = lines(capsys, [took] * 6, 100)
+    assert [number for number, line in enumerate(printed) if line] == ([3] if took == 10.0 else [2, 5])
