@@ -198,7 +198,7 @@ def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
         if protection is None:
             notice('protection = "plain" is drafted: with it every party learns the labels')
     row = PROTECTIONS.get(protection or "")
-    if row is not None and row.uses_key_holder and parties:
+    if row is not None and row.uses_key_holder and parties and not draft.columns.held:
         hiding["keyholder"] = parties[0]
         notice(f"keyholder = {parties[0]!r} is drafted; set the one you want")
     agreed = Terms.read({**draft.settings(), **settings, "parties": parties, **hiding})

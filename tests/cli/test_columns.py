@@ -127,6 +127,14 @@ def test_the_party_with_the_labels_is_the_one_that_is_named():
     assert "label_holder" not in end.err
 
 
+def test_no_key_holder_is_drafted_beside_a_label_holder():
+    done(*OFFER)
+    end = drafted("--protection", "paillier")
+    assert 'protection = "paillier"' in Path("terms.toml").read_text()
+    assert "keyholder" not in Path("terms.toml").read_text() + end.err
+    assert read_terms(Path("terms.toml")).keyholder == "bank"
+
+
 # ---- a site that names its columns --------------------------------------------------------------------
 
 
