@@ -23,6 +23,9 @@ IN_LINES = {
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
 
+SENDS_GRADIENTS = "sends every row's gradient, which shows its label,"
+
+
 @dataclass(frozen=True)
 class Counts:
     """The rows of a site, counted.
@@ -128,8 +131,8 @@ def _other_sites(terms: Terms) -> list[tuple[str, str]]:
         ("rows", _rows_of_blocks(terms)),
         (
             "label holder",
-            "sends every row's gradient, which shows its label, to the other parties of its rows; sees which "
-            "rows go left at each of their splits",
+            ("sends every row's gradient, encrypted," if terms.hides_columns else SENDS_GRADIENTS)
+            + " to the other parties of its rows; sees which rows go left at each of their splits",
         ),
         (
             "other sites",
@@ -161,6 +164,11 @@ def _matched(terms: Terms) -> str:
 
 
 def _colluders(terms: Terms) -> str:
+    if terms.hides_columns:
+        return (
+            "the aggregator and the label holder together learn the other sites' columns, bin by bin; the "
+            "aggregator and another site the labels: none of them should run the aggregator"
+        )
     if not terms.protection.hides:
         return "the aggregator needs none"
     number = Group.of(terms.parties, terms.hiding.colluding).colluding

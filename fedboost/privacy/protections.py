@@ -237,7 +237,7 @@ def _columns_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
 _PAILLIER_BY_COLUMNS = Protection(
     "paillier",
     hides=False,
-    aggregator_observes="sums of gradients over groups of rows, of this site's columns by number",
+    aggregator_observes="sums of gradients over groups of rows, by the columns that the terms name",
     sealer=_columns_sealer,
     opener=_columns_opener,
     may_shrink=False,

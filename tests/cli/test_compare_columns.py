@@ -101,7 +101,7 @@ def test_a_label_holder_without_columns_has_no_model_alone():
     [
         (["--data", "bank=bank.csv"], "party 'telco' has no table: add --data telco=TABLE"),
         ([*TABLES, "--site", "y"], "these terms hold columns apart"),
-        (TABLES, "the parties have 90 rows in common, and the terms say min_common_rows = 100"),
+        (TABLES, "bank, telco, shop have 90 rows in common, and the terms say min_common_rows = 100"),
     ],
 )
 def test_tables_that_cannot_be_joined_are_refused_with_one_line(arguments, words):

@@ -82,7 +82,7 @@ def undamaged(way: str, number: int, data: bytes) -> bytes:
 def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None = None) -> Training:
     """One of the trainings of `captured`; `at` other sites than `sites` has."""
     terms = terms_of(name)
-    aggregator = AggregatorSession("fuzz", terms, boosting.train, NOTHING_YET)
+    aggregator = AggregatorSession("fuzz", terms, boosting.train, NOTHING_YET, draw=os.urandom)
     places = {party: replace(site, memory=None) for party, site in (at or sites(name)).items()}  # each anew
     parties = {party: PartySession(site) for party, site in places.items()}
     training = Training(aggregator, parties)
