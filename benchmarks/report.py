@@ -81,8 +81,9 @@ SECTIONS = {
     "alignment": Section("Row ids in common"),
     "rowsums": Section(
         "Sums over encrypted rows",
-        "By kernels, two thirds of the time is encryption at the label holder, by gmpy2 alone three quarters.\n"
-        "`close` to `check` do not grow with rows; half of that is `open`, with the roots that prove it.",
+        "Encryption at the label holder is two thirds of the time by kernels, three quarters by gmpy2\n"
+        "alone. `close` to `check` do not grow with rows; by kernels nearly half of them is `open`.\n"
+        "The claims are narrow: the same run beside other work on the machine takes up to a tenth more.",
     ),
     "encrypted": Section(
         "Encryption",
