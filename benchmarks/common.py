@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import statistics
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -248,6 +249,18 @@ def spread(values: Sequence[float], digits: int) -> str:
 def verdict(holds: bool) -> str:
     """How a table says whether a claim holds."""
     return "yes" if holds else "NO"
+
+
+def by_peer(python: str, script: Path, package: str, *words: str) -> Any:
+    """The JSON in the last line a script prints, run by the interpreter that has the peer's package."""
+    try:
+        done = subprocess.run([python, str(script), *words], capture_output=True, text=True, check=False)
+    except OSError as error:
+        fail(f"{python}: cannot be run: {error.strerror}")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        fail(f"{python}: {package} does not run there: {last}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def own_memory() -> int:

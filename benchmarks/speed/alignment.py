@@ -16,10 +16,8 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-import json
 import secrets
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -116,15 +114,7 @@ def timed(found: Seconds, what: str, work: Callable[..., Any], *given: Any) -> A
 
 def theirs(python: str, rows: int, structure: str) -> tuple[Seconds, str]:
     """One intersection by openmined-psi, both roles, and its version."""
-    command = [python, str(PEER), str(rows), structure]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        common.fail(f"{python}: cannot be run: {error.strerror}")
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        common.fail(f"{python}: openmined-psi does not run there: {last}")
-    result = json.loads(done.stdout)
+    result = common.by_peer(python, PEER, "openmined-psi", str(rows), structure)
     if result["common"] != rows - rows // 2:
         common.fail(f"openmined-psi finds {result['common']} common ids instead of {rows - rows // 2}")
     return result["seconds"], result["version"]

@@ -1,4 +1,4 @@
-"""What do the sums of a tree over encrypted rows cost, beside phe as its documentation has it?
+"""What do the sums of a tree over encrypted rows cost, beside phe and HEU?
 
 Generated float32 rows, half of the columns the label holder's, half foreign; logistic gradients; a tree that
 splits best by both. Seconds are CPU time of the process, one thread, of all roles together. `encrypt`:
@@ -9,8 +9,11 @@ that prove it and a look at its own work; `check`: of the answer, at the aggrega
 What is made once in a session is not counted: keys, their proof, tables of powers. Every opened cell is
 compared with the plain sum.
 
-phe encrypts gradient and hessian apart, has no packing, and sums each node: measured on a few numbers, scaled
-to the tree.
+phe, as its documentation has it, encrypts gradient and hessian apart, has no packing, and sums each node:
+measured on a few numbers, scaled to the tree. HEU is what SecretFlow encrypts with: by Okamoto-Uchiyama
+(OU), SecretFlow's default, and by Paillier. Gradient and hessian are packed into one ciphertext, its default
+as well, and the smaller children summed; sums are opened as they are, with neither blinds nor proofs. It is
+measured on a sample of rows, scaled to the tree, in an interpreter of its own that --peer-python names.
 
 The claims, for 100,000 rows x 10 foreign columns, depth 5, 32 bins: 10 s with a key of 2048 bits, 26 s with
 3072 bits, where the processor has AVX-512 IFMA; 65 s by gmpy2 alone, 2048 bits; at most a hundredth of phe.
@@ -53,6 +56,11 @@ CLAIMS = {(KERNELS, 2048): 10.0, (KERNELS, 3072): 26.0, (GMPY2, 2048): 65.0}
 """Seconds at most."""
 OF_PHE = 0.01
 PHE_NUMBERS = 30
+PEER = Path(__file__).with_name("rowsums_peer.py")
+SCHEMES = ("OU", "ZPaillier")
+"""Of HEU, by its names."""
+SAMPLE = 5_000
+"""Rows that HEU encrypts and sums."""
 STAGES = ("encrypt", "take in", "sums", "close", "blind", "open", "check")
 
 Seconds = dict[str, float]
@@ -77,6 +85,9 @@ def main() -> None:
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--key-bits", type=int, nargs="+", default=[2048, 3072], metavar="BITS")
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument(
+        "--peer-python", metavar="PYTHON", help="an interpreter with sf-heu (default: HEU is not measured)"
+    )
     options = parser.parse_args()
     tree, measured = grown(options.rows), dict[str, dict[str, Any]]()
     for bits in options.key_bits:
@@ -89,6 +100,12 @@ def main() -> None:
             measured[f"{bits} bits, {name}"] = ours(secret, tree, engine) | {"case": (name, bits)}
         print(f"{bits} bits, phe ...", file=sys.stderr)
         measured[f"{bits} bits, phe"] = of_phe(bits, options.rows) | {"case": ("phe", bits)}
+    bits = min(options.key_bits)
+    for scheme in SCHEMES if options.peer_python else ():
+        print(f"HEU, {scheme} {bits} ...", file=sys.stderr)
+        measured[f"HEU, {scheme} {bits}"] = of_heu(options.peer_python, scheme, bits, tree) | {
+            "case": ("HEU", bits)
+        }
     report(measured, options)
 
 
@@ -189,6 +206,23 @@ def of_phe(bits: int, rows: int) -> dict[str, Any]:
     }
 
 
+def of_heu(python: str, scheme: str, bits: int, tree: Tree) -> dict[str, Any]:
+    """Seconds of the stages that HEU has, and bytes, from those of a sample of rows; its version."""
+    words = (scheme, *map(str, (bits, SAMPLE, FOREIGN, BINS)))
+    few = common.by_peer(python, PEER, "sf-heu", *words)
+    nodes = [node.size for level in tree.levels for node in level]
+    times = {"encrypt": tree.pairs.size / SAMPLE, "sums": sum(nodes) / SAMPLE, "open": len(nodes)}
+    return {
+        "seconds": {stage: few["seconds"].get(stage, 0) * times.get(stage, 0) for stage in STAGES},
+        "bytes": {
+            "gradients": few["bytes"]["gradients"] * times["encrypt"],
+            "sums": few["bytes"]["sums"] * times["open"],
+            "openings": 0,
+        },
+        "version": few["version"],
+    }
+
+
 def timed(found: Seconds, what: str, work: Callable[[], Any]) -> Any:
     """The result of the work, whose seconds are added to what was found."""
     start = time.process_time()
@@ -209,13 +243,27 @@ def report(measured: dict[str, dict[str, Any]], options: Any) -> None:
             holds = verdict(whole[name] <= most and (side == GMPY2 or whole[name] <= OF_PHE * beside))
         claim = f"{most:.0f}" if most else ""
         rows.append((name, *stages, f"{whole[name]:,.2f}", claim, holds, *sent))
+    notes = [f"phe: from {PHE_NUMBERS} numbers, scaled; it sums and opens every node."]
+    if release := next((of["version"] for of in measured.values() if "version" in of), None):
+        notes += of_peer(release)
     table = common.Table(
         f"CPU seconds a tree, {options.rows:,} rows x {FOREIGN} foreign columns, depth {DEPTH}, {BINS} bins",
         ("case", *STAGES, "all", "claim", "holds", "MB of gradients", "of sums", "of openings"),
         rows,
-        [f"phe: from {PHE_NUMBERS} numbers, scaled; it sums and opens every node."],
+        notes,
     )
     common.publish(options, [table], {"measured": measured})
+
+
+def of_peer(release: str) -> list[str]:
+    """What to know of the lines of HEU."""
+    return [
+        f"HEU {release}: from {SAMPLE:,} rows in one node and its {FOREIGN} x {BINS} sums, scaled to the rows"
+        " and nodes summed here; one core. Its sums are opened as they are: no blinds, no proofs.",
+        "OU is not comparable in what it protects: the opening of a plaintext beyond its prime p gives p"
+        " away, with which everything can be read, and who asks for openings can make such a plaintext."
+        " HEU's decrypt_in_range, measured here, refuses those; its decrypt does not.",
+    ]
 
 
 if __name__ == "__main__":
