@@ -102,7 +102,7 @@ EDITS = {
             "from fedboost.boosting.queries.leaves import ResidualQuery\n",
             "from fedboost.boosting.queries.labels import LabelSumQuery\n",
         ),
-        ("Query = RowsQuery | ", "Query = LabelSumQuery | RowsQuery | "),
+        ("Query = OfRows | ", "Query = LabelSumQuery | OfRows | "),
     ],
     "fedboost/horizontal/holder.py": [
         (

@@ -49,7 +49,7 @@ def test_without_damage_there_is_a_model_that_all_attest(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", [name for name in TRAININGS if name != "hidden"])  # that takes a minute
 @settings(max_examples=40)
 @given(draw=draws)
 def test_one_damaged_message(name, draw):

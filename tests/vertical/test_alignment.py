@@ -33,8 +33,13 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    ("setting", "layout"),
+    [
+        *((setting, layout) for setting in SETTINGS for layout in ("three holders", "ragged blocks")),
+        *(("logistic", layout) for layout in ("two holders", "one a column", "blocks")),
+    ],
+)
 def test_the_model_is_that_of_the_rows_in_common(setting, layout):
     label, settings = SETTINGS[setting]
     columns = {"row_id": "id"} | settings.get("columns", {})

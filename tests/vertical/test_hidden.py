@@ -49,7 +49,7 @@ def test_a_session_makes_the_model_of_pooled_rows():
 
 
 @pytest.mark.parametrize("party", ["bank", "telco"])
-@pytest.mark.parametrize("nth", [3, 8, 12, 16])
+@pytest.mark.parametrize("nth", [3, 14])
 def test_a_party_may_die_at_any_message(party, nth):
     seen = []
 
