@@ -10,7 +10,7 @@ from consortium import installed
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.views import hidden_places
 from fedboost.protocol.contracts import Answered
-from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Relay
+from fedboost.protocol.messages import Ask, Attest, Introduce, OpenRequest, OpenShare, Relay, Report
 from fedboost.vertical.holder import VerticalHolder
 
 if not installed("paillier"):
@@ -136,3 +136,164 @@ def test_a_label_holder_that_changes_its_key_in_a_tree_is_found_by_who_sums(keys
     apart.play()
     assert len(asked) == 2
     assert apart.left("telco") == "the label holder has another key than when it relayed the gradients"
+
+
+# ---- what cannot be a report or an opening ---------------------------------------------------------------
+
+SHORT = {"rounds": 1, "max_depth": 1}
+SIZE = 512
+"""Bytes of a ciphertext."""
+
+
+def with_first(number):
+    return lambda note: number.to_bytes(SIZE, "little") + note[SIZE:]
+
+
+REPORTS = {
+    "nothing": (lambda note: b"", "0 bytes"),
+    "one less": (lambda note: note[SIZE:], "bytes"),
+    "one more": (lambda note: note + note[:SIZE], "bytes"),
+    "a byte more": (lambda note: note + b"\0", "bytes"),
+    "much more": (lambda note: note * 1000, "bytes"),
+    "zero": (with_first(0), "a ciphertext that is out of range"),
+    "the largest": (with_first(2 ** (8 * SIZE) - 1), "a ciphertext that is out of range"),
+}
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_what_is_no_report_is_refused_with_who_sent_it(report):
+    change, says = REPORTS[report]
+
+    def up(party, m):
+        return [dataclasses.replace(m, note=change(m.note))] if isinstance(m, Report) and m.note else None
+
+    apart = play(up=up, **SHORT)
+    assert apart.error.startswith("party telco broke the protocol: ")
+    assert says in apart.error
+    assert len(apart.error) < 200
+    assert not opened(apart)
+
+
+def test_a_multiple_of_n_is_no_ciphertext(keys):
+    """The label holder's own answer would show that it cannot be opened, or hang."""
+
+    def up(party, m):
+        if not (isinstance(m, Report) and m.note):
+            return None
+        n = int(apart.ends["bank"]._membership.secret.public.n)
+        return [dataclasses.replace(m, note=with_first(7 * n)(m.note))]
+
+    apart = Apart("two holders", table=pooled(60), up=up, **{**SETTINGS, **SHORT})
+    apart.play()
+    assert "party telco broke the protocol: a ciphertext that is no unit" in apart.error
+
+
+@pytest.mark.parametrize("party", ["bank", "telco"])
+@pytest.mark.parametrize("nth", [0, 2])
+def test_a_note_where_none_is_due_is_refused(party, nth):
+    seen = []
+
+    def up(told, m):
+        if told != party or not isinstance(m, Report) or m.note:
+            return None
+        seen.append(m)
+        return [dataclasses.replace(m, note=bytes(SIZE))] if len(seen) == nth + 1 else None
+
+    apart = play(up=up, **SHORT)
+    assert apart.error.startswith(f"party {party} broke the protocol: a note where ")
+
+
+def test_ciphertexts_of_no_sums_end_the_session_and_name_who_may_have_made_them():
+    """A unit modulo n squared opens to something, which is no sum."""
+    made_up = with_first(3**1000)
+
+    def up(party, m):
+        return [dataclasses.replace(m, note=made_up(m.note))] if isinstance(m, Report) and m.note else None
+
+    apart = play(up=up, **SHORT)
+    assert apart.session.phase == "failed"
+    assert "telco" in apart.error
+    assert "bank" in apart.error
+
+
+OPENINGS = {
+    "nothing": lambda answer: b"",
+    "one less": lambda answer: answer[: -SIZE // 2],
+    "much more": lambda answer: answer * 100,
+    "zeros": lambda answer: bytes(len(answer)),
+    "the largest": lambda answer: b"\xff" * len(answer),
+    "the halves swapped": lambda answer: answer[len(answer) // 2 :] + answer[: len(answer) // 2],
+}
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+def test_what_is_no_opening_is_refused_with_who_sent_it(opening):
+    def up(party, m):
+        if not isinstance(m, OpenShare):
+            return None
+        return [dataclasses.replace(m, answer=OPENINGS[opening](m.answer))]
+
+    apart = play(up=up, **SHORT)
+    assert apart.error.startswith("party bank broke the protocol: bank ")
+    assert len(apart.error) < 250
+
+
+def test_a_feature_holder_opens_nothing():
+    asked = []
+
+    def down(party, m):
+        if isinstance(m, OpenRequest) and not asked:
+            asked.append(m)
+            apart.tell("telco", m)
+        return None
+
+    apart = Apart("two holders", table=pooled(60), down=down, **{**SETTINGS, **SHORT})
+    apart.play()
+    assert apart.left("telco") == "asked to open a sum without the secret key"
+
+
+# ---- what does not depend on labels ------------------------------------------------------------------------
+
+
+def told_and_said(apart, party):
+    """All messages of a party: those in the clear as they are, of sealed ones their sizes, in order."""
+
+    def shape(m):
+        match m:
+            case Ask():
+                return "asked", m.turn, m.query.digest, m.roster
+            case Relay():
+                return "relay", m.turn, m.number, m.to, m.sender, m.last, len(m.content)
+            case Report():
+                return "report", m.turn, m.part, m.cells, len(m.note), m.ctx
+            case Introduce():
+                return "introduced", m.state.position.digest
+            case Attest():
+                return "attests", m.turns, m.transcript != b"", m.structure, m.thresholds
+            case _:
+                return type(m).__name__, getattr(m, "rounds", None)
+
+    return [[shape(m) for name, m in log if name == party] for log in (apart.told, apart.sent)]
+
+
+@pytest.mark.parametrize(
+    ("label", "objective", "other"),
+    [
+        ("number", "reg:squarederror", lambda y: -y),
+        ("number", "reg:squarederror", lambda y: 64 * y),
+        ("binary", "binary:logistic", lambda y: 1 - y),
+    ],
+)
+def test_a_feature_holder_is_told_and_says_the_same_whatever_the_labels_are(label, objective, other):
+    """Labels that are scaled or turned around grow the same trees. Else trees are what differs."""
+    table = pooled(60, label=label)
+    place = table.column_names.index("y")
+    turned = table.set_column(place, "y", [other(table["y"].to_numpy())])
+    hidden = {**SETTINGS, "objective": objective, "reg_lambda": 0, "reg_alpha": 0, "max_depth": 3}
+    one, two = (Apart("three holders", table=each, **hidden).play() for each in (table, turned))
+    assert one.session.booster.trees[0].feature == two.session.booster.trees[0].feature
+    assert one.session.booster != two.session.booster
+    for party in ("telco", "shop"):
+        for mine, others in zip(told_and_said(one, party), told_and_said(two, party), strict=True):
+            assert mine == others
+    assert told_and_said(one, "bank") != told_and_said(two, "bank")

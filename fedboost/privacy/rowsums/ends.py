@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.errors import PeerError, Refused, RosterTooSmall
+from fedboost.errors import PeerError, Refused, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import signed
@@ -175,7 +175,8 @@ class ColumnsOpener(PlainOpener):
         return {self._label_holder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in the openings. PeerError, with the label holder's name, if they are of something else."""
+        """Take in the openings. PeerError, with the label holder's name, if they are of something else;
+        SessionFailed if what was reported holds no sums."""
         if party != self._label_holder or self._blinded is None or not self._reports:
             raise PeerError("help that was not asked for")
         assert self._slots is not None
@@ -185,7 +186,13 @@ class ColumnsOpener(PlainOpener):
         for holder, places in self._hidden.places.items():
             count = self._ciphertexts(holder)
             opened, plain = plain[:count], plain[count:]
-            pairs = self._slots.read(opened, places.size)
+            try:
+                pairs = self._slots.read(opened, places.size)
+            except SessionFailed:
+                raise SessionFailed(
+                    f"what {holder} reported holds no sums of gradients: it made them up, or "
+                    f"{self._label_holder} encrypted something else; ask there before you train with them again"
+                ) from None
             sums[places], sums[places + 1] = pairs.T
         self._sum += self._hidden.to_cells(sums).view(np.uint64)
         self._reports = {}
