@@ -191,7 +191,8 @@ class ColumnsOpener(PlainOpener):
             except SessionFailed:
                 raise SessionFailed(
                     f"what {holder} reported holds no sums of gradients: it made them up, or "
-                    f"{self._label_holder} encrypted something else; ask there before you train with them again"
+                    f"{self._label_holder} encrypted something else; ask there before you train with them "
+                    f"again"
                 ) from None
             sums[places], sums[places + 1] = pairs.T
         self._sum += self._hidden.to_cells(sums).view(np.uint64)
