@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedboost.people.words import HELP
+from fedboost.people.words import UNASKED
 from fedboost.protocol.site import Relayed
 from fedboost.terms.terms import Terms
 
@@ -141,8 +141,8 @@ class SessionFacts:
 
     @property
     def answers(self) -> list[ReleaseFacts]:
-        """The answers to questions: all releases but help to open a sum."""
-        return [release for release in self.releases if release.what != HELP]
+        """The answers to questions: all releases but those that answer none."""
+        return [release for release in self.releases if release.what not in UNASKED]
 
     @property
     def again(self) -> list[ReleaseFacts]:

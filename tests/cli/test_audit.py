@@ -19,7 +19,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import audit
 from fedboost.errors import ConfigError
-from fedboost.people.words import QUERIES
+from fedboost.people.words import QUERIES, UNASKED
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.several import AND
@@ -295,7 +295,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     table = capsys.readouterr().out.split("what left")[1]
     kinds = {kind for release in releases for kind in release.what.split(AND)}
     absent = {"IdCountQuery", "AlignQuery", "PlacesQuery", "BinsQuery"}
-    absent |= {"VoteQuery", "ResidualQuery", BY_PARTY, "RangeQuery", "SumsQuery", "help to open the sum"}
+    absent |= {"VoteQuery", "ResidualQuery", BY_PARTY, "RangeQuery", "SumsQuery", *UNASKED}
     assert kinds == set(QUERIES) - absent
     assert all(QUERIES[kind] in table for kind in kinds)
     assert table.split("in all")[1].split()[:2] == [
@@ -305,7 +305,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
 
 
 def test_every_question_there_is_has_words():
-    others = {"help to open the sum", BY_PARTY}
+    others = {*UNASKED, BY_PARTY}
     assert {question.__name__ for question in get_args(Query)} == set(QUERIES) - others
 
 

@@ -11,6 +11,7 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.views import hidden_places
 from fedboost.protocol.contracts import Answered
 from fedboost.protocol.messages import Ask, Attest, Introduce, OpenRequest, OpenShare, Relay, Report
+from fedboost.protocol.site import OPENINGS, THRESHOLDS, Release
 from fedboost.vertical.holder import VerticalHolder
 
 if not installed("paillier"):
@@ -216,7 +217,7 @@ def test_ciphertexts_of_no_sums_end_the_session_and_name_who_may_have_made_them(
     assert "bank" in apart.error
 
 
-OPENINGS = {
+NO_OPENINGS = {
     "nothing": lambda answer: b"",
     "one less": lambda answer: answer[: -SIZE // 2],
     "much more": lambda answer: answer * 100,
@@ -226,12 +227,12 @@ OPENINGS = {
 }
 
 
-@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("opening", NO_OPENINGS)
 def test_what_is_no_opening_is_refused_with_who_sent_it(opening):
     def up(party, m):
         if not isinstance(m, OpenShare):
             return None
-        return [dataclasses.replace(m, answer=OPENINGS[opening](m.answer))]
+        return [dataclasses.replace(m, answer=NO_OPENINGS[opening](m.answer))]
 
     apart = play(up=up, **SHORT)
     assert apart.error.startswith("party bank broke the protocol: bank ")
@@ -297,3 +298,28 @@ def test_a_feature_holder_is_told_and_says_the_same_whatever_the_labels_are(labe
         for mine, others in zip(told_and_said(one, party), told_and_said(two, party), strict=True):
             assert mine == others
     assert told_and_said(one, "bank") != told_and_said(two, "bank")
+
+
+# ---- the audit log -----------------------------------------------------------------------------------------
+
+
+def test_the_audit_log_has_openings_and_thresholds():
+    """What leaves without being asked for has lines, too, with the numbers in it."""
+    records = {"bank": [], "telco": []}
+    apart = Apart("two holders", table=pooled(60), **SETTINGS)
+    for party, own in records.items():
+        apart.crash(party, record=own.append)
+    apart.play()
+    bank, telco = map(unasked, records.values())
+    asked = [len(m.request) for m in apart.heard(OpenRequest, "bank")]
+    openings = [cells for what, cells, _ in bank if what == OPENINGS]
+    assert openings == [size // SIZE for size in asked]
+    given = {party: len(attest.thresholds) for party, attest in apart.session.attestations.items()}
+    assert all(given.values())
+    assert bank[-1] == (THRESHOLDS, given["bank"] // 4, given["bank"])
+    assert telco == [(THRESHOLDS, given["telco"] // 4, given["telco"])]
+
+
+def unasked(records):
+    releases = [record for record in records if isinstance(record, Release) and not record.question]
+    return [(release.what, release.cells, release.size) for release in releases]
