@@ -94,6 +94,8 @@ def _protections(session: SessionFacts) -> Iterator[str]:
     central = session.agreement is not None and session.agreement.placement == "central"
     for name in session.protections:
         protection = PROTECTIONS.get(name)
+        if protection is not None and session.by_columns:
+            protection = protection.by_columns or protection
         hides = protection is None or protection.hides
         seen = protection.aggregator_observes if protection else "what this version of fedboost cannot say"
         if central:

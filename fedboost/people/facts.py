@@ -120,7 +120,8 @@ class SessionFacts:
     """A session of a site's audit log.
 
     allowed: questions of each kind by its terms, if these are known; taken_up: how often this site took it
-    up; again_elsewhere: answers that left again for a sum over other parties.
+    up; again_elsewhere: answers that left again for a sum over other parties; by_columns: the parties held
+    different columns.
     """
 
     name: str
@@ -135,6 +136,7 @@ class SessionFacts:
     relays: Sequence[Relayed]
     again_elsewhere: int
     protections: Sequence[str]
+    by_columns: bool
     cost: float | None
     epsilon: float | None
     ending: SessionEnd
