@@ -9,6 +9,8 @@ from consortium import installed
 
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.views import hidden_places
+from fedboost.privacy import fields
+from fedboost.privacy.masked import pairwise
 from fedboost.protocol.contracts import Answered
 from fedboost.protocol.messages import Ask, Attest, Introduce, OpenRequest, OpenShare, Relay, Report
 from fedboost.protocol.site import OPENINGS, THRESHOLDS, Release
@@ -323,3 +325,26 @@ def test_the_audit_log_has_openings_and_thresholds():
 def unasked(records):
     releases = [record for record in records if isinstance(record, Release) and not record.question]
     return [(release.what, release.cells, release.size) for release in releases]
+
+
+def test_a_label_holder_opens_nothing_in_a_turn_without_hidden_sums():
+    """However the aggregator asks: what it kept of another turn is not opened here."""
+    asked = []
+
+    def down(party, m):
+        end = apart.ends["bank"]
+        if asked or party != "telco" or end._answer is None:
+            return None
+        sealer = end._introduced.sealer
+        context = pairwise.context(pairwise.BENEATH, sealer._session, sealer._group, sealer._tag)
+        asked.append(m)
+        numbers = (3**1000).to_bytes(SIZE, "little")
+        request = OpenRequest(end._answer.ask.turn, end._attempt, fields.pack(context, numbers))
+        apart.tell("bank", request)
+        return None
+
+    apart = Apart("two holders", table=pooled(60), down=down, **{**SETTINGS, **SHORT})
+    apart.play()
+    assert asked
+    assert not opened(apart)
+    assert apart.left("bank") == "asked to open sums in turn 1, which has none that are hidden"
