@@ -102,7 +102,7 @@ EDITS = {
             "from fedboost.boosting.queries.leaves import ResidualQuery\n",
             "from fedboost.boosting.queries.labels import LabelSumQuery\n",
         ),
-        ("Query = RowsQuery | ", "Query = LabelSumQuery | RowsQuery | "),
+        ("Query = OfRows | RowsQuery | ", "Query = LabelSumQuery | OfRows | RowsQuery | "),
     ],
     "fedboost/horizontal/holder.py": [
         (
@@ -133,7 +133,7 @@ EDITS = {
         ),
     ],
     "protos/fedboost/wire/v1/fedboost.proto": [
-        ("    SumsQuery sums = 13;\n", "    LabelSumQuery label_sum = 15;\n"),
+        ("    SumsQuery sums = 13;\n", "    LabelSumQuery label_sum = 19;\n"),
         ("message RowsQuery {}\n", "message LabelSumQuery {\n  uint64 rows = 1;\n  Scale scale = 2;\n}\n"),
     ],
 }
