@@ -11,7 +11,7 @@ from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.errors import printable, quoted
 from fedboost.people.facts import AgreementFacts, ReleaseFacts, SessionFacts
 from fedboost.people.text import INDENT, WIDTH, all_shown, counted, delimited, listed, moment, shown, size
-from fedboost.people.words import HELP, NO_METRICS, PLACEMENTS, QUERIES, queries_of
+from fedboost.people.words import NO_METRICS, PLACEMENTS, QUERIES, UNASKED, queries_of
 from fedboost.privacy.protections import PROTECTIONS
 
 ANSWER_WIDTH = 43
@@ -94,6 +94,8 @@ def _protections(session: SessionFacts) -> Iterator[str]:
     central = session.agreement is not None and session.agreement.placement == "central"
     for name in session.protections:
         protection = PROTECTIONS.get(name)
+        if protection is not None and session.by_columns:
+            protection = protection.by_columns or protection
         hides = protection is None or protection.hides
         seen = protection.aggregator_observes if protection else "what this version of fedboost cannot say"
         if central:
@@ -117,7 +119,7 @@ def _answers(session: SessionFacts) -> Iterator[str]:
         known = [session.allowed[query] for query in queries_of(name) if query in session.allowed]
         firsts = [release for release in releases if not release.again]
         yield from (f"    {other}, with" for other in others)
-        after_end = session.rank.after_end and name != HELP
+        after_end = session.rank.after_end and name not in UNASKED
         yield _sums(words, firsts, "0" if after_end else str(min(known, default="-")))
     if session.again:
         yield _sums("the same answers sent again", session.again)
@@ -148,7 +150,9 @@ def _releases(session: SessionFacts) -> Iterator[str]:
     yield f"\n   turn attempt  {'what left':<{ANSWER_WIDTH + 1}}question position"
     for release in session.releases:
         question, position = (_digits(value) for value in (release.question, release.position))
-        mark = "!" if session.rank.after_end and release.what != HELP else "=" if release.again else " "
+        mark = (
+            "!" if session.rank.after_end and release.what not in UNASKED else "=" if release.again else " "
+        )
         names = queries_of(release.what)
         words, *others = [quoted(QUERIES.get(name, name), ANSWER_WIDTH - 1) for name in names]
         hashes = f"{question:<9}{position}"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedboost.people.words import HELP
+from fedboost.people.words import UNASKED
 from fedboost.protocol.site import Relayed
 from fedboost.terms.terms import Terms
 
@@ -120,7 +120,8 @@ class SessionFacts:
     """A session of a site's audit log.
 
     allowed: questions of each kind by its terms, if these are known; taken_up: how often this site took it
-    up; again_elsewhere: answers that left again for a sum over other parties.
+    up; again_elsewhere: answers that left again for a sum over other parties; by_columns: the parties held
+    different columns.
     """
 
     name: str
@@ -135,14 +136,15 @@ class SessionFacts:
     relays: Sequence[Relayed]
     again_elsewhere: int
     protections: Sequence[str]
+    by_columns: bool
     cost: float | None
     epsilon: float | None
     ending: SessionEnd
 
     @property
     def answers(self) -> list[ReleaseFacts]:
-        """The answers to questions: all releases but help to open a sum."""
-        return [release for release in self.releases if release.what != HELP]
+        """The answers to questions: all releases but those that answer none."""
+        return [release for release in self.releases if release.what not in UNASKED]
 
     @property
     def again(self) -> list[ReleaseFacts]:

@@ -11,15 +11,18 @@ from fedboost.boosting.queries.rounds import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
+from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.terms.noise import CUT_POINTS, START, TREES
 
-HELP = "help to open the sum"
-"""The name of a release that answers no question."""
+UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
+"""The names of releases that answer no question."""
 
 QUERIES = {
     **{kind.__name__: kind.description for kind in get_args(Query)},
     BY_PARTY: "error of the model: all rows, this site's",
     HELP: "help to open a sum: keys, no data",
+    OPENINGS: "others' sums, opened and not read here",
+    THRESHOLDS: "thresholds of this site's own splits",
 }
 """The content of an answer, by the name of its query."""
 

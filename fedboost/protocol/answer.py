@@ -45,6 +45,9 @@ class Answer:
         self._sent: list[Report] = []
         """The parts that were handed out; the rest is still to come from `_rest`."""
         self._rest = self._sealed(tag, member, answered, state)
+        terms = member.terms
+        self._opens = not terms.hides_columns or ask.query.hidden(terms, state) is not None
+        """False where nobody reports sums that this party could open."""
         self._help: dict[bytes, bytes] = {}
         """Requests for help with this turn, and the help that was given."""
 
@@ -67,6 +70,8 @@ class Answer:
                 raise PeerError(
                     f"help is asked for with turn {self.ask.turn} more often than parties can be lost"
                 )
+            if not self._opens:
+                raise PeerError(f"asked to open sums in turn {self.ask.turn}, which has none that are hidden")
             self._help[request] = self._sealer.assist(request)
         return self._help[request]
 

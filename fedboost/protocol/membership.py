@@ -10,7 +10,7 @@ from fedboost.protocol.contracts import Holder, Rowless
 from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Attest, Close, Offer
-from fedboost.protocol.site import Site
+from fedboost.protocol.site import HELP, OPENINGS, Site
 from fedboost.protocol.site_memory import SessionMemory, SessionOffer
 from fedboost.terms.terms import Terms
 
@@ -85,6 +85,12 @@ class Membership:
         first = self.first
         if (admit.session, admit.terms, admit.request) != (first.session, first.terms, first.request):
             raise PeerError("admitted to another session, or under other terms")
+
+    def help_as(self, size: int) -> tuple[str, int]:
+        """The name of help of so many bytes in the site's audit log, and its integers."""
+        if not self.terms.hides_columns or self.secret is None:
+            return HELP, 0
+        return OPENINGS, size // (2 * len(self.secret.public.to_bytes()))
 
     def attest(self, site: Site, close: Close, session: bytes, turns: int, transcript: bytes) -> Attest:
         """What this party did, and the model as it was told: signed, where parties sign. session: the digest

@@ -43,7 +43,7 @@ from fedboost.protocol.messages import (
     ToParty,
 )
 from fedboost.protocol.relaying import Ends, Underway, max_relayed, unawaited
-from fedboost.protocol.site import Relayed, Release, Site
+from fedboost.protocol.site import THRESHOLDS, Relayed, Release, Site
 from fedboost.protocol.site_memory import Question
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 from fedboost.terms.terms import Terms
@@ -272,7 +272,7 @@ class PartySession:
             size = len(answer.help(request.request))
             self._openings += self._member.secret is not None
             self._note_help(answer.ask)
-            self._record(answer.ask, "help to open the sum", 0, size)
+            self._record(answer.ask, *self._member.help_as(size), size)
         yield OpenShare(*label, answer.help(request.request))
 
     def _note_help(self, ask: Ask) -> None:
@@ -294,6 +294,8 @@ class PartySession:
             self._member.memory.sign()
             digest, transcript = self._introduced.digest, self._introduced.transcript
             self._attested = self._member.attest(self._site, close, digest, self._answered, transcript)
+            if given := len(self._attested.thresholds):
+                self._record(self._asked, THRESHOLDS, given // 4, given)
         yield self._attested
 
     def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:

@@ -10,12 +10,16 @@ from fedboost.protocol.ledger import Charge
 from fedboost.protocol.site_memory import Limits, SessionOffer, SiteMemory, TransientMemory
 from fedboost.terms.terms import Terms
 
+HELP, OPENINGS = "help to open the sum", "openings of blinded sums"
+THRESHOLDS = "thresholds of this site's splits"
+"""Names of releases that answer no question."""
+
 
 @dataclass(frozen=True)
 class Release:
     """An answer that is about to leave this site, for its audit log. question: the question's hash, in hex;
-    position: that of where the session stood; both empty for help to open a sum. charge: where it got noise,
-    what the site's memory was charged."""
+    position: that of where the session stood; both empty for what answers no question. charge: where it
+    got noise, what the site's memory was charged."""
 
     session: str
     turn: int

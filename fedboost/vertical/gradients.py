@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.errors import LocalProtocolError
+from fedboost.errors import LocalProtocolError, PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.growing import Bins
 from fedboost.gbdt.threads import Threads
@@ -54,10 +54,13 @@ class GradientExchange:
         content = yield Receive(ENCRYPTED, sender, 2 * keys.public.bytes * roots * rows)
         return self._sums.read(content, roots * rows)
 
-    def report(self, gradients: Any, nodes: Sequence[Node], bins: Bins) -> bytes:
-        """The encrypted sums of all columns over the rows of these nodes."""
-        if self._sums is None:
+    def report(self, gradients: Any, nodes: Sequence[Node], bins: Bins) -> Exchange:
+        """The encrypted sums of all columns over the rows of these nodes, bytes."""
+        keys: Keys = yield NeedKeys()
+        if self._sums is None or self._made_for is None:
             raise LocalProtocolError("sums of gradients that did not arrive")
+        if keys.public.n != self._made_for[0]:
+            raise PeerError("the label holder has another key than when it relayed the gradients")
         layout = bins.layout
         sizes = (layout.value_bins + layout.missing).tolist()
         codes = bins.rows.by_feature[: len(sizes)]

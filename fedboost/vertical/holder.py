@@ -157,7 +157,7 @@ class VerticalHolder:
                     raise PeerError(f"histograms of {query.bins} bins, the cut points make {self._bins}")
                 if isinstance(own, FeatureRows) and self._terms.hides_columns:
                     nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
-                    report = self._gradients.report(own.gradients, nodes, own.bins)
+                    report = yield from self._gradients.report(own.gradients, nodes, own.bins)
                     return Answered(np.zeros(query.cells, np.int64), report)
                 bins = own.bins.layout.bins
                 sums = own.compute(replace(query, splits=NO_SPLITS, bins=bins, widths=b""))

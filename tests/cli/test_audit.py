@@ -19,13 +19,14 @@ from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import audit
 from fedboost.errors import ConfigError
-from fedboost.people.words import QUERIES
+from fedboost.people.words import QUERIES, UNASKED
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.site.audit import AuditLog, read_log
+from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
+from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 
 @pytest.fixture
@@ -295,7 +296,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     table = capsys.readouterr().out.split("what left")[1]
     kinds = {kind for release in releases for kind in release.what.split(AND)}
     absent = {"IdCountQuery", "AlignQuery", "PlacesQuery", "BinsQuery"}
-    absent |= {"VoteQuery", "ResidualQuery", BY_PARTY, "RangeQuery", "SumsQuery", "help to open the sum"}
+    absent |= {"VoteQuery", "ResidualQuery", BY_PARTY, "RangeQuery", "SumsQuery", *UNASKED}
     assert kinds == set(QUERIES) - absent
     assert all(QUERIES[kind] in table for kind in kinds)
     assert table.split("in all")[1].split()[:2] == [
@@ -305,7 +306,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
 
 
 def test_every_question_there_is_has_words():
-    others = {"help to open the sum", BY_PARTY}
+    others = {*UNASKED, BY_PARTY}
     assert {question.__name__ for question in get_args(Query)} == set(QUERIES) - others
 
 
@@ -332,3 +333,25 @@ def test_the_audit_tells_what_other_parties_got(path, capsys):
         "rows": 31_200,
         "bytes": 249_600,
     }
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_audit_says_that_sums_of_columns_are_a_sites_own(path, capsys, known):
+    """Encryption hides rows there, not the sums over them; and no group of parties hides one."""
+    layouts = {"one": LAYOUTS["two holders"], "two": LAYOUTS["three holders"]}
+    with AuditLog(path) as log:
+        for name, layout in layouts.items():
+            agreed = terms_of(layout, protection="paillier").with_parties(["bank", *layout.held])
+            log.admitted(name, agreed)
+            asked = dataclasses.replace(RELEASE, session=name, protection="paillier", roster=agreed.parties)
+            log.record(asked)
+            log.record(Relayed(name, 2, 1, "which rows go left", agreed.parties[1:], 60, 8))
+            log.ended(name, "")
+            if not known:
+                terms_file(path, agreed.digest).unlink()
+    audit.audit(path, json=False)
+    text = " ".join(capsys.readouterr().out.split())
+    says = "paillier: the aggregator could see sums of gradients over groups of rows, of this site's columns"
+    assert text.count(says) == 2
+    assert "never this site's own numbers" not in text
+    assert ("WARNING" in text) != known

@@ -13,6 +13,7 @@ than was planned; what does not end with a model ends with a sentence; nothing g
 
 import collections
 import math
+import os
 import random
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -185,7 +186,8 @@ class World:
             self.written, past = [], []
             self.begun += 1
         program = dp_random_trees.train if self.noisy else boosting.train
-        session = AggregatorSession(self.name, self.terms, program, NOTHING_YET, self.record, past)
+        draw = os.urandom if self.terms.protection.uses_key_holder else None
+        session = AggregatorSession(self.name, self.terms, program, NOTHING_YET, self.record, past, draw=draw)
         self.check(session)
         session.tick(self.now)
         self.session = session

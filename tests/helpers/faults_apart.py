@@ -110,10 +110,11 @@ def told_without_faults(layout, setting, by_id):
 
 
 @lru_cache
-def apart(layout, setting, on_loss, by_id=False):
+def apart(layout, setting, on_loss, by_id=False, **settings):
     """Terms, and a place for each party to run at."""
     tables, _ = tables_of(layout, setting, by_id)
-    terms = own_terms(layout, setting, by_id, **TIMES, on_loss=on_loss).with_parties(list(tables))
+    settings |= {**TIMES, "on_loss": on_loss}
+    terms = own_terms(layout, setting, by_id, **settings).with_parties(list(tables))
     now = datetime.now(UTC)
     signers, roots = in_memory(terms.parties, now)
     sites = {}

@@ -11,12 +11,12 @@ from fedboost.boosting.queries.rounds import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.people.audit_session import ANSWER_WIDTH
 from fedboost.people.words import (
-    HELP,
     NO_METRICS,
     PLACEMENTS,
     QUERIES,
     RELAXED,
     RELEASES,
+    UNASKED,
 )
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.site.policy import Policy
@@ -25,7 +25,7 @@ from fedboost.terms import noise
 
 
 def test_every_query_has_a_sentence():
-    assert set(QUERIES) == {query.__name__ for query in get_args(Query)} | {BY_PARTY, HELP}
+    assert set(QUERIES) == {query.__name__ for query in get_args(Query)} | {BY_PARTY, *UNASKED}
     assert all(0 < len(words) < ANSWER_WIDTH for words in (*QUERIES.values(), NO_METRICS))
     assert len({*QUERIES.values(), NO_METRICS}) == len(QUERIES) + 1
 

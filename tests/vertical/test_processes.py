@@ -5,6 +5,7 @@ import asyncio
 import time
 
 import pytest
+from consortium import installed
 from crashes import Followed, crashed
 from sites import bundles_of, consortium, in_time, until, written
 
@@ -94,6 +95,23 @@ def test_killed_processes_that_come_back_change_nothing(tmp_path, victim):
     among = None if victim is None else [victim]
     model, kills, _ = crashed(tmp_path, files, terms, KILLS, 1, ANYTHING, among)
     assert kills == KILLS
+    assert model.booster.to_xgboost() == whole.booster.to_xgboost()
+    assert set(model.attestations) == set(files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["bank", "telco", "aggregator"])
+def test_processes_killed_while_gradients_are_hidden_change_nothing(tmp_path, victim):
+    """A label holder that comes back has another key."""
+    if not installed("paillier"):
+        pytest.skip("needs the extra paillier")
+    layout, settings, rows = LAYOUTS["two holders"], {"rounds": 8, "max_depth": 3, "max_bin": 8}, 300
+    hidden = {"protection": "paillier", "key_bits": 2048}
+    tables = layout.tables(pooled(rows))
+    terms = terms_of(layout, **settings, **hidden).with_parties(list(tables))
+    files, whole = written(tmp_path, tables), train_pooled(pooled(rows), **settings).model
+    model, kills, _ = crashed(tmp_path, files, terms, 2, 1, ANYTHING, [victim])
+    assert kills == 2
     assert model.booster.to_xgboost() == whole.booster.to_xgboost()
     assert set(model.attestations) == set(files)
 

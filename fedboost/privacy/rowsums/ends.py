@@ -11,9 +11,9 @@ A turn, with ctx = everything that the aggregator and the label holder must agre
 Promises: the label holder learns nothing of sums, not even by making its key or its ciphertexts up; the
 aggregator learns sums and no row's gradient; the same request gets the same answer, another one of the same
 turn gets none.
-Refuses: reports of another number of ciphertexts, out of range or no units, and openings of something else,
-with the name of the party (PeerError); more openings than the terms have sums (PeerError), and sums of more
-ciphertexts than one answer has room for (Refused).
+Refuses: reports of another number of ciphertexts, out of range or no units, numbers in plain in the place of
+encrypted ones, and openings of something else, with the name of the party (PeerError); more openings than the
+terms have sums (PeerError), and sums of more ciphertexts than one answer has room for (Refused).
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.errors import PeerError, Refused, RosterTooSmall
+from fedboost.errors import PeerError, Refused, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import signed
@@ -113,6 +113,8 @@ class ColumnsOpener(PlainOpener):
         self._draw = draw
         self._hidden = hidden
         self._slots: Slots | None = None
+        self._encrypted = np.zeros(tag.cells, np.bool_)
+        """The cells of sums that are reported encrypted: in plain they are 0."""
         self._reports: dict[str, list[Any]] = {}
         self._blinded: Blinded | None = None
         self._request = b""
@@ -120,6 +122,9 @@ class ColumnsOpener(PlainOpener):
         if hidden is not None:
             self._slots = Slots.of(hidden.limit, hidden.rows, public.n.bit_length())
             self._check_number(sum(map(self._ciphertexts, hidden.places)))
+            places, marks = np.concatenate([*hidden.places.values()]), np.zeros(hidden.cells, np.int64)
+            marks[places] = marks[places + 1] = 1
+            self._encrypted = hidden.to_cells(marks) != 0
 
     def _check_number(self, ciphertexts: int) -> None:
         most = MAX_OPENING_BYTES // (2 * int(self._public.bytes))
@@ -133,6 +138,19 @@ class ColumnsOpener(PlainOpener):
         assert self._slots is not None
         assert self._hidden is not None
         return self._slots.ciphertexts(self._hidden.places[party].size)
+
+    def add(self, party: str, number: int, cells: bytes) -> None:
+        """Add one chunk. PeerError for numbers in plain where sums are reported encrypted: the label holder
+        could choose what a foreign column shows, and no proof of its openings would tell."""
+        chunk = self._tag.chunk(number)
+        total = chunk.of(self._sum)
+        encrypted = self._encrypted[chunk.start : chunk.start + chunk.cells]
+        if self._hidden is not None and party in self._hidden.places:
+            encrypted = np.ones_like(encrypted)
+        before = chunk.residues(total)[encrypted]
+        super().add(party, number, cells)
+        if not np.array_equal(chunk.residues(total)[encrypted], before):
+            raise PeerError(f"it reports in plain what is encrypted, in turn {self._tag.turn}")
 
     def note(self, party: str, note: bytes) -> None:
         """Take in the encrypted sums of a party."""
@@ -159,7 +177,8 @@ class ColumnsOpener(PlainOpener):
         return {self._label_holder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in the openings. PeerError, with the label holder's name, if they are of something else."""
+        """Take in the openings. PeerError, with the label holder's name, if they are of something else;
+        SessionFailed if what was reported holds no sums."""
         if party != self._label_holder or self._blinded is None or not self._reports:
             raise PeerError("help that was not asked for")
         assert self._slots is not None
@@ -169,7 +188,14 @@ class ColumnsOpener(PlainOpener):
         for holder, places in self._hidden.places.items():
             count = self._ciphertexts(holder)
             opened, plain = plain[:count], plain[count:]
-            pairs = self._slots.read(opened, places.size)
+            try:
+                pairs = self._slots.read(opened, places.size)
+            except SessionFailed:
+                raise SessionFailed(
+                    f"what {holder} reported holds no sums of gradients: it made them up, or "
+                    f"{self._label_holder} encrypted something else; ask there before you train with them "
+                    f"again"
+                ) from None
             sums[places], sums[places + 1] = pairs.T
         self._sum += self._hidden.to_cells(sums).view(np.uint64)
         self._reports = {}

@@ -53,7 +53,7 @@ class Released(Frozen):
 
     charge, cost: where it got noise, its name in the site's memory and the mu squared it was charged there,
     once however often the name is here; question, position: hashes of the question and of where the session
-    stood, missing for help to open a sum.
+    stood, missing for what answers no question.
     """
 
     kind: Literal["released"] = "released"

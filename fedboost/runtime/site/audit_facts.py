@@ -111,6 +111,7 @@ def _session_facts(
         ],
         again_elsewhere=sum(set(answer.roster) != set(first.roster) for answer, first in again),
         protections=session.protections,
+        by_columns=bool(terms.blocks if isinstance(terms, Terms) else session.relays),
         cost=session.cost,
         epsilon=session.epsilon,
         ending=_end_facts(session),

@@ -152,6 +152,9 @@ def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterato
     for session in sessions:
         known = session.admitted
         protection = PROTECTIONS.get(known.protection) if known is not None else None
+        terms = None if known is None else admitted.get(known.terms)
+        if isinstance(terms, Terms):  # where parties hold different columns, it may hide less
+            protection = terms.protection
         if known is not None and (protection is None or protection.hides):
             holders, colluding = _group(known, admitted)
             groups.setdefault(holders, (session, colluding))

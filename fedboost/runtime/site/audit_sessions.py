@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from fedboost.people.words import HELP
+from fedboost.people.words import UNASKED
 from fedboost.privacy.noise.accounting import epsilon_of
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
 from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Event, Released, Sent
@@ -29,8 +29,8 @@ class Part:
 
     @property
     def answers(self) -> list[Released]:
-        """The answers to questions: all releases but help to open a sum."""
-        return [release for release in self.releases if release.what != HELP]
+        """The answers to questions: all releases but those that answer none."""
+        return [release for release in self.releases if release.what not in UNASKED]
 
     @property
     def attempt(self) -> int | None:
