@@ -351,7 +351,7 @@ def test_the_audit_says_that_sums_of_columns_are_a_sites_own(path, capsys, known
                 terms_file(path, agreed.digest).unlink()
     audit.audit(path, json=False)
     text = " ".join(capsys.readouterr().out.split())
-    says = "paillier: the aggregator could see sums of gradients over groups of rows, of this site's columns"
+    says = "paillier: the aggregator could see sums of gradients over groups of rows, by the columns"
     assert text.count(says) == 2
     assert "never this site's own numbers" not in text
     assert ("WARNING" in text) != known
