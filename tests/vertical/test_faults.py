@@ -17,21 +17,13 @@ from fedboost.protocol.relaying import max_relayed
 from fedboost.vertical.gradients import PAIR_BYTES
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
-FAST, SEEDS, BATCHES = 100, 180, 2
+FAST = 60
 AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
 
 
 @pytest.mark.parametrize("seed", range(FAST))
 def test_a_seed(seed):
     play(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_seeds(batch):
-    size = (SEEDS - FAST) // BATCHES
-    outcomes = [play(FAST + batch * size + number) for number in range(size)]
-    assert sum(outcome.model is not None for outcome in outcomes) > size // 2
 
 
 @pytest.mark.slow
@@ -104,7 +96,7 @@ def goes_wrong(seed, number, what):
     return world
 
 
-@pytest.mark.parametrize("number", [7, 12, 17, 23])
+@pytest.mark.parametrize("number", [7, 17])
 @pytest.mark.parametrize("what", WRONG)
 def test_whatever_goes_wrong_while_rows_are_matched_the_model_is_the_same(number, what):
     assert goes_wrong(0, number, what)

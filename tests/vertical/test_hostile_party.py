@@ -351,7 +351,7 @@ def test_whatever_an_aggregator_says_a_party_leaves_with_one_line_or_goes_on(lay
 
 
 @pytest.mark.parametrize("layout", ["three holders", "blocks"])
-@pytest.mark.parametrize("batch", range(6))
+@pytest.mark.parametrize("batch", range(3))
 def test_whatever_a_party_says_the_session_ends_and_names_it_or_goes_on(layout, batch):
     honest = Apart(layout).play().session.booster
     ends, known = set(), []

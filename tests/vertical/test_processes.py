@@ -16,7 +16,7 @@ from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.vertical.alignment import IDS
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
 
-KILLS, ROWS = 4, 4_000
+KILLS, ROWS = 2, 4_000
 SETTINGS = {"rounds": 40, "max_depth": 5}
 
 
