@@ -1,4 +1,5 @@
-"""Write the demo's three hospitals as CSV files, and keys for all: python examples/make_sites.py TABLES KEYS
+"""Write the demos' hospitals, clinic and laboratory as CSV files, and keys for all:
+python examples/make_sites.py TABLES KEYS
 
 Between organisations nobody makes everybody's keys: see docs/identity.md.
 """
@@ -9,11 +10,12 @@ from pathlib import Path
 from pyarrow import csv
 
 from fedboost.runtime.local.cluster import write_consortium
+from fedboost.runtime.local.demo_columns import patients
 from fedboost.runtime.local.demo_sites import hospitals
 
 tables, keys = Path(sys.argv[1]), Path(sys.argv[2])
 tables.mkdir(parents=True, exist_ok=True)
-sites = hospitals().tables
+sites = {**hospitals().tables, **patients().tables}
 for name, table in sites.items():
     csv.write_csv(table, tables / f"{name}.csv")
     print(tables / f"{name}.csv", table.num_rows, "rows")

@@ -23,9 +23,12 @@ _HOMES = {
     "FederatedRegressor": "fedboost.estimators",
     "Terms": "fedboost.sdk",
     "Model": "fedboost.runtime.model_file",
+    "PartyModel": "fedboost.runtime.party_model",
     "Result": "fedboost.runtime.result",
     "Training": "fedboost.runtime.analyst",
+    "assemble": "fedboost.runtime.assembly",
     "connect": "fedboost.runtime.analyst",
+    "predict_jointly": "fedboost.runtime.local.prediction",
     "simulate": "fedboost.sdk",
     "FedboostError": "fedboost.errors",
     "ConfigError": "fedboost.errors",
@@ -39,8 +42,11 @@ if TYPE_CHECKING:
     from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed, TableWarning
     from fedboost.estimators import FederatedClassifier, FederatedRanker, FederatedRegressor
     from fedboost.runtime.analyst import Training, connect
+    from fedboost.runtime.assembly import assemble
     from fedboost.runtime.data.database import Database
+    from fedboost.runtime.local.prediction import predict_jointly
     from fedboost.runtime.model_file import Model
+    from fedboost.runtime.party_model import PartyModel
     from fedboost.runtime.result import Result
     from fedboost.sdk import Terms, simulate
 
@@ -52,6 +58,7 @@ __all__ = [
     "FederatedRanker",
     "FederatedRegressor",
     "Model",
+    "PartyModel",
     "PeerError",
     "Refused",
     "Result",
@@ -59,7 +66,9 @@ __all__ = [
     "TableWarning",
     "Terms",
     "Training",
+    "assemble",
     "connect",
+    "predict_jointly",
     "simulate",
 ]
 

@@ -6,10 +6,12 @@ Hypothesis draws the same examples in every run: a failing check is found by the
 
 from importlib.util import find_spec
 
+from forked import fork_parties
 from hypothesis import settings
 
 settings.register_profile("fedboost", deadline=None, derandomize=True)
 settings.load_profile("fedboost")
+fork_parties()
 
 if find_spec("phe") and find_spec("gmpy2"):
     from fedboost.privacy.encrypted import paillier

@@ -1,9 +1,13 @@
 """The page of what was measured: every benchmark has a section there, and results reach it word for word."""
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -28,10 +32,20 @@ def left(folder: Path, benchmark: str, *tables: common.Table, words: tuple[str, 
     (folder / f"{benchmark}.json").write_text(json.dumps(common.record(benchmark, words, tables, {})))
 
 
-def write(folder: Path, page: Path) -> "subprocess.CompletedProcess[str]":
-    """Run the generator."""
-    command = [sys.executable, str(BENCHMARKS / "report.py"), str(folder), "--page", str(page)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def typed(folder: Path, page: Path) -> list[str]:
+    """The generator's command line."""
+    return [str(BENCHMARKS / "report.py"), str(folder), "--page", str(page)]
+
+
+def write(folder: Path, page: Path) -> SimpleNamespace:
+    """Run the generator, in this process."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with patch.object(sys, "argv", typed(folder, page)), redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = report.main()
+        except SystemExit as ended:
+            code = ended.code
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def test_every_script_has_a_section_and_every_section_a_script():
@@ -55,7 +69,9 @@ def test_a_section_is_what_was_printed_and_the_others_stay(tmp_path):
     page.write_text(report.PAGE.read_text())
     before = report.sections(page.read_text())
     left(results, "speed", SPREAD, words=("--data", "/somewhere/private", "--json=x", "--repeats", "3"))
-    done = write(results, page)
+    done = subprocess.run(
+        [sys.executable, *typed(results, page)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     after = report.sections(page.read_text())
     assert {name: text for name, text in after.items() if name != "speed"} == {
@@ -69,7 +85,6 @@ def test_a_section_is_what_was_printed_and_the_others_stay(tmp_path):
     assert f"numpy {common.versions()['numpy']}" in after["speed"]
 
 
-@pytest.mark.slow
 def test_the_same_results_give_the_same_page(tmp_path):
     page, results = tmp_path / "page.md", tmp_path / "results"
     left(results, "speed", SPREAD)
@@ -82,7 +97,6 @@ def test_the_same_results_give_the_same_page(tmp_path):
     assert first.count(b"Not measured yet.") == len(report.SECTIONS) - 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "table",
     [
@@ -99,7 +113,6 @@ def test_a_claim_that_does_not_hold_is_named(tmp_path, table):
     assert "## Memory" in (tmp_path / "page.md").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", ["{", "[]", "{}", '{"benchmark": "unknown"}', '{"benchmark": "speed", "tables": [{}]}']
 )
@@ -114,7 +127,6 @@ def test_other_files_are_refused_and_the_page_stays(tmp_path, content):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
 def test_no_results_and_two_of_one_benchmark_are_refused(tmp_path):
     done = write(tmp_path, tmp_path / "page.md")
     assert (done.returncode, done.stderr[:7]) == (2, "error: ")
@@ -124,7 +136,6 @@ def test_no_results_and_two_of_one_benchmark_are_refused(tmp_path):
     assert not (tmp_path / "page.md").exists()
 
 
-@pytest.mark.slow
 def test_a_section_that_is_no_benchmark_is_refused(tmp_path):
     left(tmp_path / "results", "soak", SPREAD)
     (tmp_path / "page.md").write_text("<!-- benchmark: gone -->\n## Gone\n")

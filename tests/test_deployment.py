@@ -20,6 +20,8 @@ from unprivileged import open_folder
 
 import fedboost as fb
 from fedboost.cli.endings import REFUSED
+from fedboost.runtime.local.demo_columns import columns_terms, patients
+from fedboost.runtime.terms_file import read_terms
 
 ROOT = Path(__file__).parents[1]
 
@@ -122,6 +124,7 @@ def check_consortium(compose):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
     pytest.importorskip("phe")
     compose = Compose(tmp_path)
@@ -136,11 +139,32 @@ def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
     assert model.protection == "paillier"
 
 
+@pytest.mark.slow
+def test_the_services_of_the_profile_with_different_columns_train_parts_of_a_model(tmp_path):
+    pytest.importorskip("phe")
+    compose = Compose(tmp_path)
+    with ExitStack() as stack:
+        assert compose.start("sites").wait(60) == 0, (tmp_path / "sites.log").read_text()
+        for service in ("aggregator", "clinic", "laboratory"):
+            stack.enter_context(ending(compose.start(service)))
+        analyst = stack.enter_context(ending(compose.start("joined")))
+        assert analyst.wait(150) == 0, (tmp_path / "joined.log").read_text()
+    model = fb.PartyModel.load(tmp_path / "out" / "joined.json")
+    assert tuple(model.attestations) == model.parties == ("clinic", "laboratory")
+    parts = [*(tmp_path / "memory").glob("*/models/*.json")]
+    assert fb.assemble([model, *parts]).protection == "paillier"
+
+
+def test_the_terms_of_the_profile_with_different_columns_are_those_of_the_demo():
+    terms = read_terms(ROOT / "examples/terms-columns.toml")
+    assert terms == columns_terms(patients(), terms.trees.rounds, "paillier")
+
+
 def test_every_service_of_the_compose_file_can_start():
     content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     services = content["services"]
-    sites = {"north", "south", "east", "keyholder"}
-    assert set(services) == {"sites", "aggregator", "analyst", "encrypted", *sites}
+    sites = {"north", "south", "east", "keyholder", "clinic", "laboratory"}
+    assert set(services) == {"sites", "aggregator", "analyst", "encrypted", "joined", *sites}
     for name, service in services.items():
         assert (ROOT / service["build"]["dockerfile"]).is_file(), name
         assert all(config["source"] in content["configs"] for config in service.get("configs", []))

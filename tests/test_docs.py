@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from consortium import installed
 from processes import free_port
@@ -74,11 +75,15 @@ def run_as_typed(page: Path, folder: Path) -> str:
         block for block in blocks(page, "sh") if "pip install" not in block and "make" not in block
     )
     script = script.replace("7070", port).replace("--analyst marie", "--analyst marie --yes")
-    script = f'set -e\nfedboost() {{ {shlex.quote(sys.executable)} -m fedboost "$@"; }}\n{script}'
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = folder.resolve() / "commands" / "fedboost"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fedboost "$@"\n')
+    command.chmod(0o755)
+    path = os.pathsep.join([str(command.parent), os.environ["PATH"]])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}
     with (folder / "output").open("w") as output:  # a pipe that nobody reads would hold everyone up
         process = subprocess.Popen(
-            ["bash", "-c", f"{script.replace('kill $(jobs -p)', '')}\ntouch finished"],
+            ["bash", "-c", f"set -e\n{script.replace('kill $(jobs -p)', '')}\ntouch finished"],
             cwd=folder,
             env=environment,
             stdout=output,
@@ -266,8 +271,11 @@ def vertical_example(tmp_path, monkeypatch) -> dict[str, Any]:
 
 def test_the_page_on_vertical_training(vertical_example):
     names = vertical_example
-    assert names["said"] in VERTICAL.read_text()
-    assert names["said"].splitlines()[1] == "1948 True"
+    *first, whole, together = names["said"].splitlines(keepends=True)
+    assert "".join(first) in VERTICAL.read_text()
+    assert first[1] == "1948 True\n"
+    for line in (whole, together):
+        assert f"prints `{line.strip()}`" in VERTICAL.read_text()
     one, several = (fb.Terms.read(tomllib.loads(text)) for text in blocks(VERTICAL, "toml"))
     assert one.digest == names["terms"].digest == read_terms(Path("terms.toml")).digest
     tables = {}
@@ -301,6 +309,15 @@ def test_the_network_of_the_page_on_vertical_training(vertical_example):
     assert "It holds: 2 of 2 parties signed these trees" in said
     models = [fb.Model.load(f"{name}.json") for name in ("model", "trained")]
     assert [model.booster for model in models] == [vertical_example["pooled"].model.booster] * 2
+    together = csv.read_csv("scores.csv")
+    assert together["customer"].to_pylist() == vertical_example["bank"]["customer"].tolist()
+    unknown = dict.fromkeys(("minutes", "plan"))
+    at_telco = {*vertical_example["telco"]["customer"].tolist()}
+    rows = pa.Table.from_pydict(
+        {name: values[vertical_example["at_bank"]] for name, values in vertical_example["everyone"].items()}
+    ).to_pylist()
+    rows = [row if row["customer"] in at_telco else {**row, **unknown} for row in rows]
+    assert together["prediction"].to_pylist() == models[0].predict(pa.Table.from_pylist(rows)).tolist()
     told = csv.read_csv("predictions.csv")
     assert told["customer"].to_pylist() == list(range(100_000, 100_100))
     assert np.allclose(told["prediction"], models[0].predict(vertical_example["new"]))

@@ -68,7 +68,21 @@ OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
 
 
 OF_KEYS = {"keyholder", "keyholder_rows", "key_bits"}
-OF_COLUMNS_APART = {"label_holder", "blocks", "rows", "min_common_rows", "max_ids", "id_form"}
+OF_COLUMNS_APART = {
+    "label_holder",
+    "blocks",
+    "rows",
+    "min_common_rows",
+    "max_ids",
+    "repeated_ids",
+    "id_form",
+    "model",
+    "alone_rounds",
+    "min_rows_per_bin",
+    "label_epsilon",
+    "predict_with",
+    "predict_rows",
+}
 """X has all columns."""
 OF_NOISE = {"noise"}
 """Needs ranges and levels that are declared and not looked for, which scikit-learn has no place for."""

@@ -261,6 +261,8 @@ class BoostingState:
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if a session under these terms cannot be in this state."""
+        if terms.vertical.predicts and self.position != NOTHING_YET.position:
+            raise Refused("a session that predicts is said to stand where it would have trained")
         if not 0 <= self.grids <= MAX_REFINEMENTS:
             raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")
         if self.places is not None:
@@ -272,9 +274,8 @@ class BoostingState:
         elif self.rounds:
             raise Refused("finished rounds before cut points")
         if len(self.rounds) > terms.trees.rounds + 1 or self.levels > terms.max_turns_per_tree:
-            raise Refused(
-                f"{len(self.rounds)} finished rounds, {self.levels} levels: more than the terms allow"
-            )
+            told = f"{len(self.rounds)} finished rounds, {self.levels} levels"
+            raise Refused(f"{told}: more than the terms allow")
         for number, done in enumerate(self.rounds):
             check_tree(terms, number - 1, done.splits, done.values)
             check_splits(terms, done.splits)
@@ -304,11 +305,8 @@ class BoostingState:
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
         """Raise Refused unless `tree` is the tree that grows once it has the splits in `last`."""
         check_splits(terms, self.splits + last)
-        nodes = 2 * len(self.splits + last) + len(terms.roots)
-        if not (
-            {len(column) for column in vars(tree).values()} == {nodes}
-            and 0 < self.levels <= terms.max_turns_per_tree
-        ):
+        nodes, sizes = 2 * len(self.splits + last) + len(terms.roots), map(len, vars(tree).values())
+        if {*sizes} != {nodes} or not 0 < self.levels <= terms.max_turns_per_tree:
             raise Refused("it does not grow there")
 
     def to_record(self) -> list[Any]:

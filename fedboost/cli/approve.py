@@ -49,7 +49,7 @@ def approve(
 
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     _check_party(agreed, site, terms, config)
-    analysts = _analysts(site, analyst or [])
+    analysts = _analysts(site, agreed, analyst or [])
     earlier = _earlier(site, agreed)
     approved = () if earlier is None else approval.analysts_of(site, earlier)
     review = approval.review(site, agreed, tuple(dict.fromkeys((*approved, *analysts))))
@@ -58,8 +58,10 @@ def approve(
     file = None
     if counted is not None:
         file = site.data.name if isinstance(site.data, Database) else Path(shown(site.data)).name
-    used, renamed = review.used, names_of(site).told(agreed.blocks.columns_of(site.party).features)
-    facts = SiteFacts(site.party, site.policy.max_sessions, used, file=file, rows=rows, renamed=renamed)
+    used, renamed = review.used, names_of(site).told(agreed.blocks.columns_of(site.party))
+    predicted = (review.predicted, site.policy.max_predicted_rows) if agreed.vertical.predicts else None
+    sessions = site.policy.max_sessions, used
+    facts = SiteFacts(site.party, *sessions, file=file, rows=rows, renamed=renamed, predicted=predicted)
     rules = [approval.facts_of(breach) for breach in review.breaches]
     before = None if earlier is None else (earlier.time, approved)
     print_text(text.site(facts))
@@ -95,11 +97,19 @@ def _earlier(site: "PartyConfig", agreed: "Terms") -> "Approval | None":
         return None
 
 
-def _analysts(site: "PartyConfig", names: list[str]) -> tuple[str, ...]:
-    """Return the analysts that an approval names: these, those that the policy names, or the one typed."""
+def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[str, ...]:
+    """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
+    for a prediction, which the label holder asks for."""
     from fedboost.privacy.identity.certificates import is_name
     from fedboost.runtime.site.terminal import ask_terminal
 
+    if agreed.vertical.predicts:
+        if names:
+            raise ConfigError(
+                f"--analyst: the terms predict rows, and label holder {agreed.vertical.label_holder} asks "
+                f"for that itself; leave it out"
+            )
+        return ()
     for name in names:
         if name == ANY:
             raise ConfigError(f"--analyst {ANY}: {NOT_ANY}")

@@ -27,7 +27,14 @@ EPILOG = (
 
 
 def audit(
-    log: Annotated[Path, typer.Argument(help="A party's audit log.", show_default=False)],
+    log: Annotated[
+        Path,
+        typer.Argument(
+            help="A party's audit log: fedboost.state/PARTY/PARTY.audit.jsonl beside its file, unless that "
+            "names another log, state folder or dataset.",
+            show_default=False,
+        ),
+    ],
     session: Annotated[
         str | None,
         typer.Option(

@@ -1,4 +1,5 @@
-"""`fedboost backup` and `fedboost restore`: a site's memory and audit log in one file, and back."""
+"""`fedboost backup` and `fedboost restore`: a site's memory, audit log and parts of models in one file, and
+back."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +17,8 @@ def backup(
     out: Annotated[Path, typer.Option(help="The backup to write, .tar.gz.", show_default=False)],
     force: Force = False,
 ) -> None:
-    """Back up this site's memory, its audit log and the terms of its sessions into one file, also while the
-    party runs. Keep it as secret as the state folder; no key of the bundle is in it."""
+    """Back up this site's memory, its audit log, the terms of its sessions and its parts of models into one
+    file, also while the party runs. Keep it as secret as the state folder; no key of the bundle is in it."""
     from fedboost.errors import printable
     from fedboost.people.text import moment
     from fedboost.runtime.files import check_writable
@@ -39,8 +40,9 @@ def restore(
         typer.Option("--force", help="Also where a memory is, which is then kept in a folder beside it."),
     ] = False,
 ) -> None:
-    """Put this site's memory back from a backup, where it was lost, and its audit log if that was lost, too.
-    Sessions that were under way are over; what an audit log that is still there has since is taken over."""
+    """Put this site's memory back from a backup, where it was lost, and its audit log and parts of models if
+    those were lost, too. Sessions that were under way are over; what an audit log that is still there has
+    since is taken over."""
     from fedboost.people.text import counted
     from fedboost.runtime.site.backup import restore
     from fedboost.runtime.site.config import read_party
@@ -49,6 +51,8 @@ def restore(
     begun = restored.begun
     knows = f"{counted(begun.sessions, 'session')} and {counted(begun.releases, 'charged release')}"
     print(f"{begun.path}: the memory as of {restored.time}; it knows {knows}")
+    if restored.parts:
+        print(f"{counted(restored.parts, 'part of a model', 'parts of models')} put back.")
     if restored.aside is not None:
         print(f"What was there before is in {restored.aside}.")
     if restored.newer is None:

@@ -2,7 +2,8 @@
 
 Promises: two files: the offer, which goes to the analyst, and the site's names for its columns, which their
 owner alone may read; under an alias the offer has no name and no level of the table.
-Refuses: options that exclude or need each other, tables without a usable column (ConfigError).
+Refuses: options that exclude or need each other, tables without a usable column, and without a row id columns
+that look like one (ConfigError).
 """
 
 from collections.abc import Iterator
@@ -86,6 +87,7 @@ def columns(
         drafted = draft_offer(table, holder, alias, aside, min_rows_per_level)
     except ConfigError as error:
         raise ConfigError(f"{shown(source)}: {error.public}", error.detail) from None
+    _check_no_ids(dense_of(table), row_id, aside, shown(source))
     _notice_odd(dense_of(table), drafted, aside, row_id)
     names = Names(
         row_id=row_id,
@@ -106,6 +108,27 @@ def _check_files(out: Path, names_out: Path, inputs: tuple[Path, ...], force: bo
         raise ConfigError(f"--out and --names-out: {out} cannot be both, the names stay at this site")
     for path in (out, names_out):
         check_writable(path, *inputs, force=force)
+
+
+def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], source: str) -> None:
+    """ConfigError, where no row id is named, for a column of text or whole numbers with another value in
+    every row: it may well be the row ids, which are no feature."""
+    from pyarrow import types
+
+    from fedboost.runtime.data.odd_numbers import MIN_ROWS
+    from fedboost.runtime.data.values import is_text, texts
+
+    for name in table.column_names if row_id is None else ():
+        column = table.column(name)
+        takes = types.is_integer(column.type) or is_text(column.type)
+        if name in aside or not takes or column.null_count or table.num_rows < MIN_ROWS:
+            continue
+        codes, distinct = texts(column, name)
+        if len(distinct) == table.num_rows and (codes >= 0).all():
+            raise ConfigError(
+                f"{source}: column {name!r} has another value in every row: is it the row id? Say --row-id "
+                f"{name}, or --exclude {name}"
+            )
 
 
 def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], row_id: str | None) -> None:

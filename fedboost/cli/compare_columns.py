@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 IN_ORDER: dict[str, object] = {
     **{"protection": "plain", "keyholder": None, "keyholder_rows": True, "on_loss": "wait", "quorum": None},
     **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
+    "label_epsilon": None,
 }
 """Settings of the same model from rows that stand in order, with nobody to hide them from, or to lose."""
-ONE_PARTY: dict[str, object] = {"parties": [], "label_holder": None, "rows": None}
+ONE_PARTY: dict[str, object] = {
+    **{"parties": [], "label_holder": None, "rows": None, "model": None},
+    **{"alone_rounds": 0, "min_rows_per_bin": 1},
+}
 
 
 def compare_columns(
@@ -35,6 +39,7 @@ def compare_columns(
 ) -> "tuple[ComparisonFacts, dict[str, int]]":
     """The comparison, and the rows of each party's table. sources: of the table of each party, or of one of
     all columns; step: called with the name of each training."""
+    from fedboost.cli.output import notice
     from fedboost.evaluation.compare import Trial
     from fedboost.evaluation.held_out import shown_metrics
     from fedboost.people.facts import ComparisonFacts
@@ -43,10 +48,17 @@ def compare_columns(
         raise ConfigError(
             "compare knows one label holder, and these terms have blocks: compare one at a time"
         )
+    if agreed.vertical.repeated_ids:
+        raise ConfigError(
+            "compare takes each row id once, and these terms have repeated_ids, so rows of one id would be "
+            "both trained on and held out: keep one row of each, and set repeated_ids = false"
+        )
     holder = agreed.vertical.label_holder
     if not agreed.parties:
         agreed = agreed.with_parties([holder, *agreed.columns.held])
     tables = _tables(agreed, sources, read)
+    if agreed.vertical.label_epsilon is not None:
+        notice("compared without label_epsilon: nobody is told of labels here")
     counts = {party: table.num_rows for party, table in tables.items()}
     common = _in_common(agreed, tables)
     trial, names, equal = Trial(holder, common[holder].num_rows, held_out, 0), shown_metrics(agreed), True
@@ -70,6 +82,8 @@ def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dic
 def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
     """The rows that all parties have, in one order, with each party's own columns. Refused if they are too
     few, or not equally many where they stand in order."""
+    import pyarrow as pa
+
     from fedboost.boosting.queries.alignment import few_in_common
     from fedboost.runtime.data.shard import to_shard
 
@@ -80,11 +94,14 @@ def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
             party: {row_id: row for row, row_id in enumerate(shard.ids or ())}
             for party, shard in shards.items()
         }
-        common = [row_id for row_id in places[holder] if all(row_id in own for own in places.values())]
-        if len(common) < agreed.vertical.fewest_common_rows:
-            raise ConfigError(few_in_common(len(common), agreed.vertical.fewest_common_rows, agreed.parties))
+        common, fewest = _ids_taken(agreed, places), agreed.vertical.fewest_common_rows
+        for own in places.values():
+            known = sum(row_id in own for row_id in common)
+            if known < fewest:
+                raise ConfigError(few_in_common(known, fewest, agreed.parties))
         tables = {
-            party: table.take([places[party][row_id] for row_id in common]) for party, table in tables.items()
+            party: table.take(pa.array([*map(places[party].get, common)], pa.int64()))
+            for party, table in tables.items()
         }
     for party, table in tables.items():
         if table.num_rows != tables[holder].num_rows:
@@ -93,6 +110,14 @@ def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
                 f"{tables[holder].num_rows}: both must hold the same rows in the same order"
             )
     return {party: table.select(_columns(agreed, party)) for party, table in tables.items()}
+
+
+def _ids_taken(agreed: "Terms", places: Mapping[str, Mapping[bytes, int]]) -> list[bytes]:
+    """The ids of the rows that take part: those of the label holder, or those that all parties have."""
+    ids = places[str(agreed.vertical.label_holder)]
+    if agreed.vertical.takes_all_rows:
+        return list(ids)
+    return [row_id for row_id in ids if all(row_id in own for own in places.values())]
 
 
 def _columns(agreed: "Terms", party: str) -> list[str]:
@@ -119,7 +144,7 @@ def _split(
 
     holder, (rest, held) = trial.site, trial.split(seed)
     train = {party: table.take(rest) for party, table in tables.items()}
-    whole_terms, held_rows = _one_party(terms, terms.columns), _pooled(tables, holder).take(held)
+    whole_terms, held_rows = one_party(terms, terms.columns), _pooled(tables, holder).take(held)
     step(f"split {seed + 1}, joined")
     joined = simulate(terms, train).model
     step(f"split {seed + 1}, pooled")
@@ -128,7 +153,7 @@ def _split(
     step(f"split {seed + 1}, {holder} alone")
     models, own_rows = {FEDERATED: joined, POOLED: joined if equal else pooled}, None
     try:
-        own_terms = _one_party(terms, terms.blocks.columns_of(holder))
+        own_terms = one_party(terms, terms.blocks.columns_of(holder))
         models = {ALONE: simulate(own_terms, {holder: train[holder]}).model, **models}
         own_rows = HeldOut.from_shard(to_shard(held_rows, own_terms, holder))
     except FedboostError as error:
@@ -139,7 +164,7 @@ def _split(
     return equal
 
 
-def _one_party(terms: "Terms", columns: Any) -> "Terms":
+def one_party(terms: "Terms", columns: Any) -> "Terms":
     """The terms of one party that has these columns."""
     return terms.changed(columns={**columns.model_dump(), "held": {}}, **ONE_PARTY)
 

@@ -8,10 +8,11 @@ Refuses: a table or label that cannot be used, before anything is started.
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from fedboost.cli.demo_columns import demo_columns
 from fedboost.cli.options import Force, Json, Site, reads_a_table
 from fedboost.errors import ConfigError, FedboostError
 
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
 
 EPILOG = (
-    "Example: fedboost demo\n\nExample: fedboost demo --data patients.csv --label diagnosis --site hospital"
+    "Example: fedboost demo\n\nExample: fedboost demo --columns\n\n"
+    "Example: fedboost demo --data patients.csv --label diagnosis --site hospital"
 )
+ROUNDS, COLUMNS_ROUNDS = 30, 10
 
 
 @reads_a_table
@@ -43,10 +46,22 @@ def demo(
             help="Sites to split the rows among, unevenly (3); 50 at most.", min=1, show_default=False
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Trees to boost.", min=1)] = 30,
+    columns: Annotated[
+        bool,
+        typer.Option(
+            "--columns", help="Sites that hold different columns of the same rows, in place of rows."
+        ),
+    ] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Trees to boost.", min=1, show_default="30; with --columns 10"),
+    ] = None,
     protection: Annotated[
         str | None,
-        typer.Option(help="What hides sites' numbers (masked, from 3 sites on).", show_default=False),
+        typer.Option(
+            help="What hides sites' numbers (masked, from 3 sites on; with --columns paillier).",
+            show_default=False,
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"
@@ -55,19 +70,16 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train across several processes on this machine, and compare with pooled rows."""
-    from fedboost.cli.output import show
-    from fedboost.cli.trained import facts_of
-    from fedboost.people import as_json, training
-    from fedboost.people.facts import DemoFacts
-    from fedboost.runtime.local.demo_sites import (
-        audit_log,
-        check_number,
-        demo_terms,
-        hospitals,
-        own_sites,
-        write_files,
-    )
+    from fedboost.runtime.local.demo_sites import check_number, hospitals, own_sites
 
+    if columns:
+        if (data, label, site, parties) != (None, None, None, None):
+            raise ConfigError(
+                "--columns has a table of its own: leave --data, --label, --site and --parties out; "
+                "fedboost simulate takes yours, with terms that say who holds which columns"
+            )
+        demo_columns(rounds or COLUMNS_ROUNDS, protection, out, force, json)
+        return
     if data is None and (label, site, parties) != (None, None, None):
         raise ConfigError("--label, --site and --parties describe your own table: give it with --data")
     if site is not None and parties is not None:
@@ -75,6 +87,25 @@ def demo(
     check_number(parties or 0)
     sites = hospitals() if data is None else own_sites(data, read, label, site, parties or 3)
     check_number(len(sites.tables))
+    _demo_rows(sites, rounds or ROUNDS, protection, data, out, force, json)
+
+
+def _demo_rows(
+    sites: "Sites",
+    rounds: int,
+    protection: str | None,
+    data: str | None,
+    out: Path,
+    force: bool,
+    json: bool,
+) -> None:
+    """Train across sites with different rows, and compare."""
+    from fedboost.cli.output import show
+    from fedboost.cli.trained import facts_of
+    from fedboost.people import as_json, training
+    from fedboost.people.facts import DemoFacts
+    from fedboost.runtime.local.demo_sites import audit_log, demo_terms, write_files
+
     terms = demo_terms(sites, rounds, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
     files |= write_files(out, sites, terms, data, force)
@@ -93,27 +124,16 @@ def _train(
     terms: "Terms", sites: "Sites", files: dict[str, Path | None], folder: Path, json: bool
 ) -> "tuple[Model, Traffic]":
     """Train over gRPC, with a process for each end; return the model and its traffic."""
-    from fedboost.cli.interruption import finish_at_interrupt
-    from fedboost.cli.progress import notice_not_hidden, progress
+    from fedboost.cli.demo_training import processes, train
     from fedboost.people.text import one_line
-    from fedboost.runtime.local.cluster import LocalCluster
-    from fedboost.runtime.local.demo_sites import empty_state, warm_up
+    from fedboost.runtime.local.demo_sites import warm_up
 
     say = (lambda text: None) if json else print
     names = ", ".join(f"{name} ({table.num_rows} rows)" for name, table in sites.tables.items())
     say(one_line(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out"))
-    say("loading kernels (the first time they are compiled, which takes some seconds) ...")
-    warm_up()
-    say("each site approves the terms, as a person there does by `fedboost approve`")
-    say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
-    notice_not_hidden(terms)
-    with LocalCluster(folder, files, approved=terms, state=empty_state(folder)) as consortium:
-        session = consortium.analyst.train(terms)
-        with finish_at_interrupt(session.finish) as interruption, progress(terms, json) as draw:
-            for row in session:
-                draw(row)
-                interruption.count()
-        return session.model, session.traffic
+    with processes(terms, files, folder, warm_up, say) as consortium:
+        model, traffic = train(consortium, terms, json)
+        return cast("Model", model), traffic  # each of these parties has all columns
 
 
 def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, dict[str, float]], bool]:

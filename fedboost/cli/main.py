@@ -13,6 +13,7 @@ from fedboost import __version__
 from fedboost.cli import (
     aggregator,
     approve,
+    assemble,
     audit,
     backup,
     check,
@@ -59,6 +60,7 @@ app.command(epilog=party.EPILOG)(party.party)
 app.command(epilog=keyholder.EPILOG)(keyholder.keyholder)
 app.command(epilog=train.EPILOG)(train.train)
 app.command(epilog=predict.EPILOG)(predict.predict)
+app.command(epilog=assemble.EPILOG)(assemble.assemble)
 app.command(epilog=explain.EPILOG)(explain.explain)
 app.command(epilog=verify.EPILOG)(verify.verify)
 app.command(epilog=check.EPILOG)(check.check)

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data, Force, ModelFile, reads_a_table
+from fedboost.cli.options import Data, Force, InsecureLoopback, ModelFile, Wait, reads_a_table
+from fedboost.cli.predict_jointly import MinCommonRows, Party, predicted_jointly
+from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Reading
 
 EPILOG = (
     "Example: fedboost predict model.json new.csv --out predictions.csv\n\n"
-    "Example: fedboost predict model.json new.parquet --keep patient --out predictions.parquet"
+    "Example: fedboost predict model.json new.parquet --keep patient --out predictions.parquet\n\n"
+    "Example: fedboost predict part.json new.csv --party bank.toml --keep customer --out predictions.csv"
 )
 
 
@@ -31,6 +34,10 @@ def predict(
         Path | None,
         typer.Option(help="File for the predictions: .csv or .parquet.", show_default="standard output"),
     ] = None,
+    party: Party = None,
+    min_common_rows: MinCommonRows = None,
+    wait: Wait = 60,
+    insecure_loopback: InsecureLoopback = False,
     force: Force = False,
 ) -> None:
     """Predict each row of a table of any size: a column `prediction`. With classes it is the most probable
@@ -48,13 +55,22 @@ def predict(
     if out is not None:
         check_writable(out, model, *local_files(source), force=force)
         check_form(out)
-    trained, table = Model.load(model), in_parts(source, read.options)
-    predictor = Predictor(trained, table, keep or [])
+    table, kept = in_parts(source, read.options), keep or []
+    predictor = None
+    if party is not None:
+        options = min_common_rows, wait, insecure_loopback
+        parts = predicted_jointly(model, party, source, read, table, kept, *options)
+    elif min_common_rows is not None:
+        raise ConfigError("--min-common-rows is for predictions with other parties: give --party")
+    else:
+        predictor = Predictor(Model.load(model), table, kept)
+        parts = predictor.parts()
     with ExitStack() as stack:
         seen = out is None and sys.stdout.isatty()  # the rows themselves are progress
         done = (lambda rows: None) if seen else stack.enter_context(rows_done(table.rows))
         write_rows = stack.enter_context(writing(out)) if out else csv_writer(lambda text: write(text, None))
-        for part in predictor.parts():
+        for part in parts:
             write_rows(part)
             done(len(next(iter(part.values()))))
-    notice_categories((name, *strange) for name, strange in predictor.strange.items())
+    if predictor is not None:
+        notice_categories((name, *strange) for name, strange in predictor.strange.items())

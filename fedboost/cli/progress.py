@@ -12,9 +12,9 @@ from statistics import median
 
 from fedboost.cli.output import notice, print_json
 from fedboost.people import as_json
+from fedboost.people.not_hidden import not_hidden
 from fedboost.people.text import MINUTE, duration, one_line, shorten, size
 from fedboost.people.training import figures
-from fedboost.people.words import NOT_HIDDEN
 from fedboost.terms.terms import Terms
 
 Draw = Callable[[Mapping[str, float]], None]
@@ -31,9 +31,9 @@ ESTIMATED_SECONDS = 3600.0
 
 
 def notice_not_hidden(terms: Terms) -> None:
-    """Print that the aggregator sees single parties' numbers, where it does."""
+    """Print what the aggregator and other parties see of single parties, where they do."""
     if not terms.protection.hides:
-        notice(f"protection {terms.hiding.protection}: {NOT_HIDDEN}")
+        notice(f"protection {terms.hiding.protection}: {not_hidden(terms)}")
 
 
 @contextmanager
@@ -67,8 +67,9 @@ def _lines_of_rounds(terms: Terms) -> Draw:
 
 
 def _left(seconds: list[float], rounds: int) -> str:
-    """The time that so many further rounds take, as the last ones did; '' if that is less than a minute."""
-    left = median(seconds[1:][-RECENT:] or seconds) * rounds
+    """The time that so many further rounds take, as the last ones did; '' if that is less than a minute, and
+    after the first, which includes compiling and making keys."""
+    left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
     return f"about {duration(left)} left" if left >= MINUTE else ""
 
 

@@ -5,30 +5,42 @@ import contextlib
 import signal
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.runtime.config import choose_keys
 from fedboost.runtime.data.allocator import keep_freed_memory
-from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.config import PartyConfig, read_party
+
+if TYPE_CHECKING:
+    from fedboost.runtime.net.keys import Bundle
 
 
 def take_part(
     config: Path, wait: float, once: bool, insecure_loopback: bool, log: Any, holds_rows: bool
 ) -> None:
     """Take part in sessions, as a party or as a key holder, which holds no rows."""
+    from fedboost.runtime.site.node import PartyNode
+
+    site, bundle = site_and_keys(config, insecure_loopback, holds_rows)
+
+    node = PartyNode(site, log, bundle)
+    run_until_stopped(node.run(wait, once))
+    if once and node.ended and node.ended[-1]:
+        raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
+
+
+def site_and_keys(
+    config: Path, insecure_loopback: bool, holds_rows: bool | None
+) -> "tuple[PartyConfig, Bundle | None]":
+    """A site's file, and its keys. ConfigError. holds_rows: as for `read_party`."""
     site = read_party(config, holds_rows)
     bundle = choose_keys(site.keys, "party", site.aggregator, insecure_loopback)
     if bundle is not None and bundle.signer.name != site.party:
         raise ConfigError(
             f"{config}: party is {site.party!r}, and {site.keys} is the bundle of {bundle.signer.name!r}"
         )
-    from fedboost.runtime.site.node import PartyNode
-
-    node = PartyNode(site, log, bundle)
-    run_until_stopped(node.run(wait, once))
-    if once and node.ended and node.ended[-1]:
-        raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
+    return site, bundle
 
 
 def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:

@@ -186,7 +186,9 @@ def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
     """Return the terms file of a draft. The first party is drafted as key holder, where there is one."""
     from fedboost.cli.output import notice
     from fedboost.privacy.protections import PROTECTIONS
+    from fedboost.protocol.site_memory import MAX_SPLITS, splits_by
     from fedboost.runtime.site.policy import Policy
+    from fedboost.runtime.site.policy_keys import MIN_ROWS_PER_BIN
     from fedboost.runtime.terms_file import terms_to_toml
     from fedboost.terms.terms import Terms
 
@@ -198,10 +200,21 @@ def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
         if protection is None:
             notice('protection = "plain" is drafted: with it every party learns the labels')
     row = PROTECTIONS.get(protection or "")
+    bins: dict[str, int] = {}
+    if draft.columns.held and row is not None and row.by_columns is not None:
+        bins = {"min_rows_per_bin": MIN_ROWS_PER_BIN}
     if row is not None and row.uses_key_holder and parties and not draft.columns.held:
         hiding["keyholder"] = parties[0]
         notice(f"keyholder = {parties[0]!r} is drafted; set the one you want")
-    agreed = Terms.read({**draft.settings(), **settings, "parties": parties, **hiding})
+    values = {**draft.settings(), **settings, **bins, "parties": parties, **hiding}
+    agreed = Terms.read(values)
+    comments = {}
+    if (splits := max((splits_by(agreed, party) for party in parties), default=0)) > MAX_SPLITS:
+        agreed = Terms.read({**values, "rounds": max(1, MAX_SPLITS * agreed.trees.rounds // splits)})
+        comments["rounds"] = (
+            f"{MAX_SPLITS:,} splits by a party's columns at most: sites refuse more by default"
+        )
     rows = Policy().min_rows_per_leaf
     comment = f"{rows} rows in a leaf at least: sites refuse fewer by default"
-    return terms_to_toml(agreed, dict.fromkeys(settings, comment))
+    of_bins = f"{MIN_ROWS_PER_BIN} rows in a bin at least: sites refuse fewer by default"
+    return terms_to_toml(agreed, comments | dict.fromkeys(settings, comment) | dict.fromkeys(bins, of_bins))

@@ -38,7 +38,7 @@ def train(
     from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.output import notice, show
     from fedboost.cli.progress import notice_not_hidden, progress
-    from fedboost.cli.trained import facts_of, save
+    from fedboost.cli.trained import facts_of, notice_parts, save
     from fedboost.people import as_json, training
     from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
@@ -70,3 +70,4 @@ def train(
     save(model, out, reproducible)
     facts = facts_of(model, session.traffic, out, session.uncounted)
     show(json, as_json.training(facts), training.conclusion(facts))
+    notice_parts(model)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from fedboost.errors import ConfigError
 from fedboost.people.facts import Traffic, TrainingFacts
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.party_model import PartyModel
+from fedboost.runtime.signed_model import SignedModel
 
 
-def save(model: Model, out: Path | None, reproducible: bool = False) -> None:
+def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
     """Save a model, if need be elsewhere: the aggregator has it no more. reproducible: as in `Model.save`."""
     if out is None:
         return
@@ -25,6 +26,19 @@ def save(model: Model, out: Path | None, reproducible: bool = False) -> None:
         raise ConfigError(f"{error}; the model is in {spare}") from None
 
 
-def facts_of(model: Model, traffic: Traffic, file: Path | None, since_restart: bool = False) -> TrainingFacts:
+def facts_of(
+    model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
+) -> TrainingFacts:
     """Return the facts of a finished training."""
-    return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart)
+    shares = model.importance if isinstance(model, PartyModel) else None
+    return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart, shares)
+
+
+def notice_parts(model: SignedModel) -> None:
+    """Print the id of a model of which each party keeps its part, and what the parts' files are called."""
+    from fedboost.cli.output import notice
+    from fedboost.runtime.site.models import NAME_CHARS
+
+    if isinstance(model, PartyModel):
+        name = model.id[:NAME_CHARS]
+        notice(f"model id {name}: each party keeps its part in its state folder, as models/{name}.json")

@@ -38,7 +38,7 @@ def verify(
     from fedboost.people import as_json
     from fedboost.people.model import verification
     from fedboost.privacy.identity.certificates import to_pem
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.assembly import load_trained
     from fedboost.runtime.net.keys import read_certificates, read_trust
     from fedboost.runtime.verification import verified
 
@@ -52,7 +52,7 @@ def verify(
         assert consortium is not None
         roots, denied = to_pem(*read_certificates(consortium)), frozenset()
     try:
-        facts = verified(Model.load(model), str(model), roots, datetime.now(UTC), denied)
+        facts = verified(load_trained(model), str(model), roots, datetime.now(UTC), denied)
     except Altered as error:
         altered = {"model": str(model), "holds": False, "conclusion": str(error)}
         show(json, [altered], [f"It does NOT hold: {error}"])

@@ -71,9 +71,15 @@ class HeldOut:
     ) -> tuple[Int64, Scale]:
         """Sums of the metrics over each group of rows, int64 [groups, cells], and the scale of weights: sums
         of groups add, and `metrics.values` makes the metrics of them."""
-        margin: Float64 = model.booster.margins(self.features, self.base_margin)
-        loss, heaviest = model.terms.objective.loss, float(self.weight.max(initial=0.0))
-        known = model.terms.known_weight_scale
+        margins = model.booster.margins(self.features, self.base_margin)
+        return self.sums_of(margins, model.terms, names, groups)
+
+    def sums_of(
+        self, margin: Float64, terms: Terms, names: tuple[str, ...], groups: Sequence[Any] = (slice(None),)
+    ) -> tuple[Int64, Scale]:
+        """The same of margins: float64 [rows], or [outputs, rows]."""
+        loss, heaviest = terms.objective.loss, float(self.weight.max(initial=0.0))
+        known = terms.known_weight_scale
         scale = known or Scale(int(np.frexp(heaviest)[1]), _WEIGHT_BITS)
 
         def sums_of(rows: Any) -> Int64:
@@ -85,5 +91,10 @@ class HeldOut:
 
 def score(model: Trained, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
     """Return metric name to its value on these rows."""
-    (total,), scale = rows.sums(model, names)
+    return score_of(model.booster.margins(rows.features, rows.base_margin), model.terms, rows, names)
+
+
+def score_of(margin: Float64, terms: Terms, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
+    """The same of margins: float64 [rows], or [outputs, rows]."""
+    (total,), scale = rows.sums_of(margin, terms, names)
     return metrics.values(names, total, scale)

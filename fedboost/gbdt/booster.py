@@ -188,17 +188,23 @@ class Booster:
         )
 
     @classmethod
-    def from_xgboost(cls, text: str, source: str = "model") -> "tuple[Booster, dict[str, str]]":
-        """The model and its attributes, from the text of `to_xgboost`."""
-        booster, attributes = cls.from_any_xgboost(text, source)
+    def from_xgboost(
+        cls, text: str, source: str = "model", holders: int = 0
+    ) -> "tuple[Booster, dict[str, str]]":
+        """The model and its attributes, from the text of `to_xgboost`. holders: of features that are not
+        told; nodes may have their numbers, which stand behind those of all features."""
+        booster, attributes = cls.from_any_xgboost(text, source, holders)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
             # XGBoost would read such a file differently, and predict other values.
             raise Altered(f"{source}: not as fedboost wrote it; it was changed or saved by another program")
         return booster, attributes
 
     @classmethod
-    def from_any_xgboost(cls, text: str, source: str = "model") -> "tuple[Booster, dict[str, str]]":
-        """The model and its attributes, from JSON that fedboost or XGBoost itself saved."""
+    def from_any_xgboost(
+        cls, text: str, source: str = "model", holders: int = 0
+    ) -> "tuple[Booster, dict[str, str]]":
+        """The model and its attributes, from JSON that fedboost or XGBoost itself saved. holders: see
+        `from_xgboost`."""
         try:
             learner = json.loads(text)["learner"]
             objective = dict(learner["objective"])
@@ -232,7 +238,7 @@ class Booster:
         (score,) = scores
         booster = cls(loss, score, features, trees, parallel, categorical)
         for number, tree in enumerate(trees):
-            _check_tree(tree, number, booster._is_categorical, source)
+            _check_tree(tree, number, booster._is_categorical + [False] * holders, source)
         try:
             sound = math.isfinite(loss.margin(score)) and parallel > 0
             sound = sound and len(trees) % (loss.outputs * parallel) == 0

@@ -50,12 +50,14 @@ class Structure:
 
     @classmethod
     def of(cls, trees: Sequence[Tree], parties: tuple[str, ...], holders: Int64) -> "Structure":
-        """The structure of these trees; holders: int64, the place in `parties` of who holds each feature."""
+        """The structure of these trees; holders: int64, the place in `parties` of who holds each feature. A
+        feature behind those stands for its holder: the first for the first of the parties, and so on."""
         roots = np.cumsum([0, *(len(tree.left) for tree in trees)])[:-1].astype(np.int64)
         left = np.array([child for tree in trees for child in tree.left], np.int64)
         feature = np.array([number for tree in trees for number in tree.feature], np.int64)
         holder = np.full(left.size, -1, np.int64)
-        holder[left != NO_CHILD] = holders[feature[left != NO_CHILD]]
+        known = np.concatenate([holders, np.arange(len(parties))])
+        holder[left != NO_CHILD] = known[feature[left != NO_CHILD]]
         return cls(parties, roots, left, holder)
 
     def size(self, party: str) -> int:

@@ -16,6 +16,7 @@ from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
@@ -33,7 +34,7 @@ from fedboost.gbdt.kernels.histogram import sum_pairs
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.samplers import AllRows, Bootstrap, NormSample, RowSampling, Sampler, Subsample
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import Splits
+from fedboost.gbdt.tree import Splits, Tree
 from fedboost.horizontal.leaf_values import residual_weights
 from fedboost.horizontal.shard import Shard, continue_margins
 from fedboost.horizontal.votes import OwnHistograms
@@ -123,9 +124,9 @@ class HorizontalHolder:
         self._forget_gradients()
         self.state = state
 
-    def thresholds(self, rounds: int) -> bytes:
-        """None: all parties are told them."""
-        return b""
+    def trees(self, rounds: int) -> tuple[Tree, ...]:
+        """None: all parties are told the same."""
+        return ()
 
     def compute(self, query: Query) -> Int64:
         """The integers of one query, wherever the training stands: int64 [query.cells]."""
@@ -148,7 +149,7 @@ class HorizontalHolder:
                 return self._leaf_sums(query)
             case ResidualQuery():
                 return self._residuals(query)
-            case IdCountQuery() | AlignQuery() | PlacesQuery() | BinsQuery():
+            case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery():
                 raise PeerError(f"{query.description}: asked where all parties hold the same columns")
             case _:
                 assert_never(query)

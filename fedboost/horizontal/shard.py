@@ -56,13 +56,17 @@ class Shard:
         return replace(self, columns=())
 
     def pick(self, rows: Int64) -> "Shard":
-        """These rows, in this order, without their ids."""
+        """These rows, in this order, without their ids; a row -1 has missing values in all columns, which is
+        for rows without labels alone."""
         beside: dict[str, Any] = {
             name: None if values is None else values[rows]
             for name, values in vars(self).items()
             if name in ("keys", "validation", "base_margin", "group")
         }
         columns = tuple(column[0 : column.size][rows] for column in self.columns)
+        if (unknown := rows < 0).any():
+            for values in columns:
+                values[unknown] = np.nan
         label = self.label[..., rows] if self.label.size else self.label
         return replace(self, columns=columns, label=label, weight=self.weight[rows], ids=None, **beside)
 

@@ -17,7 +17,11 @@ def site(facts: SiteFacts) -> Iterator[str]:
         yield entry("this site", f"{facts.name}, {facts.rows} rows of {facts.file}")
     if facts.renamed:
         yield entry("its columns", facts.renamed)
-    yield entry("sessions", f"{facts.took_part} of {facts.max_sessions} used (max_sessions)")
+    if facts.predicted is None:
+        yield entry("sessions", f"{facts.took_part} of {facts.max_sessions} used (max_sessions)")
+    else:
+        used, most = facts.predicted
+        yield entry("predictions", f"{used:,} of {most:,} rows used (max_predicted_rows)")
 
 
 def approval(facts: ApprovalFacts) -> Iterator[str]:

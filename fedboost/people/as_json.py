@@ -10,22 +10,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedboost.gbdt.metrics.by_set import by_party
+from fedboost.people.audit_facts import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
+from fedboost.people.columns_demo import ColumnsDemoFacts
 from fedboost.people.columns_estimate import ColumnsFacts
 from fedboost.people.comparison import sentence
 from fedboost.people.facts import (
     VERDICTS,
-    AuditFacts,
     ComparisonFacts,
     DemoFacts,
     EstimateFacts,
     PrivacyFacts,
-    ReleaseFacts,
-    SessionFacts,
     SiteComparison,
     Traffic,
     TrainingFacts,
     VerificationFacts,
-    WarningFacts,
 )
 from fedboost.people.layouts import LayoutsFacts
 from fedboost.people.privacy_report import Outlook, Planned, PrivacyReport
@@ -62,8 +60,26 @@ def training(facts: TrainingFacts) -> Iterator[Object]:
 
 def demo(facts: DemoFacts) -> Iterator[Object]:
     """Yield the end of a demo."""
-    training = facts.training
+    yield _demo(facts)
+
+
+def columns_demo(facts: ColumnsDemoFacts) -> Iterator[Object]:
+    """Yield the end of a demo of different columns."""
+    apart = facts.apart
     yield {
+        **_demo(facts.demo),
+        "columns": apart.columns,
+        "rows": apart.rows,
+        "rows_in_common": apart.common,
+        "rows_held_out": apart.new,
+        "parts": facts.kept,
+        "shares": facts.demo.training.shares,
+    }
+
+
+def _demo(facts: DemoFacts) -> Object:
+    training = facts.training
+    return {
         "event": "done",
         "model": training.file,
         "equal": facts.equal,

@@ -9,11 +9,11 @@ import textwrap
 from collections.abc import Iterator
 
 from fedboost.errors import printable, quoted
+from fedboost.people.audit_facts import AuditFacts, SessionFacts, WarningFacts
 from fedboost.people.audit_session import session_text
-from fedboost.people.facts import AuditFacts, SessionFacts, WarningFacts
 from fedboost.people.text import WIDTH, all_shown, counted, moment
 
-MAX_IN_FULL, MAX_VERDICT_LENGTH = 5, 16
+MAX_IN_FULL, MAX_VERDICT_LENGTH = 5, 15
 """Sessions that are printed in full; of more a line each; and columns of a verdict in that line."""
 
 
@@ -89,11 +89,11 @@ def _no_warnings(facts: AuditFacts) -> str:
 
 def _table(facts: AuditFacts, in_full: bool) -> Iterator[str]:
     """Yield a line for each session, with a verdict; where that is all, why there is no model, too."""
-    yield f"\n{'first heard of':<17}{'session':<27}{'answers':>7}  {'ended':<10}verdict"
+    yield f"\n{'first heard of':<17}{'session':<24}{'answers':>7}  {'ended':<14}verdict"
     for session in facts.sessions:
         rank = f" ({session.rank.number} of {session.rank.total})" if session.rank.total > 1 else ""
-        name = quoted(session.name, 25 - len(rank)) + rank
-        line = f"{moment(session.begin)[:16]:<17}{name:<27}{len(session.answers):>7}  {_end(session):<10}"
+        name = quoted(session.name, 22 - len(rank)) + rank
+        line = f"{moment(session.begin)[:16]:<17}{name:<24}{len(session.answers):>7}  {_end(session):<14}"
         yield line + _verdict(session)
         if not in_full and session.ending.over and session.ending.closed:
             reason = printable(session.ending.closed)
@@ -119,4 +119,5 @@ def _end(session: SessionFacts) -> str:
         return "refused"
     if not session.ending.over:
         return "open"
-    return "no model" if session.ending.closed else "model"
+    made = "prediction" if session.predicts else "model"
+    return f"no {made}" if session.ending.closed else made

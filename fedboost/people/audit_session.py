@@ -8,10 +8,22 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import printable, quoted
-from fedboost.people.facts import AgreementFacts, ReleaseFacts, SessionFacts
+from fedboost.people.audit_facts import AgreementFacts, ReleaseFacts, SessionFacts
 from fedboost.people.text import INDENT, WIDTH, all_shown, counted, delimited, listed, moment, shown, size
-from fedboost.people.words import NO_METRICS, PLACEMENTS, QUERIES, UNASKED, queries_of
+from fedboost.people.words import (
+    ENCRYPTED_SUMS,
+    NO_METRICS,
+    OF_LABEL_HOLDER,
+    OF_LABELS,
+    PLACEMENTS,
+    PREDICTION_SEEN,
+    QUERIES,
+    RELAYED,
+    UNASKED,
+    queries_of,
+)
 from fedboost.privacy.protections import PROTECTIONS
 
 ANSWER_WIDTH = 43
@@ -32,8 +44,8 @@ def session_text(session: SessionFacts, listed: bool) -> Iterator[str]:
         yield _line("left", "nothing")
         return
     yield from _protections(session)
-    yield from _answers(session)
     yield from _relays(session)
+    yield from _answers(session)
     if session.epsilon is not None:
         yield _line("privacy", f"epsilon {session.epsilon:.4g} was spent")
     smallest = session.smallest_roster
@@ -62,7 +74,8 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
     if session.rank.under_terms > 1:
         yield _line("", f"{session.rank.under_terms} sessions of this log are under these terms")
     if agreement.analyst is not None:
-        yield _line("signed by", f"{delimited(agreement.analyst)}, the analyst")
+        role = "the analyst" if agreement.rounds else "the label holder"
+        yield _line("signed by", f"{delimited(agreement.analyst)}, {role}")
     elif agreement.attempt is not None:
         yield _line("signed by", "no analyst's signature (connections without keys)")
     if session.attempts is not None and session.attempts[1] > 1:
@@ -71,9 +84,17 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
         numbers = f"attempts {first} to {last}" if first < last else f"attempt {last}"
         yield _line("attempts", f"begun again {times} ({numbers}){_again(session)}")
     yield _line("with", listed(agreement.parties))
-    rounds = counted(agreement.rounds, "round")
-    yield _line("to train", f"{shown(agreement.objective)}, at most {rounds}")
-    yield _line("from columns", f"{len(agreement.columns)}: {listed(agreement.columns)}")
+    objective, rounds = shown(agreement.objective), counted(agreement.rounds, "round")
+    if agreement.rounds:
+        yield _line("to train", f"{objective}, at most {rounds}")
+    else:
+        yield _line("to predict", f"rows of the label holder, with a model of {objective}")
+    own = None if session.own is None else session.own.columns
+    if own is None:
+        yield _line("from columns", f"{len(agreement.columns)}: {listed(agreement.columns)}")
+    else:
+        others = len(agreement.columns) - len(own)
+        yield _line("own columns", f"{len(own)}: {', '.join(own)}; other parties have {others} more")
     if agreement.epsilon is not None:
         added = PLACEMENTS.get(agreement.placement or "", "")
         yield _line("with noise", f"epsilon {agreement.epsilon:g} at delta {agreement.delta:g}{added}")
@@ -91,10 +112,13 @@ def _again(session: SessionFacts) -> str:
 
 def _protections(session: SessionFacts) -> Iterator[str]:
     """Yield what the aggregator could see of what left."""
+    if session.predicts:
+        yield _line("aggregator", PREDICTION_SEEN)
+        return
     central = session.agreement is not None and session.agreement.placement == "central"
     for name in session.protections:
         protection = PROTECTIONS.get(name)
-        if protection is not None and session.by_columns:
+        if protection is not None and session.own is not None:
             protection = protection.by_columns or protection
         hides = protection is None or protection.hides
         seen = protection.aggregator_observes if protection else "what this version of fedboost cannot say"
@@ -113,14 +137,18 @@ def _answers(session: SessionFacts) -> Iterator[str]:
         return
     yield f"  what left {'':{ANSWER_WIDTH - 8}}{'times':>6}{'allowed':>8}{'integers':>9}{'bytes':>9}"
     for name, releases in session.by_query.items():
-        *others, words = [QUERIES.get(query, shown(query)) for query in queries_of(name)]
+        *others, last = queries_of(name)
+        words, zeros = _words(last, session), _zeros(last, session)
         if name == EndRoundQuery.__name__ and not any(release.cells for release in releases):
-            words = NO_METRICS
+            words, zeros = NO_METRICS, []
         known = [session.allowed[query] for query in queries_of(name) if query in session.allowed]
         firsts = [release for release in releases if not release.again]
-        yield from (f"    {other}, with" for other in others)
+        for other in others:
+            yield f"    {_words(other, session)}, with"
+            yield from _zeros(other, session)
         after_end = session.rank.after_end and name not in UNASKED
         yield _sums(words, firsts, "0" if after_end else str(min(known, default="-")))
+        yield from zeros
     if session.again:
         yield _sums("the same answers sent again", session.again)
     yield _sums("in all, after it had ended" if session.rank.after_end else "in all", session.releases)
@@ -128,14 +156,37 @@ def _answers(session: SessionFacts) -> Iterator[str]:
         yield _line("questions", "this log does not record which questions of a kind were asked")
 
 
+def _words(query: str, session: SessionFacts) -> str:
+    """Return the words for the answer to a query."""
+    own = session.own
+    if query == HistogramQuery.__name__ and own is not None and own.hides and own.has_labels is False:
+        return ENCRYPTED_SUMS
+    return QUERIES.get(query, shown(query))
+
+
+def _zeros(query: str, session: SessionFacts) -> list[str]:
+    """Return a line that says why the answer to a query is zeros, where it is."""
+    if session.own is None or session.own.has_labels is not False:
+        return []
+    if query in OF_LABELS:
+        return ["      (zeros: this site has no labels)"]
+    return ["      (zeros: the label holder tells it)"] * (query in OF_LABEL_HOLDER)
+
+
 def _relays(session: SessionFacts) -> Iterator[str]:
-    """Yield what other parties got, which the aggregator passed on and could not read."""
+    """Yield what other parties got, which the aggregator passed on and could not read, and the number of rows
+    in common."""
+    if session.own is not None and session.own.in_common is not None:
+        rows = session.own.in_common
+        yield _line("in common", f"{rows:,} rows: the aggregator and the other parties know this number")
     for (what, receivers), relays in session.by_receivers.items():
         sent = size(sum(relay.size for relay in relays))
         rows = max(relay.rows for relay in relays)
-        of_rows = f" of {rows:,} rows" if rows else ""
         times = "once" if len(relays) == 1 else f"{len(relays)} times"
-        yield _line("relayed", f"{quoted(what)}{of_rows}, {times}, {sent}, to {listed(receivers)}")
+        words = quoted(what) + (f" of {rows:,} rows" if rows else "")
+        if what in RELAYED:
+            words = RELAYED[what].format(rows=f"{rows:,}")
+        yield _line("relayed", f"{words}, {times}, {sent}, to {listed(receivers)}")
 
 
 def _sums(words: str, releases: Sequence[ReleaseFacts], allowed: str = "") -> str:
@@ -154,7 +205,7 @@ def _releases(session: SessionFacts) -> Iterator[str]:
             "!" if session.rank.after_end and release.what not in UNASKED else "=" if release.again else " "
         )
         names = queries_of(release.what)
-        words, *others = [quoted(QUERIES.get(name, name), ANSWER_WIDTH - 1) for name in names]
+        words, *others = [quoted(_words(name, session), ANSWER_WIDTH - 1) for name in names]
         hashes = f"{question:<9}{position}"
         yield f"{mark}{release.turn:>6}{release.attempt:>8}  {words:<{ANSWER_WIDTH + 1}}{hashes}"
         yield from (f"{'':>17}{other}" for other in others)

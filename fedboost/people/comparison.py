@@ -101,7 +101,10 @@ def of_columns(facts: ComparisonFacts, counts: Mapping[str, int], protection: st
     if facts.equal:
         yield paragraph("The pooled model, of one party with all columns, is the joined one, byte for byte.")
     else:
-        yield paragraph("The pooled model is another one (so with rows drawn without a row_id).")
+        yield paragraph(
+            "The pooled model is another one (so with rows drawn without a row_id, with alone_rounds, and "
+            "with min_rows_per_bin)."
+        )
     if protection != PLAIN:
         yield paragraph(f"Trained under {PLAIN} in this process; {protection} gives the same model.")
 

@@ -8,8 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedboost.people.words import UNASKED
-from fedboost.protocol.site import Relayed
 from fedboost.terms.terms import Terms
 
 Traffic = Mapping[str, tuple[int, int]]
@@ -35,12 +33,14 @@ class ModelFacts:
 @dataclass(frozen=True)
 class TrainingFacts:
     """A finished training. file: of the model, if it was saved; since_restart: traffic is known only since
-    the aggregator was restarted."""
+    the aggregator was restarted; shares: party to its share of the gains, where parties keep parts of the
+    model, and the file has its structure alone."""
 
     model: ModelFacts
     traffic: Traffic
     file: str | None
     since_restart: bool = False
+    shares: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,166 +52,6 @@ class DemoFacts:
     scores: Mapping[str, Mapping[str, float]]
     equal: bool
     log: str
-
-
-@dataclass(frozen=True)
-class AgreementFacts:
-    """The agreement of a site to take part in a session. Missing in old logs: attempt, analyst, request."""
-
-    terms: str
-    parties: tuple[str, ...]
-    objective: str
-    rounds: int
-    columns: tuple[str, ...]
-    epsilon: float | None
-    delta: float | None
-    placement: str | None
-    attempt: int | None
-    analyst: str | None
-    request: str | None
-
-
-@dataclass(frozen=True)
-class ReleaseFacts:
-    """A release of a site, as its log has it: integers (cells) in bytes. what: the name of its query; again:
-    the same answer left before."""
-
-    session: str
-    turn: int
-    attempt: int
-    what: str
-    cells: int
-    bytes: int
-    protection: str
-    roster: tuple[str, ...]
-    charge: str | None
-    cost: float | None
-    question: str | None
-    position: str | None
-    again: bool
-
-
-@dataclass(frozen=True)
-class SessionRank:
-    """A session among the others of its log. number, total: its rank among sessions of this name, and how
-    many there are; after_end: an earlier session under its terms had ended; under_terms: sessions under its
-    terms from which something left; warnings: numbers of those about it."""
-
-    number: int
-    total: int
-    after_end: bool
-    under_terms: int
-    warnings: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SessionEnd:
-    """The end of a session. state: in words; closed: why there is no model ("" with a model), None if that is
-    not recorded; analyst: who asked for one that was refused."""
-
-    state: str
-    over: bool
-    closed: str | None
-    analyst: str | None = None
-
-
-@dataclass(frozen=True)
-class SessionFacts:
-    """A session of a site's audit log.
-
-    allowed: questions of each kind by its terms, if these are known; taken_up: how often this site took it
-    up; again_elsewhere: answers that left again for a sum over other parties; by_columns: the parties held
-    different columns.
-    """
-
-    name: str
-    rank: SessionRank
-    begin: str
-    end: str
-    allowed: Mapping[str, int]
-    agreement: AgreementFacts | None
-    attempts: tuple[int, int] | None
-    taken_up: int
-    releases: Sequence[ReleaseFacts]
-    relays: Sequence[Relayed]
-    again_elsewhere: int
-    protections: Sequence[str]
-    by_columns: bool
-    cost: float | None
-    epsilon: float | None
-    ending: SessionEnd
-
-    @property
-    def answers(self) -> list[ReleaseFacts]:
-        """The answers to questions: all releases but those that answer none."""
-        return [release for release in self.releases if release.what not in UNASKED]
-
-    @property
-    def again(self) -> list[ReleaseFacts]:
-        """The answers that had left before."""
-        return [release for release in self.releases if release.again]
-
-    @property
-    def by_query(self) -> dict[str, list[ReleaseFacts]]:
-        """The releases by query, in the order of the first of each."""
-        kinds: dict[str, list[ReleaseFacts]] = {}
-        for release in self.releases:
-            kinds.setdefault(release.what, []).append(release)
-        return kinds
-
-    @property
-    def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[Relayed]]:
-        """The relays by kind and receivers, in the order of the first of each."""
-        kinds: dict[tuple[str, tuple[str, ...]], list[Relayed]] = {}
-        for relay in self.relays:
-            kinds.setdefault((relay.what, relay.to), []).append(relay)
-        return kinds
-
-    @property
-    def smallest_roster(self) -> tuple[str, ...]:
-        """The fewest parties that a sum is over."""
-        return min((release.roster for release in self.releases), key=len, default=())
-
-    @property
-    def unrecorded(self) -> bool:
-        """True if the log does not say which questions were asked."""
-        return any(answer.question is None for answer in self.answers)
-
-    @property
-    def without_terms(self) -> bool:
-        """True for a session that an old version recorded, which kept no terms."""
-        return bool(self.answers) and (self.agreement is None or self.agreement.attempt is None)
-
-
-@dataclass(frozen=True)
-class WarningFacts:
-    """A warning of an audit. kind: as people read it; name: as scripts do; meaning: that of the kind."""
-
-    kind: str
-    name: str
-    kind_meaning: str
-    rule: str
-    sessions: tuple[str, ...]
-    seen: str
-    meaning: str
-    action: str
-
-
-@dataclass(frozen=True)
-class AuditFacts:
-    """An audit of a log. expected: the number of the entry with the hash that was expected, None where none
-    was; sessions: those to print; listed: with each answer; earlier: sessions before them that were not asked
-    for."""
-
-    log: str
-    entries: int
-    last_hash: str
-    expected: int | None
-    parties: Sequence[str]
-    warnings: Sequence[WarningFacts]
-    sessions: Sequence[SessionFacts]
-    listed: bool
-    earlier: int = 0
 
 
 @dataclass(frozen=True)
@@ -234,7 +74,8 @@ class RuleFacts:
 class SiteFacts:
     """A site and its policy. rows: the name of its rows, and the file and number of them where it was read;
     took_part: sessions that count against max_sessions; epsilon, delta: its budget, if it has one; renamed:
-    its columns that the terms call otherwise, in words."""
+    its columns that the terms call otherwise, in words; predicted: rows that it helped to predict, and most
+    that it does, None where the terms train."""
 
     name: str
     max_sessions: int
@@ -244,6 +85,7 @@ class SiteFacts:
     file: str | None = None
     rows: int = 0
     renamed: str = ""
+    predicted: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fedboost.errors import printable
 from fedboost.people.text import delimited, entry, listed
+from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.terms.terms import Terms
 
@@ -18,12 +19,13 @@ IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
-    *("rows", "min_common_rows", "max_ids", "id_form"),
+    *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
+    *("predict_with", "predict_rows"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
 
-SENDS_GRADIENTS = "sends every row's gradient, which shows its label,"
+SENDS_GRADIENTS = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]
 
 
 def columns_of(terms: Terms) -> tuple[str, ...]:
-    """Every column the terms name."""
-    return (*terms.columns.others, *terms.columns.features)
+    """Every column that a session under the terms takes."""
+    columns = terms.columns.unlabelled() if terms.vertical.predicts else terms.columns
+    return (*columns.others, *columns.features)
 
 
 def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = None) -> str:
@@ -68,10 +71,13 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
 
     analysts: who may train under them, where that is known; counts: rows of this site, where there are any.
     """
+    if terms.vertical.predicts:
+        return "\n".join(entry(*line) for line in [("terms", terms.digest), *_prediction(terms)])
     get = "gets" if len(analysts) == 1 else "get"
+    model = "the structure of the model" if terms.keeps_parts else "the model"
     lines = [
         ("terms", terms.digest),
-        *([("analyst", f"{listed(analysts)}: {get} the model and the metrics")] if analysts else []),
+        *([("analyst", f"{listed(analysts)}: {get} {model} and the metrics")] if analysts else []),
         *_participants(terms),
         *_model(terms),
         *_noise(terms),
@@ -80,6 +86,30 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
         *_categories(terms, counts),
     ]
     return "\n".join(entry(*line) for line in lines)
+
+
+def _prediction(terms: Terms) -> list[tuple[str, str]]:
+    """What a joint prediction is, and who learns what by it."""
+    vertical, columns = terms.vertical, terms.columns
+    held = "; ".join(f"{delimited(party)} {listed(names)}" for party, names in columns.held.items())
+    return [
+        (
+            "predicts",
+            f"{vertical.predict_rows:,} rows of {delimited(vertical.label_holder or '')}, nothing is trained",
+        ),
+        ("model", f"{vertical.predict_with}: each party's own part of it"),
+        ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
+        ("held apart", held),
+        ("rows", _rows_of_blocks(terms)),
+        (
+            "label holder",
+            "asks for it with its own certificate; learns of each of these rows which leaves of each tree "
+            "the splits of each other site leave open: how the row falls there",
+        ),
+        ("aggregator", PREDICTION_SEEN),
+        ("row id", f"{delimited(columns.row_id or '')}: by which rows are matched"),
+        ("features", f"{len(columns.features)}: {listed(columns.features)}"),
+    ]
 
 
 def _participants(terms: Terms) -> list[tuple[str, str]]:
@@ -136,8 +166,12 @@ def _other_sites(terms: Terms) -> list[tuple[str, str]]:
         ),
         (
             "other sites",
-            "with the same rows see which go left at each split, not leaf values; the analyst sees the whole "
-            "model",
+            "with the same rows see which go left at each split, not leaf values; "
+            + (
+                "each keeps its own part of the model"
+                if terms.keeps_parts
+                else "the analyst sees the whole model"
+            ),
         ),
     ]
 
@@ -149,11 +183,29 @@ def _rows_of_blocks(terms: Terms) -> str:
     vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
     sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
     form = {"digits": ", their digits alone", "lower": ", in lower case"}.get(vertical.id_form or "", "")
+    if vertical.takes_all_rows:
+        holder = delimited(vertical.label_holder or "")
+        return (
+            f"all of label holder {holder}, matched by {name}{form}: where another site does not have one, "
+            f"its columns are missing values, and {holder} learns which rows these are; each other site has "
+            f"{vertical.fewest_common_rows:,} at least, and learns which of its own; a site enters "
+            f"{vertical.most_ids:,} ids at most; the aggregator learns how many each site has, and how many "
+            f"are common to which sites{_repeats(terms)}"
+        )
     return (
         f"those whose {name} {sites} have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
         f"{vertical.most_ids:,} ids at most, and learns which of them all others have; the "
-        f"aggregator learns how many each site has, and how many are common to which sites"
+        f"aggregator learns how many each site has, and how many are common to which sites{_repeats(terms)}"
     )
+
+
+def _repeats(terms: Terms) -> str:
+    """What it means that rows of a label holder may have the same id."""
+    if not terms.vertical.repeated_ids:
+        return ""
+    if terms.vertical.predicts:
+        return "; the label holder may have several rows of one"
+    return "; the label holder may have several rows of one, and each other site is told how many of each"
 
 
 def _matched(terms: Terms) -> str:

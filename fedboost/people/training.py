@@ -7,7 +7,13 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping
 
 from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.people.facts import DemoFacts, EstimateFacts, ModelFacts, Traffic, TrainingFacts
+from fedboost.people.facts import (
+    DemoFacts,
+    EstimateFacts,
+    ModelFacts,
+    Traffic,
+    TrainingFacts,
+)
 from fedboost.people.text import Block, cell, duration, one_line, size, table
 from fedboost.terms.terms import Terms
 
@@ -85,21 +91,18 @@ def conclusion(training: TrainingFacts) -> Iterator[Block]:
     yield traffic(training.traffic, None if since_restart else model.trained)
     yield signatures(model)
     yield from absences(model)
-    saved = f"{training.file} (XGBoost JSON)" if training.file else "not saved (give --out model.json)"
+    yield from shares(training)
+    whole = training.shares is None
+    form = "XGBoost JSON" if whole else "its structure alone: each party keeps its part"
+    saved = f"{training.file} ({form})" if training.file else "not saved (give --out model.json)"
     yield f"model: {saved}"
 
 
 def demo(facts: DemoFacts) -> Iterator[Block]:
     """Yield the end of a demo: what the model is worth beside those of single sites."""
     training = facts.training
-    names = list(facts.scores["pooled"])
-    scores = table("model", *names, title="on the same held-out rows")
-    for model, values in facts.scores.items():
-        scores.add_row(
-            cell(model), *([f"{values[name]:.4f}" for name in names] if values else ["cannot train"])
-        )
     yield ""
-    yield scores
+    yield scores(facts, "on the same held-out rows")
     yield f"federated == pooled: {'yes' if facts.equal else 'NO'}\n"
     yield traffic(training.traffic, training.model.trained)
     yield ""
@@ -107,6 +110,24 @@ def demo(facts: DemoFacts) -> Iterator[Block]:
     yield f"model: {training.file} (XGBoost JSON; terms, site files and logs are beside it)"
     yield "what left the first site, by its own audit log:"
     yield one_line(f"fedboost audit {facts.log}")
+
+
+def scores(facts: DemoFacts, title: str) -> Block:
+    """Return a table of the metrics of each model."""
+    names = list(facts.scores["pooled"])
+    lines = table("model", *names, title=title)
+    for model, values in facts.scores.items():
+        lines.add_row(
+            cell(model), *([f"{values[name]:.4f}" for name in names] if values else ["cannot train"])
+        )
+    return lines
+
+
+def shares(training: TrainingFacts) -> Iterator[str]:
+    """Yield the share of the gain of each party, where they keep parts of the model."""
+    if training.shares:
+        by_party = ", ".join(f"{party} {share:.0%}" for party, share in training.shares.items())
+        yield one_line(f"share of the gain by the columns of each party: {by_party}")
 
 
 def estimates(

@@ -17,7 +17,7 @@ from fedboost.terms.noise import CUT_POINTS, START, TREES
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
 """The names of releases that answer no question."""
 
-QUERIES = {
+QUERIES: dict[str, str] = {
     **{kind.__name__: kind.description for kind in get_args(Query)},
     BY_PARTY: "error of the model: all rows, this site's",
     HELP: "help to open a sum: keys, no data",
@@ -32,11 +32,29 @@ def queries_of(name: str) -> list[str]:
     return name.split(AND)
 
 
+OF_LABELS = frozenset({"RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY})
+OF_LABEL_HOLDER = frozenset({"PlacesQuery", "ReachQuery"})
+"""Queries that a feature holder answers with zeros: what is about labels, and what the label holder tells for
+all."""
+
+ENCRYPTED_SUMS = "sums over groups of rows, encrypted"
+"""The answer of a feature holder to `HistogramQuery` where gradients are encrypted."""
+
+RELAYED = {
+    "which rows it has": "for each of {rows} people (row ids) asked about, whether it is known here",
+    "leaf bits": "for each of {rows} people (row ids) asked about, on which side of each split of this site "
+    "it falls",
+}
+"""What other parties get by a relay, by its kind, where the kind alone does not say it."""
+
 NO_METRICS = "end of a round: no metrics, no numbers"
 """The end of a round where the terms want no metrics, as those with noise do."""
 
 NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric sums"
-"""A warning about protections that hide nothing."""
+"""A warning about protections that hide nothing, where each party has all columns."""
+
+PREDICTION_SEEN = "passes on what it cannot read, and learns how many rows there are"
+"""What the aggregator of a prediction does and learns, whatever protection the terms name."""
 
 RELEASES = {CUT_POINTS: "rows", START: "gradients", TREES: "gradients"}
 """The unit that the noise of a release is stated in, by release."""
@@ -55,6 +73,7 @@ RELAXED: dict[tuple[str, object], str] = {
         if not protection.hides
     },
     ("by_columns", True): "OTHER PARTIES LEARN OF SINGLE ROWS: which go left, and under plain their labels.",
+    ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: with the whole model.",
     ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
 }
 """A loud sentence besides, by a rule of a policy and the value that an approval relaxes it to."""

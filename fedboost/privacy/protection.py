@@ -68,13 +68,15 @@ class HiddenSums:
 
     limit: the magnitude of a row's gradient and hessian, at most; rows: rows of a sum, at most; places: of
     each such party, for each pair of its sums the cell of the answer that has the gradients' (the hessians'
-    is the next), int64 [pairs]; cells: of the answer; to_cells: an answer as it is sealed."""
+    is the next), int64 [pairs]; cells: of the answer; to_cells: an answer as it is sealed; marks: of each
+    such party, the cells that it alone tells, in plain, where there are any, int64 [marks]."""
 
     limit: int
     rows: int
     places: Mapping[str, Int64]
     cells: int
     to_cells: Callable[[Int64], Int64]
+    marks: Mapping[str, Int64] = field(default_factory=dict)
 
 
 def check_newer(tag: Tag, last: Tag | None) -> None:

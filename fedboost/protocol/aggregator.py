@@ -43,6 +43,7 @@ from fedboost.protocol.messages import (
     SessionEnded,
     ToParty,
 )
+from fedboost.protocol.parts import numbers_for
 from fedboost.protocol.rules import RULES
 from fedboost.protocol.run import Callback, Round, TrainingRun
 from fedboost.protocol.thresholds import Thresholds
@@ -261,7 +262,8 @@ class AggregatorSession:
         told = introduction.transcripts, self.run.structure
         self.closing = Closing(introduction.digest, *told, Thresholds(self.terms, self.run.booster))
         self.set_deadline()
-        outbox = self.to_roster(lambda party: Close(self.attempt, self.run.rounds))
+        numbers = numbers_for(self.terms, self.run.booster)
+        outbox = self.to_roster(lambda party: Close(self.attempt, self.run.rounds, numbers.get(party, b"")))
         return outbox + self.end()
 
     def end(self) -> Outbox:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_SIGNATURE_BYTES = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
+PART_BYTES = 32
+"""Bytes of the hash of a party's part of the model."""
 
 
 class Closing:
@@ -53,10 +55,12 @@ class Closing:
         """Take in a party's signature."""
         if party in self.attestations:
             raise PeerError("an attestation that was not asked for")
-        if attest.transcript != self._transcripts.of(party):
+        if attest.transcript != self._transcripts.signed(party):
             raise PeerError("it attests other questions than were asked")
         if attest.structure != self._structure(attempt.terms.blocks.viewer(party)):
             raise PeerError("it attests other trees than those that were asked for")
+        if len(attest.part) != (PART_BYTES if attempt.terms.keeps_parts else 0):
+            raise PeerError("an attestation without the hash of its part of the model, or with one too many")
         if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
             raise PeerError("a signature and certificate of more bytes than can be")
         if trust is not None:
@@ -97,10 +101,11 @@ def lose_closing(session: "AggregatorSession", party: str, event: Disconnected) 
 
 
 def leave_closing(session: "AggregatorSession", party: str, event: Leave | Violation) -> Outbox:
-    """The model lacks this party's signature, and says so. It fails if it lacks thresholds, too."""
+    """The model lacks this party's signature, and says so. It fails if it lacks thresholds, too, or a part of
+    it that this party alone was to keep."""
     assert session.closing is not None
     session.closing.unsigned.add(party)
-    if session.closing.thresholds.lacks(party):
+    if session.closing.thresholds.lacks(party) or session.terms.keeps_parts:
         reason = event.reason if isinstance(event, Violation) else f"left: {quoted(event.reason)}"
         return session.fail(f"party {party} {reason}")
     return session.end()

@@ -114,8 +114,7 @@ class Query(Protocol):
         """The sum of answers, from the sum of their cells: [cells]."""
         ...
 
-    @property
-    def relayed_bytes(self) -> int:
+    def relayed_bytes(self, terms: Terms) -> int:
         """Bytes that a party relays before it answers, beside those of trees."""
         ...
 
@@ -317,9 +316,9 @@ class Holder(Protocol):
         """Stand where the others stand."""
         ...
 
-    def thresholds(self, rounds: int) -> bytes:
-        """The thresholds of its columns in the model after that many rounds (`thresholds.packed`), where its
-        owner alone knows cut points."""
+    def trees(self, rounds: int) -> tuple[Tree, ...]:
+        """The trees after that many rounds as this party was told them, with the thresholds of its columns
+        (where parties hold different columns)."""
         ...
 
     def answering(self, query: Any) -> Answering:
@@ -349,9 +348,9 @@ class Rowless:
         """Stand there."""
         self._state = state
 
-    def thresholds(self, rounds: int) -> bytes:
-        """None."""
-        return b""
+    def trees(self, rounds: int) -> tuple[Tree, ...]:
+        """None: it knows no columns."""
+        return ()
 
     def answering(self, query: Query) -> Answering:
         """Zeros: int64 [query.cells]."""

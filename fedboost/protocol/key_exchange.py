@@ -95,12 +95,19 @@ def request(signer: Signer, terms: Terms, nonce: bytes, time: int, wish: bytes =
 
 
 def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish: bytes = SESSION) -> str:
-    """The name of the analyst who signed a request for this wish and these terms. PeerError if none did."""
+    """The name of the analyst who signed a request for this wish and these terms; of terms that predict, that
+    of the label holder, whose rows they are. PeerError if none did."""
     known = identify(asked.certificate, trust.roots, trust.clock(), trust.denied)
-    if known.role != ANALYST:
+    holder = terms.vertical.label_holder
+    if terms.vertical.predicts and (known.role, known.name) != (PARTY, holder):
+        raise PeerError(
+            f"the terms are signed by {known.role} {known.name}, and a prediction is asked for by label "
+            f"holder {holder} with its own certificate"
+        )
+    if not terms.vertical.predicts and known.role != ANALYST:
         raise PeerError(f"the terms are signed by {known.role} {known.name}, which is no analyst")
     if len(asked.nonce) != NONCE_BYTES:
-        raise PeerError(f"the request of analyst {known.name} has no nonce")
+        raise PeerError(f"the request of {known.role} {known.name} has no nonce")
     verify(known, _requested(wish, terms, asked.nonce, asked.time), asked.signature)
     return known.name
 
@@ -163,7 +170,7 @@ def meet(
     if own not in greetings:
         raise PeerError("the parties that were introduced are not those of the terms, or not as they spoke")
     trust = credentials.roots, tuple(sorted(credentials.denied)), credentials.clock()
-    publics = dict(_publics(*trust, terms.hiding.protection, attempt.packed(), greetings))
+    publics = dict(_publics(*trust, protection.name, attempt.packed(), greetings))
     if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:
         raise PeerError("the parties that were introduced are not those of the terms")
     return Meeting(session, publics)
@@ -275,9 +282,10 @@ def _requested(wish: bytes, terms: Terms, nonce: bytes, time: int) -> bytes:
 def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest: Attest) -> bytes:
     """The statement that a party signs at the end: it answered that many queries under the terms' protection,
     in a session that was asked for by the request with this nonce, and was told the model of this structure
-    (`boosting.state.structure`); where it alone knows them, these are the thresholds of its columns.
+    (`boosting.state.structure`); where it alone knows them, these are the thresholds of its columns, and
+    where it keeps a part of the model, this is its hash.
     session: the digest of the attempt, which binds its name, number and greetings."""
-    thresholds = (attest.thresholds,) if terms.hides_columns else ()
+    own = (attest.part,) if terms.keeps_parts else (attest.thresholds,) if terms.hides_columns else ()
     return fields.pack(
         b"fedboost/2/attestation",
         terms.digest.encode(),
@@ -288,5 +296,5 @@ def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest
         fields.number(attest.turns),
         attest.transcript,
         attest.structure,
-        *thresholds,
+        *own,
     )

@@ -4,15 +4,21 @@ from dataclasses import dataclass, field
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.encrypted.scheme import Secret
+from fedboost.privacy.masked.pairwise import derive
 from fedboost.privacy.protections import Protection
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Holder, Rowless
 from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Attest, Close, Offer
+from fedboost.protocol.parts import part_of
 from fedboost.protocol.site import HELP, OPENINGS, Site
 from fedboost.protocol.site_memory import SessionMemory, SessionOffer
+from fedboost.protocol.thresholds import packed
 from fedboost.terms.terms import Terms
+
+SALT = b"fedboost/1/part"
+"""What the salt of a part of a model is derived for."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +101,19 @@ class Membership:
     def attest(self, site: Site, close: Close, session: bytes, turns: int, transcript: bytes) -> Attest:
         """What this party did, and the model as it was told: signed, where parties sign. session: the digest
         of the attempt; turns: questions that were answered."""
-        holder, hides = self.holder, self.terms.hides_columns
-        structure = holder.state.structure(close.rounds, hides)
-        thresholds = holder.thresholds(close.rounds) if hides else b""
-        attest = Attest(close.attempt, turns, transcript, structure, b"", b"", thresholds)
+        holder, terms, thresholds, kept = self.holder, self.terms, b"", b""
+        state, hides = holder.state, terms.hides_columns
+        if terms.keeps_parts:
+            state = state.seen_by(terms, site.name, publicly=True)
+            salt, trees = derive(self.memory.secret, SALT), holder.trees(close.rounds)
+            told = [value for done in holder.state.rounds[:1] for _, value in done.values]
+            part = part_of(self.session, terms, site.name, trees, close.numbers, salt, told)
+            site.keep(part)
+            kept = part.digest
+        elif hides:
+            thresholds = packed(terms, site.name, holder.trees(close.rounds))
+        structure = state.structure(close.rounds, hides)
+        attest = Attest(close.attempt, turns, transcript, structure, b"", b"", thresholds, kept)
         return key_exchange.signed(site.credentials, self.attempt(close.attempt), session, site.name, attest)
 
 

@@ -124,17 +124,20 @@ class OpenShare:
 
 @dataclass(frozen=True)
 class Close:
-    """The model is done: the constant and so many rounds. Answered by Attest."""
+    """The model is done: the constant and so many rounds. numbers: for the label holder alone, where parties
+    keep parts of the model (`parts.numbers_for`). Answered by Attest."""
 
     attempt: int
     rounds: int
+    numbers: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
 class Attest:
     """This party's signature on what it did and on the model as it was told (`meeting.attestation`), with its
     certificate in PEM. turns: how many questions it has answered; structure: `progress.structure`;
-    thresholds: of the splits by its columns, where it alone knows them (`thresholds.packed`), signed too."""
+    thresholds: of the splits by its columns, where it alone knows them (`thresholds.packed`), signed too, as
+    is part: the hash of the part of the model that it keeps, where it does (`parts.Part`)."""
 
     attempt: int
     turns: int
@@ -143,6 +146,7 @@ class Attest:
     certificate: bytes
     signature: bytes
     thresholds: bytes = field(default=b"", repr=False)
+    part: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)

@@ -292,8 +292,10 @@ class PartySession:
             raise PeerError("a model before anything was asked since the parties started a new attempt")
         if self._attested is None:
             self._member.memory.sign()
-            digest, transcript = self._introduced.digest, self._introduced.transcript
-            self._attested = self._member.attest(self._site, close, digest, self._answered, transcript)
+            keeps, introduced = self._member.terms.keeps_parts, self._introduced
+            told = introduced.relays if keeps and introduced.relays else introduced  # `Transcripts.signed`
+            did = introduced.digest, self._answered, told.transcript
+            self._attested = self._member.attest(self._site, close, *did)
             if given := len(self._attested.thresholds):
                 self._record(self._asked, THRESHOLDS, given // 4, given)
         yield self._attested
@@ -308,7 +310,7 @@ class PartySession:
         self, ask: Ask, what: str, cells: int, size: int, charge: Charge | None = None, *hashes: str
     ) -> None:
         member = self._member
-        shape = cells, size, member.terms.hiding.protection, ask.roster
+        shape = cells, size, member.protection.name, ask.roster
         release = Release(member.first.session, ask.turn, ask.attempt, what, *shape, charge, *hashes)
         self._site.record(release)
 

@@ -42,6 +42,11 @@ PART_BYTES = 1 << 20
 """Bytes of a part of relayed bytes."""
 BYTES_PER_ROW = 8
 """Bytes that a turn relays for each row and root, beside a bit in each row set."""
+BYTES_PER_ID = 4
+"""Bytes that say how many rows of the label holder have a row id, where it may repeat them."""
+FEW_RELAYS = 2
+"""Relays of a party in a turn, at most, that are no row sets and no lists of ids: how far it has come, and
+one more. Where ids are repeated it relays, too, how often they are."""
 FEW_BYTES = 1 << 10
 """Bytes that a party relays of how many rows it has, and how far it has come, at most."""
 
@@ -49,17 +54,22 @@ FEW_BYTES = 1 << 10
 def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: TrainingState) -> int:
     """Most bytes that a party, or another of its block, relays in a turn: before there are bins and a tree
     how many rows it has; then how far it has come, gradients, and two row sets for each level of all trees
-    where another party lost them."""
+    where another party lost them; and how often ids are repeated, where they are."""
     block = terms.blocks.of(party)
     if block is None:
         return 0
-    row_sets, content = 0, FEW_BYTES + query.relayed_bytes
+    row_sets, content = 0, FEW_BYTES + query.relayed_bytes(terms)
+    if terms.vertical.repeated_ids:
+        rows = min(query.rows, terms.vertical.most_ids)  # a party that lost its rows does not know how many
+        content += BYTES_PER_ID * rows
     if state.position.started or query.stage >= 0:
         row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
+        row_sets += 2 * (terms.vertical.min_rows_per_bin > 1)  # which rows a tree grows on
         cells = len(terms.roots) * rows
         each = -(-terms.hiding.key_bits // 4) if terms.hides_columns else BYTES_PER_ROW
         content += cells * each + row_sets * -(-cells // 8)
-    return content + (2 + row_sets) * sealed_size(0, block.parties)
+    few = FEW_RELAYS + terms.vertical.repeated_ids
+    return content + (few + row_sets) * sealed_size(0, block.parties)
 
 
 def unawaited(relay: Relay) -> str:

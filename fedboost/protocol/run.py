@@ -89,8 +89,9 @@ class TrainingRun:
 
     def structure(self, party: str) -> bytes:
         """The structure of the model, by what a party knows once it has answered."""
-        seen = self.state.after(self.pending).seen_by(self._terms, party)
-        return seen.structure(self.rounds, self._terms.hides_columns)
+        state, terms = self.state.after(self.pending), self._terms
+        seen = state.seen_by(terms, party, publicly=terms.keeps_parts)
+        return seen.structure(self.rounds, terms.hides_columns)
 
     @property
     def rounds(self) -> int:

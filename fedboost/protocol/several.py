@@ -133,10 +133,9 @@ class Several:
             begin = end
         return np.concatenate(sums)
 
-    @property
-    def relayed_bytes(self) -> int:
+    def relayed_bytes(self, terms: Terms) -> int:
         """Bytes that a party relays before it answers, beside those of trees."""
-        return sum([part.relayed_bytes for part in self.parts])
+        return sum([part.relayed_bytes(terms) for part in self.parts])
 
     def bytes_needed(self, parties: int) -> int:
         """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
@@ -148,11 +147,15 @@ class Several:
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
         """The sums that some parties report encrypted, of the one query that has any."""
+        if not terms.hides_columns:
+            return None
         begin, found = 0, None
         for part in self.parts:
             if hidden := part.hidden(terms, state):
                 places = {party: own + begin for party, own in hidden.places.items()}
-                found = replace(hidden, places=places, cells=self.cells, to_cells=self.to_cells)
+                marks = {party: own + begin for party, own in hidden.marks.items()}
+                whole = replace(hidden, cells=self.cells, to_cells=self.to_cells)
+                found = replace(whole, places=places, marks=marks)
             state, begin = state.after(part), begin + part.cells
         return found
 

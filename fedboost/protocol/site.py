@@ -7,7 +7,8 @@ from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.site_memory import Limits, SessionOffer, SiteMemory, TransientMemory
+from fedboost.protocol.parts import Part
+from fedboost.protocol.site_memory import NO_LIMIT, Limits, SessionOffer, SiteMemory, TransientMemory
 from fedboost.terms.terms import Terms
 
 HELP, OPENINGS = "help to open the sum", "openings of blinded sums"
@@ -58,17 +59,20 @@ class Site:
     permit: called with an offer before any row is read, raises Refused if the site's own rules forbid it;
     taken: called with an offer that is taken, before any row is read; record: called with each release and
     each relay before its bytes leave; memory: the site's memory of sessions; unless given it lasts as long as
-    this object.
+    this object; keep: called with this party's part of a model before it signs that.
     """
 
     name: str
     holder: Callable[[Terms, bytes], Holder] | None
     draw: RandomBytes
     credentials: Credentials | None = None
-    permit: Callable[[SessionOffer], Limits] = lambda offer: Limits()
+    permit: Callable[[SessionOffer], Limits] = lambda offer: Limits(
+        max_predicted_rows=NO_LIMIT, max_splits=NO_LIMIT
+    )
     taken: Callable[[SessionOffer], None] = lambda offer: None
     record: Callable[[Release | Relayed], None] = lambda release: None
     memory: SiteMemory = None  # type: ignore[assignment]
+    keep: Callable[[Part], None] = lambda part: None
 
     def __post_init__(self) -> None:
         if self.memory is None:

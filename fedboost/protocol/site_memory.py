@@ -5,8 +5,13 @@ session that ended, was left, refused or pushed aside is not forgotten; the rows
 that was spent on them and the groups of parties they were added to are known for the whole dataset.
 Refuses (Refused): a session that ended; a name under other terms; a later attempt of an unknown session, or
 an attempt that this site has answered in; an analyst's request that another session used; more sessions of a
-dataset than the site allows; groups of parties whose sums together show few of them; other
-rows than the session began with; what does not fit the budget.
+dataset than the site allows, more rows that it helps to predict, or more splits by its columns; groups of
+parties whose sums together show few of them; other rows than the session began with; what does not fit the
+budget.
+
+A session that predicts is counted by its rows alone, at the parties that help the label holder. It is none of
+max_sessions, and its parties are no group: it opens no sum over rows, so there is nothing to subtract from
+those of trainings, and nothing that noise or its budget could bound.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,9 +29,14 @@ KEY_BYTES = 32
 MAX_OFFERS = 100
 """Sessions of one dataset that were taken and never began, since another site refused them, say: that a site
 takes one tells that its rows fit the terms."""
+NO_LIMIT = 1 << 62
+"""More than any number that is counted."""
 MAX_SESSIONS = 20
 """Sessions of one dataset, unless the site's policy says otherwise: each is one more set of sums over its
 rows."""
+MAX_SPLITS = 2000
+"""Splits by a party's columns, over all sessions of one dataset, unless its policy says otherwise: each tells
+other parties a bit of a column for every row of a node. 50 trees of 31 splits are 1,550."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +54,14 @@ class SessionOffer:
 @dataclass(frozen=True)
 class Limits:
     """A policy's limits on all sessions of a dataset. similar_groups: whether the groups of parties
-    may be such that their sums together show few of them (`groups.fewest_shown`)."""
+    may be such that their sums together show few of them (`groups.fewest_shown`); max_predicted_rows: of all
+    sessions that predict with columns of this site for another party; max_splits: by columns of this site, of
+    all sessions in which parties hold different ones."""
 
     max_sessions: int = MAX_SESSIONS
     similar_groups: bool = False
+    max_predicted_rows: int = 0
+    max_splits: int = MAX_SPLITS
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,9 @@ class Standing:
 @dataclass(frozen=True)
 class Known:
     """A session as the rules between sessions look at it. ended: the reason, '' for a model; None while it
-    may go on. holders: the parties with rows; colluding: how many of the parties may collude."""
+    may go on. holders: the parties with rows; colluding: how many of the parties may collude; predicted: None
+    for a training, else the rows that this party helps another to predict; splits: the most by its columns,
+    where parties hold different ones."""
 
     session: str
     digest: str
@@ -111,12 +127,20 @@ class Known:
     request: bytes = b""
     ended: str | None = None
     colluding: int = 0
+    predicted: int | None = None
+    splits: int = 0
 
     @classmethod
-    def begun(cls, session: str, terms: Terms, request: bytes = b"") -> "Known":
-        """A session under these terms in which nobody met yet."""
-        group = terms.holders, terms.protection.hides
-        return cls(session, terms.digest, 0, *group, request, colluding=colluding_of(terms))
+    def begun(cls, session: str, terms: Terms, request: bytes = b"", party: str = "") -> "Known":
+        """A session under these terms in which nobody met yet, as this party looks at it."""
+        group, colluding = (terms.holders, terms.protection.hides), colluding_of(terms)
+        told = predicted_by(terms, party), splits_by(terms, party)
+        return cls(session, terms.digest, 0, *group, request, None, colluding, *told)
+
+    @property
+    def trained(self) -> bool:
+        """True for a session that counts against max_sessions: a training in which the parties met."""
+        return self.attempt > 0 and self.predicted is None
 
 
 class SessionMemory(Protocol):
@@ -139,8 +163,8 @@ class SessionMemory(Protocol):
         ...
 
     def meet(self, attempt: int) -> None:
-        """The parties met in this attempt. Refused where the groups of sessions that met since this one was
-        offered do not go with its own."""
+        """The parties met in this attempt: rows that are predicted, and splits, are charged. Refused where
+        the sessions that met since this one was offered do not go with it."""
         ...
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
@@ -179,6 +203,22 @@ def colluding_of(terms: Terms) -> int:
     return Group.of(terms.parties, terms.hiding.colluding).colluding
 
 
+def predicted_by(terms: Terms, party: str) -> int | None:
+    """The rows that a party helps another to predict; None where the terms train. The label holder predicts
+    its own: 0."""
+    if not terms.vertical.predicts:
+        return None
+    return 0 if terms.blocks.has_labels(party) else terms.vertical.predict_rows
+
+
+def splits_by(terms: Terms, party: str) -> int:
+    """The most splits by columns of a party that other parties are told of; 0 where all have all columns."""
+    if terms.vertical.predicts or terms.blocks.of(party) is None:
+        return 0
+    rounds = terms.trees.rounds - terms.vertical.alone_rounds
+    return rounds * (terms.max_leaves_per_round - len(terms.roots))
+
+
 def judge(
     offer: SessionOffer, known: Known | None, others: Iterable[Known], limits: Limits, party: str
 ) -> None:
@@ -206,19 +246,51 @@ def judge(
     others = list(others)
     if offer.request and any(other.request == offer.request for other in others):
         raise Refused(f"party {party}: the analyst's request was used for another session; train again")
-    met = sum(other.attempt > 0 for other in others)
-    if met >= limits.max_sessions:
+    trained = sum(other.trained for other in others)
+    if trained >= limits.max_sessions and not terms.vertical.predicts:
         raise Refused(
             f"party {party} refuses: its policy has max_sessions = {limits.max_sessions}, and it took part "
-            f"in {met} sessions with these rows; the person who answers for them can raise it there"
+            f"in {trained} sessions with these rows; the person who answers for them can raise it there"
         )
-    if len(others) - met >= MAX_OFFERS:
+    unmet = sum(other.attempt == 0 for other in others)
+    if unmet >= MAX_OFFERS:
         raise Refused(
-            f"party {party} refuses: {len(others) - met} sessions with these rows were offered to it and "
+            f"party {party} refuses: {unmet} sessions with these rows were offered to it and "
             f"never began; each told that the rows fit. The person who answers for them can begin a new "
             f"memory"
         )
-    check_group(Known.begun(offer.session, terms), others, limits, party)
+    check_others(Known.begun(offer.session, terms, party=party), others, limits, party)
+
+
+def check_others(session: Known, others: Iterable[Known], limits: Limits, party: str) -> None:
+    """Raise Refused where this session does not go with those of others that met: `check_group`, the rows
+    that are predicted, and the splits."""
+    others = list(others)
+    check_group(session, others, limits, party)
+    rows, used = session.predicted, rows_predicted(others)
+    if rows and used + rows > limits.max_predicted_rows:
+        raise Refused(
+            f"party {party} refuses: its policy has max_predicted_rows = {limits.max_predicted_rows}, it "
+            f"helped to predict {used} rows so far, and these are {rows} more; the person who answers for "
+            f"its rows can raise it there"
+        )
+    splits, used = session.splits, splits_told(others)
+    if splits and used + splits > limits.max_splits:
+        raise Refused(
+            f"party {party} refuses: its policy has max_splits = {limits.max_splits}, sessions so far could "
+            f"have {used} by its columns, and this one {splits} more; the person who answers for its rows "
+            f"can raise it there"
+        )
+
+
+def rows_predicted(sessions: Iterable[Known]) -> int:
+    """Rows that a site helped to predict in these sessions."""
+    return sum(known.predicted or 0 for known in sessions if known.attempt)
+
+
+def splits_told(sessions: Iterable[Known]) -> int:
+    """Splits by a site's columns that these sessions could make."""
+    return sum(known.splits for known in sessions if known.attempt)
 
 
 def check_group(session: Known, others: Iterable[Known], limits: Limits, party: str) -> None:
@@ -277,7 +349,7 @@ class TransientSession:
         self.secret = secret
         self.limits = Limits()
         self._memory = memory
-        self._known = Known.begun(offer.session, offer.terms, offer.request)
+        self._known = Known.begun(offer.session, offer.terms, offer.request, memory.party)
 
     @property
     def known(self) -> Known:
@@ -291,7 +363,7 @@ class TransientSession:
         """Note the attempt."""
         if not self.standing.attempt:
             memory = self._memory
-            check_group(self._known, memory.others(self._known.session), self.limits, memory.party)
+            check_others(self._known, memory.others(self._known.session), self.limits, memory.party)
         self.standing = replace(self.standing, attempt=attempt)
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:

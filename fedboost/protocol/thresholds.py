@@ -57,7 +57,7 @@ class Thresholds:
         self._given: dict[str, list[float]] = {}
 
     def lacks(self, party: str) -> bool:
-        """True if the model needs thresholds that this party has not given."""
+        """True if the model needs thresholds that this party has not given: none where parties keep parts."""
         return party not in self._given and bool(self._places(party))
 
     def take(self, party: str, thresholds: bytes) -> None:
@@ -84,7 +84,7 @@ class Thresholds:
 
     def of_model(self) -> Booster:
         """The model with the thresholds that were given."""
-        if not self._terms.hides_columns:
+        if not self._are_due:
             return self._booster
         trees = [replace(tree, threshold=[*tree.threshold]) for tree in self._booster.trees]
         for party, given in self._given.items():
@@ -96,6 +96,9 @@ class Thresholds:
 
     def _places(self, party: str) -> list[tuple[Tree, int]]:
         """The splits whose thresholds a party gives: the tree and node of each."""
-        if not self._terms.hides_columns:
-            return []
-        return _places(self._booster.trees, _numeric(self._terms, party))
+        return _places(self._booster.trees, _numeric(self._terms, party)) if self._are_due else []
+
+    @property
+    def _are_due(self) -> bool:
+        """True if parties give thresholds: not where they keep parts of the model."""
+        return self._terms.hides_columns and not self._terms.keeps_parts

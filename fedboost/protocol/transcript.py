@@ -38,13 +38,23 @@ class Transcripts:
             party: first_transcript(session, state.seen_by(terms, party))
             for party in (terms.parties if terms.blocks else ())
         }
+        first, *_ = terms.parties
+        self._public = first_transcript(session, state.seen_by(terms, first, publicly=True))
 
     def of(self, party: str) -> bytes:
         """The transcript of a party."""
         return self._own.get(party, self.whole)
+
+    def signed(self, party: str) -> bytes:
+        """The transcript that a party signs: where parties keep parts, of what all were told, since who knows
+        that could try the few splits of a party on a hash of them."""
+        return self._public if self._terms.keeps_parts else self.of(party)
 
     def extend(self, query: Query) -> None:
         """Add a query, as each party is told it."""
         self.whole = next_transcript(self.whole, query)
         for party, before in self._own.items():
             self._own[party] = next_transcript(before, query.seen_by(self._terms, party))
+        if self._terms.keeps_parts:
+            seen = query.seen_by(self._terms, self._terms.parties[0], publicly=True)
+            self._public = next_transcript(self._public, seen)

@@ -204,7 +204,7 @@ def tick(session: "AggregatorSession") -> Outbox:
 
 def turns_of(terms: Terms, query: Query) -> int:
     """How many times turn_timeout parties have: lists that go around are worked on by one after the other."""
-    return max(len(block.parties) for block in terms.blocks) if query.relayed_bytes else 1
+    return max(len(block.parties) for block in terms.blocks) if query.relayed_bytes(terms) else 1
 
 
 def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:

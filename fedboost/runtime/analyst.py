@@ -18,10 +18,12 @@ from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
+from fedboost.runtime.assembly import read_trained
 from fedboost.runtime.config import check_address, choose_keys
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
+from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
 from fedboost.wire.checks import SiteReply, decode_check_reply, encode_check_request
@@ -74,7 +76,7 @@ class Training:
         """Round to the bytes that the aggregator that runs now had counted at its end."""
         self.asked: datetime | None = None
         """When the session was asked for, where an earlier request of this analyst began it."""
-        self._model: Model | None = None
+        self._model: Model | PartyModel | None = None
         self._enough = False
         """True if the training is to end with the round under way."""
         self._finishing = False
@@ -91,8 +93,9 @@ class Training:
         return self._rows
 
     @property
-    def model(self) -> Model:
-        """The model; waits for the end of the training if it goes on."""
+    def model(self) -> Model | PartyModel:
+        """The model, or its structure where parties keep parts of it; waits for the end of the training if it
+        goes on."""
         for _ in self._rows:
             pass
         if self._model is None:
@@ -176,7 +179,7 @@ class Training:
                     if last:
                         self._count(traffic)
                         self.stop()  # it has arrived: the aggregator need not keep it
-                        model = Model.from_bytes(bytes(data), "the aggregator's model")
+                        model = read_trained(bytes(data), "the aggregator's model")
                         self._check(model)
                         self._model = model
                 case Failed(reason):
@@ -200,10 +203,10 @@ class Training:
             self._requests.append(key_exchange.request(self._bundle.signer, self._terms, nonce, now))
         return self._requests[-1]
 
-    def _check(self, model: Model) -> None:
+    def _check(self, model: Model | PartyModel) -> None:
         """Raise PeerError unless the model is of these terms and of a request of this analyst, and what
         parties signed of it is right."""
-        if model.terms != self._terms:
+        if model.terms != self._terms or isinstance(model, PartyModel) != self._terms.keeps_parts:
             raise PeerError("the aggregator's model was trained under other terms than were submitted")
         if self._bundle is None:
             return

@@ -35,6 +35,7 @@ class Facts:
     session: bytes
     rosters: Mapping[int, tuple[str, ...]]
     request: Request | None
+    salts: Mapping[str, bytes]
 
     def to_attributes(self, session: bool = True) -> dict[str, str]:
         """The attributes that hold these facts, with those of the session unless they are kept elsewhere."""
@@ -63,7 +64,7 @@ class Facts:
             signed = session_of(attributes)
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
-        facts = cls(terms, rounds, signed.attestations, signed.session, rosters, signed.request)
+        facts = cls(terms, rounds, signed.attestations, signed.session, rosters, signed.request, signed.salts)
         facts._check_repeated(attributes, source)
         return facts
 
@@ -88,10 +89,13 @@ class Facts:
                 "certificate": base64.b64encode(attest.certificate).decode(),
                 "signature": base64.b64encode(attest.signature).decode(),
                 **({"thresholds": attest.thresholds.hex()} if attest.thresholds else {}),
+                **({"part": attest.part.hex()} if attest.part else {}),
             }
             for party, attest in self.attestations.items()
         }
         facts = {SIGNATURES: json.dumps(signed), _PREFIX + "session": self.session.hex()}
+        if self.salts:
+            facts[_PREFIX + "salts"] = json.dumps({name: salt.hex() for name, salt in self.salts.items()})
         if self.request is not None:
             facts[_PREFIX + "request"] = json.dumps(
                 {
@@ -111,6 +115,7 @@ class SignedSession:
     attestations: Mapping[str, Attest]
     session: bytes
     request: Request | None
+    salts: Mapping[str, bytes]
 
 
 def session_of(attributes: Mapping[str, str]) -> SignedSession:
@@ -121,6 +126,10 @@ def session_of(attributes: Mapping[str, str]) -> SignedSession:
         {str(party): _attestation(entry) for party, entry in signed.items()},
         bytes.fromhex(attributes.get(_PREFIX + "session", "")),
         _request(json.loads(attributes.get(_PREFIX + "request", "null"))),
+        {
+            str(name): bytes.fromhex(salt)
+            for name, salt in json.loads(attributes.get(_PREFIX + "salts", "{}")).items()
+        },
     )
 
 
@@ -133,6 +142,7 @@ def _attestation(entry: Mapping[str, Any]) -> Attest:
         base64.b64decode(entry["certificate"], validate=True),
         base64.b64decode(entry["signature"], validate=True),
         bytes.fromhex(entry.get("thresholds", "")),
+        bytes.fromhex(entry.get("part", "")),
     )
 
 

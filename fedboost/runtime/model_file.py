@@ -22,9 +22,9 @@ from fedboost.gbdt.explain import dependence
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.tree import Tree
 from fedboost.people import html, tree_drawing
-from fedboost.people.facts import ModelFacts
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.terms.reading import nearest
+from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,11 +49,7 @@ class Model(SignedModel):
         With binary:logistic `predict` gives the probability of the second, which stands for columns.positive
         where labels are words; with multi:softprob a column for each.
         """
-        if self.terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
-            raise ConfigError(
-                f"{self.terms.objective.name} predicts numbers, which have no classes: use predict"
-            )
-        return self.terms.columns.classes or tuple(range(self.terms.objective.num_class or 2))
+        return classes_of(self.terms)
 
     def predict_class(self, data: Any) -> npt.NDArray[Any]:
         """The most probable of `classes` for each row, [rows]: text or int64; of equal ones the first. `data`
@@ -157,26 +153,19 @@ class Model(SignedModel):
             raise ConfigError(f"base margins of shape {base.shape}; {rows} rows need one each")
         return base
 
-    @property
-    def outline(self) -> ModelFacts:
-        """The facts of the model that texts for people are made of."""
-        return ModelFacts(
-            terms=self.terms,
-            fingerprint=self.fingerprint,
-            trees=len(self.booster.trees),
-            trained=len(self.rounds),
-            kept=self.kept,
-            last_row=self.rounds[self.kept - 1] if self.rounds else {},
-            signed_by=tuple(self.attestations),
-            rosters=self.rosters,
-        )
-
     def _repr_html_(self) -> str:
         return html.model_html(self.outline, self.importance())
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
         return self.booster.importance(kind)
+
+
+def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
+    """The labels: those of columns.classes, else 0, 1, ...; ConfigError for objectives without classes."""
+    if terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
+        raise ConfigError(f"{terms.objective.name} predicts numbers, which have no classes: use predict")
+    return terms.columns.classes or tuple(range(terms.objective.num_class or 2))
 
 
 def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:

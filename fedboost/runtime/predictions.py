@@ -25,7 +25,8 @@ from fedboost.runtime.data.shard import base_margin_of
 from fedboost.runtime.data.table import dense_of
 from fedboost.runtime.data.values import column_of, plain
 from fedboost.runtime.files import replacing
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model_file import Model, classes_of
+from fedboost.terms.terms import Terms
 
 Columns = dict[str, Any]
 Write = Callable[[Columns], None]
@@ -42,7 +43,6 @@ class Predictor:
         self._needed = (*self._schema.features, *([self._margin] if self._margin else []))
         self._table.check_columns([*self._needed, *self._keep])
         self._classes = model.classes if model.booster.loss.outputs > 1 else ()
-        self._names = as_csv.prediction_names(self._keep, self._classes)
         self.strange: dict[str, tuple[str, int]] = {}
 
     def parts(self) -> Iterator[Columns]:
@@ -56,7 +56,7 @@ class Predictor:
             yield predicted
             before += part.num_rows
         if not before:  # a header, or a table without rows
-            yield {name: np.empty(0) for name in self._names}
+            yield {name: np.empty(0) for name in as_csv.prediction_names(self._keep, self._classes)}
 
     def _predicted(self, part: Any) -> Columns:
         dense = dense_of(part)
@@ -65,13 +65,31 @@ class Predictor:
         for name, example, rows in undeclared(dense, self._schema):
             first, known = self.strange.get(name, (example, 0))
             self.strange[name] = first, known + rows
-        kept: list[Any] = [plain(column_of(dense, name)) for name in self._keep]
-        if self._classes:
-            best = np.array(self._classes)[np.argmax(values, axis=1)]
-            kept += [best, *values.T]
-        else:
-            kept.append(values)
-        return dict(zip(self._names, kept, strict=True))
+        kept = [plain(column_of(dense, name)) for name in self._keep]
+        return _columns(self._keep, kept, values, self._classes)
+
+
+def _columns(keep: Sequence[str], kept: list[Any], values: Float64, classes: Sequence[Any]) -> Columns:
+    """Rows to write: kept columns, the prediction, the probability of each class."""
+    own: list[Any] = [np.array(classes)[np.argmax(values, axis=1)], *values.T] if classes else [values]
+    return dict(zip(as_csv.prediction_names(keep, classes), [*kept, *own], strict=True))
+
+
+def predicted_columns(
+    values: Float64, terms: Terms, table: TableParts, keep: Sequence[str]
+) -> Iterator[Columns]:
+    """Yield the rows of each part of a table beside their predictions: float64 [rows] or [rows, classes]."""
+    keep = tuple(dict.fromkeys(keep))
+    classes = classes_of(terms) if values.ndim == 2 else ()
+    if not keep:
+        yield _columns(keep, [], values, classes)
+        return
+    table.check_columns([*keep])
+    first = 0
+    for part in table.read([*keep], [*keep]):
+        kept = [plain(column_of(dense_of(part), name)) for name in keep]
+        yield _columns(keep, kept, values[first : first + part.num_rows], classes)
+        first += part.num_rows
 
 
 def check_form(out: Path) -> None:

@@ -1,11 +1,13 @@
 """The result of a training: the model, its metrics and traffic."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fedboost.people import html
 from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.parts import Part
 from fedboost.runtime.model_file import Model
-from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.party_model import PartyModel, assembled, trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
 
 
@@ -15,18 +17,25 @@ class Result:
 
     history: a row a round with `round`, the metrics by name (as an analyst gets them,
     `metrics.published`), `seconds`, and `bytes` (sent and received by all parties in that round); traffic:
-    party to (bytes sent, bytes received), all turns together.
+    party to (bytes sent, bytes received), all turns together; party_models: party to the part of the model
+    that it would keep, with `model = "parties"` in the terms. As all parties are here, `model` is the whole
+    one even so.
     """
 
     model: Model
     history: list[Row] = field(repr=False)
     traffic: dict[str, tuple[int, int]] = field(repr=False)
+    party_models: dict[str, PartyModel] = field(default_factory=dict, repr=False)
 
     def _repr_html_(self) -> str:
         return html.result_html(self.model.outline, self.model.importance(), self.traffic)
 
 
-def finish(session: AggregatorSession, meter: Meter) -> Result:
-    """The result of a session that is over. Raises SessionFailed if it has no model."""
-    model = signed_model_of(session)
-    return Result(Model(**vars(model)), meter.history, meter.traffic)
+def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ()) -> Result:
+    """The result of a session that is over. parts: of the model, where parties keep them. Raises
+    SessionFailed if it has no model."""
+    model = trained_model_of(session)
+    party_models = {part.party: PartyModel.of(part) for part in parts}
+    if isinstance(model, PartyModel):
+        model = assembled([model, *party_models.values()])
+    return Result(Model(**vars(model)), meter.history, meter.traffic, party_models)

@@ -10,21 +10,28 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from fedboost.boosting.queries.views import view_of
 from fedboost.boosting.structure import structure as structure_of
 from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.tree import NO_CHILD
+from fedboost.people.facts import ModelFacts
 from fedboost.privacy.identity import signatures as signatures_identity
 from fedboost.privacy.identity.certificates import identify
 from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Attest, Request
+from fedboost.protocol.parts import UNTOLD_SCORE, digest_of
 from fedboost.protocol.thresholds import packed
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.model_facts import SIGNATURES, Facts, SignedSession, session_of
 from fedboost.terms.terms import Terms
+
+PART_FORMAT = "fedboost.party_model"
+PART_BEGINS = f'{{"format":"{PART_FORMAT}"'
+"""The beginning of a file that has a party's part of a model."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,8 @@ class SignedModel:
     terms: those of its session; rounds: the metrics of each round; attestations: what each party signed of
     it (nothing where no party has keys), over the session's digest `session`; rosters: from which round on
     sums were over other parties than in the round before (nothing where it always were all); request: the
-    analyst's signed request for the session, which the signatures are bound to.
+    analyst's signed request for the session, which the signatures are bound to; salts: of a model that was
+    put together of parts, what the hash of each part was made with.
     """
 
     booster: Booster = field(repr=False)
@@ -44,6 +52,7 @@ class SignedModel:
     session: bytes = field(default=b"", repr=False, compare=False)
     rosters: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
     request: Request | None = field(default=None, repr=False, compare=False)
+    salts: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
         trees, parties = len(self.booster.trees), ", ".join(self.parties)
@@ -64,6 +73,20 @@ class SignedModel:
     def protection(self) -> str:
         """The name of the protection that hid the parties' vectors."""
         return self.terms.hiding.protection
+
+    @property
+    def outline(self) -> ModelFacts:
+        """The facts of the model that texts for people are made of."""
+        return ModelFacts(
+            terms=self.terms,
+            fingerprint=self.fingerprint,
+            trees=len(self.booster.trees),
+            trained=len(self.rounds),
+            kept=self.kept,
+            last_row=self.rounds[self.kept - 1] if self.rounds else {},
+            signed_by=tuple(self.attestations),
+            rosters=self.rosters,
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -99,7 +122,8 @@ class SignedModel:
     ) -> str:
         """The fault of a party's signature of these trees; empty if it holds."""
         attest = self.attestations[party]
-        others = () if self.terms.blocks else self.attestations.values()  # each is told something else
+        alike = self.terms.keeps_parts or not self.terms.blocks  # else each was told something else
+        others = self.attestations.values() if alike else ()
         if len({other.transcript for other in others}) > 1:
             return "the parties signed that they answered different questions"
         try:
@@ -110,8 +134,11 @@ class SignedModel:
             return f"the model is signed for party {party} by {signed_by.role} {signed_by.name}"
         if structure not in (None, attest.structure):
             return f"party {party} signed other trees than those of the model"
-        if self.terms.hides_columns and attest.thresholds != packed(self.terms, party, self.booster.trees):
+        hides = self.terms.hides_columns and not self.terms.keeps_parts
+        if hides and attest.thresholds != packed(self.terms, party, self.booster.trees):
             return f"party {party} signed other thresholds than those of the model"
+        if self.terms.keeps_parts and not self._has_part(party, attest.part):
+            return f"party {party} signed another part of the model, or the file lacks what would show it"
         nonce = b"" if self.request is None else self.request.nonce
         statement = key_exchange.attestation(self.terms, nonce, self.session, party, attest)
         try:
@@ -120,8 +147,20 @@ class SignedModel:
             return str(error)
         return ""
 
+    def _has_part(self, party: str, digest: bytes) -> bool:
+        """True if the part that a party signed is in the model: shown by its salt, if it has anything that
+        the others have not."""
+        part, salt = part_in(self.booster, self.terms, party), self.salts.get(party)
+        if salt is not None:
+            return digest_of(part, salt) == digest
+        splits = (zip(tree.feature, tree.left, strict=True) for tree in part.trees)
+        has = any(f < len(part.features) and left != NO_CHILD for tree in splits for f, left in tree)
+        return not has and not self.terms.blocks.has_labels(party)
+
     def _structure(self, party: str) -> bytes:
-        """The digest of the constant and the trees as a party got them."""
+        """The digest of the constant and the trees as a party got them: none where rows were predicted."""
+        if self.terms.vertical.predicts:
+            return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
         if self.terms.earlier is not None:
             return structure_of(0.0, trees)
@@ -129,6 +168,7 @@ class SignedModel:
         constant = self.booster.trees[0].value[0] if based else self.booster.constant
         view = view_of(self.terms, party)
         if view is not None:
+            view = view.public if self.terms.keeps_parts else view
             trees = tuple(view.tree(tree) for tree in trees)
             constant = constant if view.has_labels else 0.0
         return structure_of(constant, trees)
@@ -140,7 +180,8 @@ class SignedModel:
 
     @property
     def _facts(self) -> Facts:
-        return Facts(self.terms, self.rounds, self.attestations, self.session, self.rosters, self.request)
+        signed = self.attestations, self.session, self.rosters, self.request, self.salts
+        return Facts(self.terms, self.rounds, *signed)
 
     def save(self, path: Path | str, reproducible: bool = False) -> None:
         """Write the model file: XGBoost JSON. reproducible: session and signatures, in which two trainings
@@ -160,19 +201,7 @@ class SignedModel:
             text = data.decode()
         except UnicodeDecodeError:
             raise ConfigError(f"{source}: not a fedboost model: not text") from None
-        booster, attributes = Booster.from_xgboost(text, source)
-        facts = Facts.from_attributes(attributes, source)
-        terms = facts.terms
-        if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
-            booster = replace(booster, loss=terms.objective.loss)
-        columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
-        fits = columns == (booster.features, booster.categorical, booster.objective)
-        based = terms.columns.base_margin is not None and terms.session.program == "boosting"
-        if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
-            raise Altered(f"{source}: the trees and the terms in the file do not belong together")
-        return cls(
-            booster, terms, facts.rounds, facts.attestations, facts.session, facts.rosters, facts.request
-        )
+        return cls(**contents(text, source))
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -184,6 +213,26 @@ class SignedModel:
         model = cls.from_bytes(data, str(path))
         signed = None if model.attestations else read_session(session_file(Path(path)))
         return model if signed is None else replace(model, **vars(signed))
+
+
+def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
+    """The fields of a `SignedModel`, from the text of its file. holders: as for `Booster.from_xgboost`."""
+    if not holders and text.startswith(PART_BEGINS):
+        raise ConfigError(
+            f"{source}: a part of a model, which cannot predict without the others: put the parts together "
+            f"(fedboost assemble), or predict together with their owners (fedboost predict --party)"
+        )
+    booster, attributes = Booster.from_xgboost(text, source, holders)
+    facts = Facts.from_attributes(attributes, source)
+    terms = facts.terms
+    if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
+        booster = replace(booster, loss=terms.objective.loss)
+    columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
+    fits = columns == (booster.features, booster.categorical, booster.objective)
+    based = terms.columns.base_margin is not None and terms.session.program == "boosting"
+    if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
+        raise Altered(f"{source}: the trees and the terms in the file do not belong together")
+    return {"booster": booster, **vars(facts)}
 
 
 def session_file(model: Path) -> Path:
@@ -224,6 +273,11 @@ def signed_model_of(session: AggregatorSession) -> SignedModel:
     if session.error is not None:
         raise session.error
     assert session.booster is not None
+    return SignedModel(session.booster, session.terms, **facts_of(session))
+
+
+def facts_of(session: AggregatorSession) -> dict[str, Any]:
+    """The fields of a `SignedModel` but for its trees and terms."""
     rounds = tuple({"round": row.round, **row.published} for row in session.history)
     signed = {
         party: session.attestations[party]
@@ -236,4 +290,22 @@ def signed_model_of(session: AggregatorSession) -> SignedModel:
             rosters[row.round] = last = row.roster
     digest = session.digest if signed else b""
     request = session.request if signed else None
-    return SignedModel(session.booster, session.terms, rounds, signed, digest, rosters, request)
+    return {
+        "rounds": rounds,
+        "attestations": signed,
+        "session": digest,
+        "rosters": rosters,
+        "request": request,
+    }
+
+
+def part_in(booster: Booster, terms: Terms, party: str) -> Booster:
+    """The part of a party in a whole model."""
+    view = view_of(terms, party)
+    assert view is not None
+    trees = tuple(map(replace(view, hides=False).tree, booster.trees))
+    if view.has_labels:
+        return replace(booster, trees=trees)
+    nothing = [[0.0] * len(tree.left) for tree in trees]
+    trees = tuple(replace(t, gain=none, cover=none) for t, none in zip(trees, nothing, strict=True))
+    return replace(booster, base_score=UNTOLD_SCORE, trees=trees)

@@ -128,6 +128,11 @@ class Schema(Submitted):
             }
         )
 
+    def unlabelled(self) -> "Schema":
+        """The columns of rows that are to be predicted: features, row ids, and the margins to begin from."""
+        names = "label_upper_bound", "positive", "weight", "validation", "group"
+        return self.model_copy(update={"label": "", "classes": (), **dict.fromkeys(names)})
+
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Terms whose parties all have the same columns have the digest that they had before there were
@@ -177,6 +182,11 @@ class Schema(Submitted):
         features = {*self.features}
         for party, names in self.held.items():
             for name in names:
+                if name == self.label:
+                    raise ValueError(
+                        f"held names {name[:MAX_CHARS]!r} of party {party[:MAX_CHARS]!r}, which is the "
+                        f"label: the label holder has it, take it out"
+                    )
                 if name not in features:
                     hint = nearest(name, self.features)
                     raise ValueError(

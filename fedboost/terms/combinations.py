@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.terms import continuation
 from fedboost.terms.noise import check_noise
 
@@ -57,23 +58,29 @@ def _check_vertical(terms: "Terms") -> None:
     if not terms.vertical.is_used:
         return
     refused = (
+        *_refused_of_hiding(terms),
         (
-            not (terms.hiding.row.may_be_vertical or terms.hiding.row.by_columns),
-            f"protection {terms.hiding.protection}",
-            "it hides a party among others that hold the same columns, and here nobody does; set "
-            'protection = "paillier", or "plain" where all parties may see labels',
+            terms.vertical.label_epsilon is not None and not terms.vertical.aligns,
+            "label_epsilon",
+            'noise belongs to a row id: name columns.row_id, and take rows = "in_order" away',
         ),
         (
-            terms.hides_columns and terms.vertical.label_holder is None,
-            f"protection {terms.hiding.protection}",
-            'one label holder has the key: set label_holder, or protection = "plain"',
+            terms.vertical.label_epsilon is not None
+            and terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS,
+            "label_epsilon",
+            "the noise is for labels of classes: binary:logistic or multi:softprob",
         ),
         (
-            terms.hides_columns and terms.hiding.keyholder not in (None, terms.vertical.label_holder),
-            "keyholder",
-            "the label holder has the key; take keyholder away",
+            terms.vertical.alone_rounds > terms.trees.rounds,
+            f"alone_rounds = {terms.vertical.alone_rounds}",
+            f"the terms have rounds = {terms.trees.rounds} in all",
         ),
-        (terms.hides_columns and not terms.hiding.keyholder_rows, "keyholder_rows = false", "it has rows"),
+        (
+            terms.vertical.min_rows_per_bin > 1 and terms.trees.num_parallel_tree > 1,
+            f"min_rows_per_bin and num_parallel_tree = {terms.trees.num_parallel_tree}",
+            "trees of one round have sums over nearly the same rows, whose difference is over few; give one "
+            "of both",
+        ),
         (terms.noise is not None, "noise", "a party's sums are not of whole rows, which noise is for"),
         (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on"),
         (
@@ -96,8 +103,31 @@ def _check_vertical(terms: "Terms") -> None:
     terms.vertical.check_rows(terms.columns)
 
 
+def _refused_of_hiding(terms: "Terms") -> tuple[tuple[bool, str, str], ...]:
+    """What hides parties of rows, or has its key elsewhere: if it is so, the setting, and why not."""
+    return (
+        (
+            not (terms.hiding.row.may_be_vertical or terms.hiding.row.by_columns),
+            f"protection {terms.hiding.protection}",
+            "it hides a party among others that hold the same columns, and here nobody does; set "
+            'protection = "paillier", or "plain" where all parties may see labels',
+        ),
+        (
+            terms.hides_columns and terms.vertical.label_holder is None,
+            f"protection {terms.hiding.protection}",
+            'one label holder has the key: set label_holder, or protection = "plain"',
+        ),
+        (
+            terms.hides_columns and terms.hiding.keyholder not in (None, terms.vertical.label_holder),
+            "keyholder",
+            "the label holder has the key; take keyholder away",
+        ),
+        (terms.hides_columns and not terms.hiding.keyholder_rows, "keyholder_rows = false", "it has rows"),
+    )
+
+
 def _check_hiding(terms: "Terms") -> None:
-    if terms.hides_columns:
+    if terms.hides_columns or terms.vertical.predicts:
         return
     shared = terms.noise is not None and terms.noise.placement == "distributed"
     shrinks = terms.session.on_loss == "shrink"

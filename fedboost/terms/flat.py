@@ -119,11 +119,13 @@ class Flat(Frozen):
     @model_serializer(mode="wrap")
     def _out_of_groups(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         nested = dump(self)
-        out = {}
+        out, fields = {}, self.file_keys()
         for key, (home, name) in self._homes().items():
             table, own = (nested.get(home, {}), name) if name else (nested, home)
-            if own in table and (table[own] or key not in self.OMITTED):
-                out[key] = table[own]
+            if own in table:
+                says_nothing = not table[own] or table[own] == fields[key].default
+                if not (key in self.OMITTED and says_nothing):
+                    out[key] = table[own]
         return out
 
 

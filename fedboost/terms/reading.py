@@ -149,6 +149,8 @@ def first_fault(model: type[Frozen], error: ValidationError, source: str) -> Con
         home = next(homes, None) if len(location) == 1 else None
         known = [*owner.file_keys(), *(_keys_of_tables(owner) if len(location) == 1 else ())]
         hint = f": it belongs under [{home}]" if home else setting_hint(location[-1], known)
+        if len(location) > 1 and location[-1] in model.file_keys():
+            hint = ": it belongs at the top of the file, above all tables"
         message = f"unknown key {key!r}{hint}"
     elif fault["type"] == "missing":
         message = f"key {key!r} is missing"

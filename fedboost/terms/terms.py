@@ -19,7 +19,7 @@ from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.metrics.by_set import OF_PARTY, TRAIN, VALIDATION
 from fedboost.gbdt.objectives import sensitivity
 from fedboost.gbdt.split import SplitRule
-from fedboost.privacy.protections import Protection
+from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.combinations import CHECKS
@@ -35,7 +35,7 @@ from fedboost.terms.trees import Histograms, Trees
 from fedboost.terms.vertical import Blocks, Vertical
 
 ALIGNMENT_TURNS = 3
-"""Queries that match rows by their ids."""
+"""Queries that match rows by their ids, or have them predicted."""
 MAX_RENEWAL_QUERIES = 3
 """Most queries about the residuals in the leaves of a tree."""
 
@@ -52,7 +52,19 @@ _ORDER = (
     *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
     *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
     *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program", "label_holder", "blocks"),
-    *("rows", "min_common_rows", "max_ids", "id_form"),
+    *(
+        "rows",
+        "min_common_rows",
+        "max_ids",
+        "repeated_ids",
+        "id_form",
+        "model",
+        "alone_rounds",
+        "min_rows_per_bin",
+        "label_epsilon",
+        "predict_with",
+        "predict_rows",
+    ),
 )
 """The keys as they stand in the JSON that is hashed."""
 
@@ -63,7 +75,8 @@ class Terms(Flat):
 
     ORDER: ClassVar[tuple[str, ...]] = _ORDER
     OMITTED: ClassVar[tuple[str, ...]] = (
-        *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "id_form"),
+        *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
+        *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
     )
 
     columns: Schema = Field(description="The columns that every party must have.")
@@ -106,18 +119,19 @@ class Terms(Flat):
     @cached_property
     def blocks(self) -> Blocks:
         """Parties that hold different columns of the same rows; none where each party has all columns."""
-        return Blocks(self.vertical.blocks_of(self.parties), self.columns, self.vertical.aligns)
+        return self.vertical.blocks_and_columns(self.parties, self.columns)
 
     @property
     def protection(self) -> Protection:
         """The protection of the parties' vectors."""
-        row = self.hiding.row
+        row = PROTECTIONS["plain"] if self.vertical.predicts else self.hiding.row
         return row.by_columns or row if self.vertical.is_used else row
 
     @property
     def keyholder(self) -> str | None:
-        """The party that decrypts; of parties with different columns the label holder."""
-        return self.vertical.label_holder if self.hides_columns else self.hiding.keyholder
+        """The party that decrypts."""
+        of_columns = self.vertical.label_holder if self.hides_columns else None
+        return of_columns if self.vertical.is_used else self.hiding.keyholder
 
     @property
     def hides_columns(self) -> bool:
@@ -125,9 +139,13 @@ class Terms(Flat):
         return self.vertical.is_used and self.protection.uses_key_holder
 
     @property
+    def keeps_parts(self) -> bool:
+        """True if each party keeps its part of the model."""
+        return self.vertical.keeps_parts(self.hides_columns)
+
+    @property
     def honest(self) -> int:
-        """Fewest parties with rows whose shares of the noise are secret. A party can always subtract its own;
-        a key holder without rows draws none."""
+        """Fewest parties with rows whose shares of the noise are secret: a party can subtract its own."""
         return len(self.holders) - max(1, self.hiding.group(self.parties).colluding)
 
     @property
@@ -140,8 +158,7 @@ class Terms(Flat):
 
     @property
     def signers(self) -> int:
-        """Fewest signatures of parties on a valid model: as many as a sum needs, or all where each signs what
-        nobody else was told."""
+        """Fewest signatures on a valid model: all where each party signs what nobody else was told."""
         return len(self.parties) if self.blocks else self.hiding.signers(self.parties)
 
     @property
@@ -157,8 +174,7 @@ class Terms(Flat):
 
     @cached_property
     def max_turns_per_tree(self) -> int:
-        """Most queries about one tree before its end: its levels, the votes before each but the root's, and
-        those about the residuals in its leaves."""
+        """Most queries about one tree before its end: levels, votes, residuals."""
         deepest = self.trees.max_depth if self.trees.grow_policy == "depthwise" else self.max_leaves_per_round
         renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
@@ -168,9 +184,9 @@ class Terms(Flat):
     @cached_property
     def max_turns(self) -> int:
         """Most queries of a session."""
-        of_trees = (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
-        before = 2 + ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
-        return before + of_trees
+        turns = 2 + ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
+        turns += (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
+        return ALIGNMENT_TURNS if self.vertical.predicts else turns
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
@@ -222,8 +238,7 @@ class Terms(Flat):
 
     @property
     def shares_turns(self) -> bool:
-        """True if several queries may share a turn: not where the roster may change with any of them, nor
-        where each answer is charged for its noise."""
+        """True if several queries may share a turn: not where rosters may change, or answers get noise."""
         return self.session.on_loss != "shrink" and self.noise is None
 
     @property
@@ -253,7 +268,7 @@ class Terms(Flat):
 
     @property
     def draws_rows(self) -> bool:
-        """True if rows are sampled, so that each needs a key."""
+        """True if rows are sampled."""
         return self.draws.draws_for_trees or self.evaluation.validation_fraction > 0.0
 
     # ---- in writing ---------------------------------------------------------------------------------

@@ -24,6 +24,20 @@ MOST_IDS = 14_000_000
 """Ids that a party can enter at most: places of so many rows, four bytes each, and all else that a party is
 told when it comes back, fit in a message of 64 MiB."""
 IdForm = Literal["text", "digits", "lower"]
+MAX_ROWS_PER_BIN = 1_000_000
+"""Largest floor under the rows of a bin: beyond it hardly any session could split."""
+Rows = Literal["common", "label_holder", "in_order"]
+REPEATED = {
+    "label_epsilon": "noise is drawn once for each row id, so one known label of an id would show its others",
+    "min_rows_per_bin": "all rows of a bin may be those of one id",
+}
+"""Why these keys do not go with ids that are there several times."""
+OF_IDS = "min_common_rows", "max_ids", "repeated_ids", "id_form"
+"""Keys for rows that are matched by their ids."""
+MAX_LABEL_EPSILON = 20.0
+"""Beyond this noise changes no label of a million."""
+ID_BYTES = 32
+"""Bytes of the id of a model that parties have parts of."""
 
 
 class Block(Submitted):
@@ -46,6 +60,8 @@ class Blocks:
     columns: Schema
     by_id: bool
     """True if each party has the column of row ids."""
+    trains: bool = True
+    """False where rows without labels are predicted."""
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -73,7 +89,8 @@ class Blocks:
             return self.columns
         held = {name: names for name, names in self.columns.held.items() if name in block.parties}
         columns = self.columns.model_copy(update={"held": held})
-        return columns.held_by(party, self.has_labels(party), self.by_id)
+        columns = columns.held_by(party, self.has_labels(party), self.by_id)
+        return columns if self.trains else columns.unlabelled()
 
 
 class Vertical(Group):
@@ -91,17 +108,19 @@ class Vertical(Group):
         '`[[blocks]]` with `parties = ["a", "b"]` and `label_holder = "a"`. Only with protection `plain`.',
     )
 
-    rows: Literal["common", "in_order"] | None = Field(
+    rows: Rows | None = Field(
         default=None,
         description="With `label_holder` or `blocks`: `common`, the default, trains on the rows whose "
-        "`columns.row_id` all parties of a block have; `in_order` takes the tables as they are, where all "
-        "have the same rows in the same order.",
+        "`columns.row_id` all parties of a block have; `label_holder`, without `blocks`, on all rows of the "
+        "label holder, with missing values in the columns of a party that does not have a row's id; "
+        "`in_order` takes the tables as they are, where all have the same rows in the same order.",
     )
     min_common_rows: int | None = Field(
         default=None,
         ge=1,
-        description="Fewest rows that the parties of a block must have in common; "
-        f"{MIN_COMMON_ROWS:,} unless given.",
+        description="Fewest rows that the parties of a block must have in common, or with "
+        '`rows = "label_holder"` fewest rows of the label holder of which each other party must have the '
+        f"id; {MIN_COMMON_ROWS:,} unless given.",
     )
     max_ids: int | None = Field(
         default=None,
@@ -109,11 +128,62 @@ class Vertical(Group):
         le=MOST_IDS,
         description=f"Most row ids that a party may enter; {MAX_IDS:,} unless given.",
     )
+    repeated_ids: bool = Field(
+        default=False,
+        description="Several rows of a label holder may have the same row id, such as the loans of a "
+        "customer. Other parties have each id once, and are told how many rows the label holder has of each "
+        "that is common ([vertical](vertical.md#several-rows-of-an-id)).",
+    )
     id_form: IdForm | None = Field(
         default=None,
         description="What is compared of row ids: `digits` only their digits, `lower` their text in lower "
         "case; else their text without spaces around it.",
     )
+
+    model: Literal["parties", "whole"] | None = Field(
+        default=None,
+        description="With `label_holder`: `parties` leaves each party with its own part of the model, and "
+        "the analyst with its structure; `whole` gives the analyst the model. The default is `parties` with "
+        "`paillier`, else `whole`.",
+    )
+    label_epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_LABEL_EPSILON,
+        description="The label holder puts noise on the labels of classes, once for each row id, so that all "
+        "that leaves it is this much [differentially private](vertical.md#noise-on-labels) in each label.",
+    )
+    alone_rounds: int = Field(
+        default=0,
+        ge=0,
+        description="With `label_holder`: so many rounds, the first ones, grow on the label holder's columns "
+        "alone. Nothing of them is relayed ([vertical](vertical.md#first-rounds-alone)).",
+    )
+    min_rows_per_bin: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_ROWS_PER_BIN,
+        description="With `label_holder`: of a node the parties tell sums over groups of bins, each of so "
+        "many of its rows or of none ([vertical](vertical.md#a-floor-under-bins)).",
+    )
+    predict_with: str | None = Field(
+        default=None,
+        pattern=f"^[0-9a-f]{{{2 * ID_BYTES}}}$",
+        description="The session trains nothing: the parties predict rows of the label holder with the parts "
+        "that they have of the model with this id ([predict together](vertical.md#predict-together)). "
+        "`fedboost predict --party` writes it.",
+    )
+    predict_rows: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_IDS,
+        description="With `predict_with`: how many rows are predicted; with `repeated_ids` how many ids.",
+    )
+
+    @property
+    def predicts(self) -> bool:
+        """True if rows are predicted, and nothing is trained."""
+        return self.predict_with is not None
 
     @property
     def is_used(self) -> bool:
@@ -124,6 +194,12 @@ class Vertical(Group):
     def aligns(self) -> bool:
         """True if rows are matched by their ids."""
         return self.is_used and self.rows != "in_order"
+
+    @property
+    def takes_all_rows(self) -> bool:
+        """True if all rows of the label holder take part: where another party does not have the id of one,
+        its columns are missing values there."""
+        return self.predicts or self.rows == "label_holder"
 
     @property
     def fewest_common_rows(self) -> int:
@@ -140,16 +216,51 @@ class Vertical(Group):
         """The key of the terms that says so."""
         return "blocks" if self.label_holder is None else "label_holder"
 
+    def grows_alone(self, tree: int) -> bool:
+        """True for a tree of this session that grows on the label holder's columns alone."""
+        return tree < self.alone_rounds
+
     def blocks_of(self, parties: tuple[str, ...]) -> tuple[Block, ...]:
         """The blocks of these parties; none where each party has all columns."""
         if self.label_holder is None:
             return self.blocks
         return (Block.model_construct(parties=parties, label_holder=self.label_holder),)
 
+    def blocks_and_columns(self, parties: tuple[str, ...], columns: Schema) -> Blocks:
+        """The blocks of these parties, and who holds which of these columns."""
+        return Blocks(self.blocks_of(parties), columns, self.aligns, not self.predicts)
+
+    def keeps_parts(self, hides_columns: bool) -> bool:
+        """True if each party keeps its part of the model. hides_columns: where nobody else knows cut points,
+        that is the default."""
+        model = self.model or ("parties" if hides_columns else "whole")
+        return self.is_used and model == "parties" and not self.predicts
+
     @model_validator(mode="after")
     def _one_or_the_other(self) -> Self:
         if self.label_holder is not None and self.blocks:
             raise ValueError("label_holder and blocks: give label_holder under each of [[blocks]] alone")
+        if self.blocks and (self.model == "parties" or self.predicts):
+            key = "predict_with" if self.predicts else 'model = "parties"'
+            raise ValueError(f"{key} with blocks: each split has one holder; set label_holder")
+        if self.blocks and self.rows == "label_holder":
+            raise ValueError(
+                'rows = "label_holder" with blocks: it takes the rows of one label holder; set label_holder'
+            )
+        if self.blocks and self.alone_rounds:
+            raise ValueError(
+                "alone_rounds with blocks: label holders differ in their columns; set label_holder"
+            )
+        if self.blocks and self.min_rows_per_bin > 1:
+            raise ValueError(
+                "min_rows_per_bin with blocks: each would have groups of bins of its own; set label_holder"
+            )
+        if self.repeated_ids and not self.predicts:
+            given = {"min_rows_per_bin": self.min_rows_per_bin > 1, "label_epsilon": self.label_epsilon}
+            for key in filter(given.get, given):
+                raise ValueError(f"{key} with repeated_ids: {REPEATED[key]}; keep one row of each id")
+        if (self.predict_with is None) != (self.predict_rows is None):
+            raise ValueError("predict_with and predict_rows: give both, or none")
         return self
 
     def check(self, parties: tuple[str, ...], columns: Schema) -> None:
@@ -157,9 +268,11 @@ class Vertical(Group):
         if not self.is_used:
             if columns.held:
                 raise ValueError("columns.held is for parties that hold different columns: set label_holder")
-            for key in ("rows", "min_common_rows", "max_ids", "id_form"):
-                if getattr(self, key) is not None:
-                    raise ValueError(f"{key} is for parties that hold different columns: set label_holder")
+            keys = "model", "alone_rounds", "label_epsilon", "predict_with"
+            given = [key for key in ("rows", *OF_IDS, *keys) if getattr(self, key)]
+            given += ["min_rows_per_bin"] * (self.min_rows_per_bin > 1)
+            for key in given:
+                raise ValueError(f"{key} is for parties that hold different columns: set label_holder")
             return
         if not parties:
             return  # of a simulation, which names them later
@@ -178,20 +291,29 @@ class Vertical(Group):
                 raise ValueError(f"columns.held names {_shown(name)}, which is not one of the parties{hint}")
         for block in blocks:
             self._check_block(block, columns)
+        if self.alone_rounds and not set(columns.features).difference(*columns.held.values()):
+            raise ValueError(
+                f"alone_rounds: label holder {_shown(self.label_holder or '')} has no columns, on which "
+                f"these rounds could grow"
+            )
 
     def check_rows(self, columns: Schema) -> None:
         """Raise ValueError unless it is clear which rows of the parties belong together."""
         if not self.is_used:
             return
+        if self.predicts and not self.aligns:
+            raise ValueError(
+                'predict_with: the rows are matched by their ids, so rows = "in_order" cannot be'
+            )
         if self.aligns and columns.row_id is None:
             raise ValueError(
                 f"{self.key}: name the column by which the rows of the parties are matched, "
                 f'columns.row_id, or set rows = "in_order" where all have the same rows in the same order'
             )
         if not self.aligns:
-            for key in ("min_common_rows", "max_ids", "id_form"):
-                if getattr(self, key) is not None:
-                    raise ValueError(f'{key} is for rows = "common", where rows are matched by their ids')
+            for key in OF_IDS:
+                if getattr(self, key):
+                    raise ValueError(f'{key} is for rows that are matched by their ids, not for "in_order"')
 
     def _check_block(self, block: Block, columns: Schema) -> None:
         holder = block.label_holder

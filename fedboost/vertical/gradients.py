@@ -12,7 +12,9 @@ import numpy as np
 
 from fedboost.errors import LocalProtocolError, PeerError
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt import bin_groups
 from fedboost.gbdt.growing import Bins
+from fedboost.gbdt.histogram import Flags
 from fedboost.gbdt.threads import Threads
 from fedboost.privacy.protection import HiddenSums
 from fedboost.privacy.rowsums.scheme import Encryption, Node, Slots, Sums
@@ -54,8 +56,11 @@ class GradientExchange:
         content = yield Receive(ENCRYPTED, sender, 2 * keys.public.bytes * roots * rows)
         return self._sums.read(content, roots * rows)
 
-    def report(self, gradients: Any, nodes: Sequence[Node], bins: Bins) -> Exchange:
-        """The encrypted sums of all columns over the rows of these nodes, bytes."""
+    def report(
+        self, gradients: Any, nodes: Sequence[Node], bins: Bins, groups: Flags | None = None
+    ) -> Exchange:
+        """The encrypted sums of all columns over the rows of these nodes, bytes. groups: bool [nodes, bins],
+        of bins whose sums are told together."""
         keys: Keys = yield NeedKeys()
         if self._sums is None or self._made_for is None:
             raise LocalProtocolError("sums of gradients that did not arrive")
@@ -64,7 +69,11 @@ class GradientExchange:
         layout = bins.layout
         sizes = (layout.value_bins + layout.missing).tolist()
         codes = bins.rows.by_feature[: len(sizes)]
-        return self._sums.close(self._sums.sums(gradients, nodes, codes, sizes))
+        sums = self._sums.sums(gradients, nodes, codes, sizes)
+        if groups is not None:
+            places = [bin_groups.places(apart, layout) + at * layout.bins for at, apart in enumerate(groups)]
+            sums = self._sums.moved(sums, np.concatenate(places))
+        return self._sums.close(sums)
 
     def _prepare(self, keys: Keys, hidden: HiddenSums) -> None:
         """Make this end for these keys and slots, unless it is."""

@@ -13,7 +13,7 @@ they come from outside).
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -27,24 +27,57 @@ from fedboost.boosting.queries.views import view_of
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt import bin_groups
+from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.histogram import STATS, Layout
+from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_SPLITS, Splits
+from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
 from fedboost.terms.terms import Terms
+from fedboost.vertical.bin_floor import BinFloor
 from fedboost.vertical.common_rows import CommonRows
 from fedboost.vertical.gradients import GradientExchange
 from fedboost.vertical.own_cuts import OwnCuts
+from fedboost.vertical.prediction import PredictionHolder
 from fedboost.vertical.recount import check_leaf_values
 from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
 from fedboost.vertical.rows import FeatureRows, LabelRows
 
-ROWS, STANDING = "the number of rows", "how far it has come"
-"""Kinds of relays."""
+STANDING = "how far it has come"
+"""Kind of a relay."""
 _WHOLE = np.dtype("<i8")
+
+
+class OwnBins(NamedTuple):
+    """places: of each own bin among those of all features, int64 [own bins]; all: the number of all bins;
+    alone: that of the label holder's."""
+
+    places: Int64
+    all: int
+    alone: int
+
+    def among_all(self, query: HistogramQuery, sums: Int64, has_labels: bool) -> Int64:
+        """Histograms of own columns among those of all, with 0 elsewhere."""
+        nodes = len(query.nodes)
+        own = sums.reshape(nodes, -1, STATS)
+        out = np.zeros((nodes, query.bins + 1, STATS), np.int64)
+        out[:, self.places] = own[:, : self.places.size]
+        if has_labels:
+            out[:, -1] = own[:, -1]
+        return out.reshape(-1)
+
+    def with_marks(self, query: HistogramQuery, sums: Int64, groups: Flags | None) -> Int64:
+        """An answer of these sums, and where these groups of own bins begin, bool [nodes, own bins]."""
+        if not query.grouped:
+            return sums
+        marks = np.zeros((len(query.nodes), query.bins), np.int64)
+        if groups is not None:
+            own = self.places if query.bins == self.all else np.arange(query.bins)
+            marks[:, own] = groups[:, : own.size]
+        return np.concatenate([sums, marks.reshape(-1)])
 
 
 class VerticalHolder:
@@ -66,8 +99,8 @@ class VerticalHolder:
         self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
         self._own_cuts = OwnCuts(terms, view)
         self._gradients = GradientExchange(Threads(nthread))
-        self._bin_places: Int64 = np.zeros(0, np.int64)
-        """The place of each own bin among the bins of all features."""
+        self._bins = OwnBins(np.zeros(0, np.int64), 0, 0)
+        self._floor = BinFloor(terms, view, block)
         self._finished = 0
         """Rounds by which margins have moved."""
         self._is_whole = True
@@ -88,14 +121,17 @@ class VerticalHolder:
     def _own(self) -> LabelRows | FeatureRows:
         return self._common.own
 
-    def thresholds(self, rounds: int) -> bytes:
-        """The thresholds of own columns in the model after this number of rounds."""
-        return self._own_cuts.thresholds(self.state, rounds, self._own)
+    def trees(self, rounds: int) -> tuple[Tree, ...]:
+        """The trees after this number of rounds as this party was told them, with the thresholds of its
+        columns."""
+        return self._own_cuts.trees(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
         """Move to this state, whatever was answered before. What is needed of other parties for that is
         relayed before the next answer."""
-        self._has_met = len(state.rounds) <= 1 and not state.levels
+        self._has_met = (
+            len(state.rounds) <= 1 and not state.levels and not self._common.must_meet(state.places)
+        )
         if state.position == self.state.position and self._is_whole:
             return
         if self._common.match(state.places):
@@ -103,6 +139,10 @@ class VerticalHolder:
         if self._common.held is None:
             self.state = state
             return
+        self._stand(state)
+
+    def _stand(self, state: BoostingState) -> None:
+        """Move rows that are held to this state, as far as nothing is needed of other parties."""
         starts = [None if each.start is None else each.start.digest for each in (state, self.state)]
         if state.start is not None and starts[0] != starts[1]:
             self._bin(state.start)
@@ -150,24 +190,16 @@ class VerticalHolder:
             return (yield from self._common.answering(query))
         own = self._own
         yield from self._row_sets.split(own, query.splits, to_all=isinstance(query, HistogramQuery))
+        self._floor.check(query.splits, self.state.splits + query.splits, own)
         match query:
             case HistogramQuery():
-                yield from self._share_gradients(query)
-                if query.bins != self._bins:
-                    raise PeerError(f"histograms of {query.bins} bins, the cut points make {self._bins}")
-                if isinstance(own, FeatureRows) and self._terms.hides_columns:
-                    nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
-                    report = yield from self._gradients.report(own.gradients, nodes, own.bins)
-                    return Answered(np.zeros(query.cells, np.int64), report)
-                bins = own.bins.layout.bins
-                sums = own.compute(replace(query, splits=NO_SPLITS, bins=bins, widths=b""))
-                return self._among_all(query, sums)
+                return (yield from self._histograms(query, self._terms.vertical.grows_alone(query.tree)))
             case QuantileQuery():
                 return self._own_cuts.count_rows(query, own)
             case BinsQuery():
                 return self._own_cuts.count_bins(query, own)
             case RowsQuery():
-                yield from self._compare_rows()
+                yield from self._common.compare()
                 return self._of_labels(query)
             case StartQuery():
                 return self._start(query)
@@ -178,43 +210,44 @@ class VerticalHolder:
             case _:
                 return self._of_labels(query)
 
+    def _histograms(self, query: HistogramQuery, alone: bool) -> Answering:
+        """alone: the tree grows on the label holder's columns, of which the others know nothing."""
+        own, bins, splits = self._own, self._bins[1 + alone], self.state.splits + query.splits
+        if query.bins != bins:
+            raise PeerError(f"histograms of {query.bins} bins, the cut points make {bins}")
+        if alone and isinstance(own, FeatureRows):
+            return np.zeros(query.cells, np.int64)
+        if not own.has_gradients:
+            yield from self._floor.share(own, query.tree)
+            if not alone:
+                yield from self._share_gradients(query)
+        groups = self._floor.groups(query.nodes, splits, own) if self._bins.places.size else None
+        if isinstance(own, FeatureRows) and self._terms.hides_columns:
+            nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
+            report = yield from self._gradients.report(own.gradients, nodes, own.bins, groups)
+            nothing = np.zeros(query.cells - query.marks, np.int64)
+            return Answered(self._bins.with_marks(query, nothing, groups), report)
+        layout = own.bins.layout
+        local = replace(query, splits=NO_SPLITS, bins=layout.bins, widths=b"", grouped=False)
+        sums = own.compute(local)
+        bin_groups.group_nodes(sums, groups, layout)
+        if not alone:
+            sums = self._bins.among_all(query, sums, self._view.has_labels)
+        return self._bins.with_marks(query, sums, groups)
+
     def _of_labels(self, query: Query) -> Int64:
         """The answer of the label holder alone."""
         own = self._own
         return own.compute(query) if isinstance(own, LabelRows) else np.zeros(query.cells, np.int64)
 
-    def _compare_rows(self) -> Exchange:
-        """The label holder tells the others how many rows it holds. Refused where this party holds others."""
-        own, holder = np.array([self.rows], _WHOLE).tobytes(), self._block.label_holder
-        if self._name == holder:
-            yield Send(ROWS, self._block.feature_holders, own, 0)
-        elif (told := (yield Receive(ROWS, holder, len(own)))) != own:
-            raise Refused(
-                f"party {self._name} holds {self.rows} rows, and label holder {holder} "
-                f"{np.frombuffer(told, _WHOLE)[0]}: both must hold the same rows in the same order"
-            )
-
     def _share_gradients(self, query: HistogramQuery) -> Exchange:
         """Have the gradients of the tree that grows: the label holder relays them to the others."""
         own, hidden = self._own, query.hidden(self._terms, self.state)
-        if own.has_gradients:
-            return
         if isinstance(own, LabelRows):
-            pairs = own.gradients_of(query)
-            yield from self._gradients.send(self._block.feature_holders, pairs, hidden)
+            yield from self._gradients.send(self._block.feature_holders, own.gradients_of(query), hidden)
             return
         shape = len(self._terms.roots), self.rows
         own.take_gradients((yield from self._gradients.receive(self._block.label_holder, *shape, hidden)))
-
-    def _among_all(self, query: HistogramQuery, sums: Int64) -> Int64:
-        """Histograms of own columns among those of all, with 0 elsewhere."""
-        nodes = len(query.nodes)
-        own = sums.reshape(nodes, -1, STATS)
-        out = np.zeros((nodes, query.bins + 1, STATS), np.int64)
-        out[:, self._bin_places] = own[:, : self._bin_places.size]
-        if self._view.has_labels:
-            out[:, -1] = own[:, -1]
-        return out.reshape(-1)
 
     def _start(self, query: StartQuery) -> Int64:
         self._place_bins(query.cut_points)
@@ -226,7 +259,8 @@ class VerticalHolder:
             check_leaf_values(self._terms, own, state.scales, state.splits + query.splits, query)
         answer = own.compute(replace(query, splits=NO_SPLITS))
         self._finished = query.tree + 2
-        self._row_sets.begin_tree()
+        self._row_sets.begin_tree(query.tree + 1)
+        self._floor.forget()
         return answer
 
     def _bin(self, start: StartQuery) -> None:
@@ -239,8 +273,10 @@ class VerticalHolder:
 
     def _place_bins(self, cut_points: CutPoints) -> None:
         layout = Layout.of(cut_points)
-        own = np.repeat(self._view.own, layout.value_bins + layout.missing)
-        self._bin_places, self._bins = np.flatnonzero(own), layout.bins
+        sizes = layout.value_bins + layout.missing
+        places = np.flatnonzero(np.repeat(self._view.own, sizes))
+        holder = self._terms.parties.index(self._block.label_holder)
+        self._bins = OwnBins(places, layout.bins, int(sizes[self._view.holders == holder].sum()))
 
     # ---- after a restart ----------------------------------------------------------------------------
 
@@ -248,7 +284,11 @@ class VerticalHolder:
         """Stand where the state says, together with the others of the block. Each tells how far it has come;
         then the finished trees that the label holder lacks are gone through again, and, if any party lacks
         it, the tree that grows."""
-        state, others = self.state, self._row_sets.others
+        state, others, held = self.state, self._row_sets.others, self._common.held
+        yield from self._common.repeat()
+        if held is not self._common.held:
+            self.state = NOTHING_YET
+            self._stand(state)
         own = np.array([self._finished, self._is_whole], _WHOLE).tobytes()
         yield Send(STANDING, others, own, 0)
         standing = {self._name: own}
@@ -264,7 +304,10 @@ class VerticalHolder:
                 yield from self._follow(state.rounds[tree].splits, to_all=False)
                 self._end_tree(tree - 1, state.rounds[tree])
             self._begin_tree(state.tree)
+            if state.levels:
+                yield from self._floor.share(self._own, state.tree)
             yield from self._follow(state.splits, to_all=state.residual is None)
+            self._floor.check(state.splits, state.splits, self._own)
         self._has_met = self._is_whole = True
 
     def _follow(self, splits: Splits, to_all: bool) -> Exchange:
@@ -278,7 +321,8 @@ class VerticalHolder:
 
     def _begin_tree(self, tree: int) -> None:
         self._own.begin_tree(tree)
-        self._row_sets.begin_tree()
+        self._row_sets.begin_tree(tree)
+        self._floor.forget()
 
     def _end_tree(self, tree: int, done: Round) -> None:
         """Move the margins by a finished tree, or the constant (-1)."""
@@ -288,13 +332,21 @@ class VerticalHolder:
 
 
 def holder_for(
-    read: Callable[[Terms], Shard], name: str, nthread: int = 1
+    read: Callable[[Terms], Shard],
+    name: str,
+    nthread: int = 1,
+    model_of: Callable[[Terms], Booster] | None = None,
 ) -> Callable[[Terms, bytes], Holder]:
     """A `Site.holder`: reads the rows of party `name` and holds them, all of their columns or some, as the
-    terms say. `read` raises Refused."""
+    terms say. `read` raises Refused. model_of: the model that the terms predict with, as this party was told
+    it; raises Refused where it is not here."""
     whole = holder_of(read, name, nthread)
 
     def hold(terms: Terms, secret: bytes) -> Holder:
+        if terms.vertical.predicts:
+            if model_of is None:
+                raise Refused(f"party {name} is asked to predict, and has no models to predict with")
+            return PredictionHolder(read, terms, name, secret, model_of(terms), nthread)
         return VerticalHolder(read, terms, name, secret, nthread) if terms.blocks else whole(terms, secret)
 
     return hold

@@ -16,7 +16,7 @@ from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles
-from fedboost.protocol.thresholds import packed
+from fedboost.gbdt.tree import Tree
 from fedboost.terms.terms import Terms
 from fedboost.vertical.rows import FeatureRows, LabelRows
 
@@ -76,10 +76,12 @@ class OwnCuts:
         values = np.concatenate([own.values, told.values[own.values.size :]])
         return replace(start, cut_points=replace(told, values=values))
 
-    def thresholds(self, state: BoostingState, rounds: int, rows: LabelRows | FeatureRows) -> bytes:
-        """The thresholds of own columns in the model after this number of rounds (`thresholds.packed`)."""
+    def trees(self, state: BoostingState, rounds: int, rows: LabelRows | FeatureRows) -> tuple[Tree, ...]:
+        """The trees after this number of rounds, with the thresholds of own columns."""
+        if state.start is None or not state.rounds:
+            return ()
         cuts: list[Float32] = [np.zeros(0, np.float32)] * self._view.features
-        for feature, own in zip(self._numeric.tolist(), self.of(rows).cuts, strict=True):
-            cuts[feature] = own
-        party = self._terms.parties[self._view.place]
-        return packed(self._terms, party, state.trees(rounds, tuple(cuts)))
+        own = self.of(rows).cuts if self._view.hides else state.start.cut_points.pick(self._numeric).cuts
+        for feature, values in zip(self._numeric.tolist(), own, strict=True):
+            cuts[feature] = values
+        return tuple(state.trees(rounds, tuple(cuts)))

@@ -43,36 +43,53 @@ class RowSets:
         self.others = tuple(party for party in block.parties if party != name)
         """The other parties of the block."""
         self._root_of: dict[int, int] = {}
+        self._terms = terms
+        self._alone = False
+        """True if the tree grows on the label holder's columns alone: nobody else is told where rows are."""
 
     @property
     def columns(self) -> int:
         """Columns of row sets: one for each other party and root."""
         return len(self.others) * self._roots
 
-    def begin_tree(self) -> None:
-        """All rows are at the roots."""
+    def begin_tree(self, tree: int) -> None:
+        """All rows are at the roots of this tree."""
+        self._alone = self._terms.vertical.grows_alone(tree)
         self._root_of = {root: root for root in range(self._roots)}
 
     def split(self, rows: LabelRows | FeatureRows, splits: Splits, to_all: bool) -> Exchange:
         """Send rows to the children of split nodes. to_all: all others of the block are told, else the label
-        holder alone, and a party that is not told leaves the rows where they are."""
+        holder alone, and a party that is not told leaves the rows where they are. Of a tree that grows
+        on the label holder's columns alone nobody is told."""
         if not len(splits):
             return
         self._view.check(splits)
         self._follow(splits)
         holder = splits.feature - self._view.features
-        own = some(splits, holder < 0)
+        own, is_label_holder = some(splits, holder < 0), self._me == self._label_holder
+        if self._alone:
+            place = self._parties.index(self._label_holder)
+            self._check_alone(holder < 0 if is_label_holder else holder == place)
         if len(own):
             rows.growing.apply(_by_features(own, np.searchsorted(self._own, own.feature)), rows.bins)
-            if told := [party for party in self.others if to_all or party == self._label_holder]:
+            told = [party for party in self.others if to_all or party == self._label_holder]
+            if told and not self._alone:
                 yield Send(ROW_SET, tuple(told), self._packed(rows, own), rows.rows)
-        if not to_all and self._me != self._label_holder:
+        if self._alone or not (to_all or is_label_holder):
             return
         for slot, other in enumerate(self.others):
             foreign = some(splits, holder == self._parties.index(other))
             if len(foreign):
                 packed = yield Receive(ROW_SET, other, self.size(rows.rows))
                 self._split_foreign(rows, foreign, slot, packed)
+
+    def _check_alone(self, by_label_holder: Mask) -> None:
+        """Raise PeerError unless all splits are by columns of the label holder."""
+        if not by_label_holder.all():
+            raise PeerError(
+                f"a split by a column of another party in a round that grows on those of label holder "
+                f"{self._label_holder} alone"
+            )
 
     def root_of(self, node: int) -> int:
         """The root that a node is below. PeerError for one that is none."""

@@ -23,6 +23,7 @@ from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import CutPoints, count_cells
 from fedboost.gbdt.gradients import in_units
+from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.samplers import AllRows
 from fedboost.gbdt.threads import Threads
@@ -106,6 +107,15 @@ class LabelRows(HorizontalHolder):
             return pairs.repeat(self._terms.trees.num_parallel_tree, axis=0)
         counts = [np.bincount(rows, minlength=self.rows) for rows in sampled]
         return np.stack([of_output * times for of_output in pairs for times in counts])
+
+    def drawn(self, tree: int) -> Mask:
+        """The rows whose gradients are in the sums of a tree, bool [rows]: those drawn for it, but for those
+        of weight 0."""
+        sampled, weight = self._growing.sampled(tree), self._shard.weight
+        out = np.full(self.rows, sampled is None)
+        if sampled is not None:
+            out[sampled[0]] = True
+        return out if weight is None else out & (weight > 0)
 
     def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
         """Compute the gradients of the tree that grows in these scales, unless they are there."""

@@ -75,7 +75,7 @@ def encode_from_party(message: FromParty) -> bytes:
             out = pb.FromParty(relay=_relay_to_pb(message))
         case OpenShare(turn, attempt, answer):
             out = pb.FromParty(assist=pb.OpenShare(turn=turn, attempt=attempt, answer=answer))
-        case Attest(attempt, turns, transcript, structure, certificate, signature, thresholds):
+        case Attest(attempt, turns, transcript, structure, certificate, signature, thresholds, part):
             attest = pb.Attest(
                 attempt=attempt,
                 turns=turns,
@@ -84,6 +84,7 @@ def encode_from_party(message: FromParty) -> bytes:
                 certificate=certificate,
                 signature=signature,
                 thresholds=thresholds,
+                part=part,
             )
             out = pb.FromParty(attest=attest)
         case Leave(reason, session):
@@ -115,7 +116,7 @@ def decode_from_party(data: bytes) -> FromParty:
         case "attest":
             attest = message.attest
             hashes, signed = (attest.transcript, attest.structure), (attest.certificate, attest.signature)
-            return Attest(attest.attempt, attest.turns, *hashes, *signed, attest.thresholds)
+            return Attest(attest.attempt, attest.turns, *hashes, *signed, attest.thresholds, attest.part)
         case "leave":
             return Leave(message.leave.reason, message.leave.session)
     raise PeerError("an empty message, or one of a newer version of fedboost")
@@ -136,8 +137,8 @@ def encode_to_party(message: ToParty) -> bytes:
             out = pb.ToParty(relay=_relay_to_pb(message))
         case OpenRequest(turn, attempt, request):
             out = pb.ToParty(open=pb.OpenRequest(turn=turn, attempt=attempt, request=request))
-        case Close(attempt, rounds):
-            out = pb.ToParty(close=pb.Close(attempt=attempt, rounds=rounds))
+        case Close(attempt, rounds, numbers):
+            out = pb.ToParty(close=pb.Close(attempt=attempt, rounds=rounds, numbers=numbers))
         case SessionEnded(reason):
             out = pb.ToParty(bye=pb.SessionEnded(reason=reason))
         case _:
@@ -167,7 +168,7 @@ def decode_to_party(data: bytes) -> ToParty:
         case "open":
             return OpenRequest(message.open.turn, message.open.attempt, message.open.request)
         case "close":
-            return Close(message.close.attempt, message.close.rounds)
+            return Close(message.close.attempt, message.close.rounds, message.close.numbers)
         case "bye":
             return SessionEnded(message.bye.reason)
     raise PeerError("an empty message, or one of a newer version of fedboost")

@@ -14,6 +14,7 @@ from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
@@ -35,6 +36,7 @@ from fedboost.wire.alignment import (
     id_count_to_pb,
     places_from_pb,
     places_to_pb,
+    reach_from_pb,
 )
 from fedboost.wire.bounds import bounded, out_of_bounds, require
 
@@ -161,6 +163,7 @@ def _histograms_to_pb(query: HistogramQuery) -> Fields:
         "widths": query.widths,
         "elected": [{"features": node.features, "bins": node.bins} for node in query.elected],
         "threshold": query.threshold,
+        "grouped": query.grouped,
     }
 
 
@@ -174,6 +177,7 @@ def _histograms_from_pb(q: Any) -> HistogramQuery:
         _widths_from_pb(q.widths),
         _elected_from_pb(q.elected),
         q.threshold,
+        q.grouped,
     )
 
 
@@ -245,6 +249,7 @@ _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Quer
     IdCountQuery: ("id_count", id_count_to_pb, id_count_from_pb),
     AlignQuery: ("align", align_to_pb, align_from_pb),
     PlacesQuery: ("places", places_to_pb, places_from_pb),
+    ReachQuery: ("reach", places_to_pb, reach_from_pb),
     RowsQuery: ("rows", _rows_to_pb, _rows_from_pb),
     QuantileQuery: ("quantiles", _quantiles_to_pb, _quantiles_from_pb),
     BinsQuery: ("bins", _bins_to_pb, _bins_from_pb),

@@ -49,7 +49,7 @@ def started(file):
     try:
         yield lambda: PartySession(node._site())
     finally:
-        node._close()
+        node.close()
 
 
 def reply(session, message):

@@ -63,7 +63,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
         in (" ".join(warnings.split()))
     )
     assert "session three had" not in warnings.lower()  # plain hides nothing
-    verdicts = {line[17:44].strip(): line[63:] for line in table.splitlines()[1:]}
+    verdicts = {line[17:41].strip(): line[64:] for line in table.splitlines()[1:]}
     assert verdicts == {
         "one (1 of 2)": "warnings 1, 2",
         "two": "nothing left",
@@ -154,11 +154,11 @@ def test_many_sessions_have_a_line_each(path):
     assert len(lines) <= 41
     ends = {line[17:].split()[0]: line for line in lines if " session-" in line and line[:2] == "20"}
     assert len(ends) == 20
-    assert ends["session-00000001"].endswith("        1  model     as agreed")
-    assert ends["session-00000002"].endswith("  no model  as agreed")
+    assert ends["session-00000001"].endswith("        1  model         as agreed")
+    assert ends["session-00000002"].endswith("  no model      as agreed")
     assert lines[lines.index(ends["session-00000002"]) + 1] == "    party east was lost"
-    assert ends["session-00000003"].endswith("  open      as agreed")
-    assert ends["session-refused"].endswith("  refused   nothing left")
+    assert ends["session-00000003"].endswith("  open          as agreed")
+    assert ends["session-refused"].endswith("  refused       nothing left")
     assert [name for name, line in ends.items() if "warning" in line] == ["session-00000004"]
     assert ends["session-00000004"].endswith("  warning 1")
     assert "1. CHECK: Session session-00000004 begins in this log with attempt 2." in out
@@ -295,7 +295,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     audit.audit(path, json=False)
     table = capsys.readouterr().out.split("what left")[1]
     kinds = {kind for release in releases for kind in release.what.split(AND)}
-    absent = {"IdCountQuery", "AlignQuery", "PlacesQuery", "BinsQuery"}
+    absent = {"IdCountQuery", "AlignQuery", "PlacesQuery", "ReachQuery", "BinsQuery"}
     absent |= {"VoteQuery", "ResidualQuery", BY_PARTY, "RangeQuery", "SumsQuery", *UNASKED}
     assert kinds == set(QUERIES) - absent
     assert all(QUERIES[kind] in table for kind in kinds)
@@ -355,3 +355,7 @@ def test_the_audit_says_that_sums_of_columns_are_a_sites_own(path, capsys, known
     assert text.count(says) == 2
     assert "never this site's own numbers" not in text
     assert ("WARNING" in text) != known
+
+
+def test_help_says_where_the_log_is():
+    assert "fedboost.state/PARTY/PARTY.audit.jsonl" in fedboost("audit", "--help").out

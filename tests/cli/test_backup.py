@@ -4,6 +4,7 @@ import io
 import tarfile
 
 import pytest
+from columns_apart import LAYOUTS, pooled, train_apart
 from memories import THREE, noisy
 from refusals import refused
 from sites import fedboost, terms
@@ -240,3 +241,98 @@ def test_terms_that_were_changed_in_a_backup_are_refused(site):
             archive.addfile(member, io.BytesIO(text))
     lose(site)
     refused(site.parent, ("restore", out, "--config", site), "was changed; take another backup")
+
+
+# ---- parts of models --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def part():
+    """A party's part of a model."""
+    result = train_apart(LAYOUTS["two holders"], pooled(), model="parties", rounds=2, max_depth=3)
+    return result.party_models["telco"]
+
+
+def keep(file, part, session="s"):
+    """Keep a part of a session as a party does; its file."""
+    held(file, session, 1)
+    kept = read_party(file).models / f"{part.id[:16]}.json"
+    kept.parent.mkdir()
+    kept.write_bytes(part.to_bytes())
+    return kept
+
+
+@pytest.mark.parametrize("models", ["", 'models = "parts/kept"\n'])
+def test_parts_of_models_come_back(site, part, models):
+    (site.parent / "parts").mkdir()
+    site.write_text(SITE + models)
+    kept = keep(site, part)
+    (kept.parent / "notes.txt").write_text("no part")
+    out = backup(site)
+    lose(site)
+    kept.unlink(missing_ok=True)
+    told = restore(out, site)
+    assert "1 part of a model put back." in told
+    assert kept.read_bytes() == part.to_bytes()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(out) as archive:
+        assert [name for name in archive.getnames() if "models" in name] == [f"models/{kept.name}"]
+
+
+def test_parts_that_are_there_stay(site, part):
+    kept = keep(site, part)
+    out = backup(site)
+    lose(site, "memory")
+    before = kept.stat().st_mtime_ns
+    assert "put back" not in restore(out, site)
+    assert (kept.read_bytes(), kept.stat().st_mtime_ns) == (part.to_bytes(), before)
+
+
+def test_another_part_in_the_way_stays_unless_it_is_forced(site, part):
+    kept = keep(site, part)
+    out = backup(site)
+    lose(site, "memory")
+    kept.write_text("mine")
+    refused(site.parent, ("restore", out, "--config", site), "is another part of this model", "--force")
+    assert kept.read_text() == "mine"
+    assert not memory_path(read_party(site)).exists()
+    restore(out, site, "--force")
+    (aside,) = memory_path(read_party(site)).parent.glob("before-*")
+    assert (aside / kept.name).read_text() == "mine"
+    assert kept.read_bytes() == part.to_bytes()
+
+
+def test_a_backup_without_parts_is_restored(site, part):
+    """As versions before wrote them."""
+    held(site, "s", 1)
+    out = backup(site)
+    kept = keep(site, part, "t")
+    lose(site, "memory")
+    assert "put back" not in restore(out, site)
+    assert kept.read_bytes() == part.to_bytes()
+
+
+def test_a_part_that_is_damaged_is_in_no_backup(site, part):
+    kept = keep(site, part)
+    kept.write_bytes(part.to_bytes()[:-9])
+    out = site.parent / "north.tar.gz"
+    refused(site.parent, ("backup", "--config", site, "--out", out), f"{kept.name}: not ")
+    kept.unlink()
+    other = kept.with_name("0123456789abcdef.json")
+    other.write_bytes(part.to_bytes())
+    refused(site.parent, ("backup", "--config", site, "--out", out), "is the part of another model")
+    assert not out.exists()
+
+
+def test_a_part_that_was_changed_in_a_backup_is_refused(site, part):
+    kept = keep(site, part)
+    out = backup(site)
+    with tarfile.open(out, "r:gz") as archive:
+        members = [(member, archive.extractfile(member).read()) for member in archive]
+    with tarfile.open(out, "w:gz") as archive:
+        for member, content in members:
+            text = content.replace(b'"version":1', b'"version":9') if "models/" in member.name else content
+            archive.addfile(member, io.BytesIO(text))
+    lose(site)
+    refused(site.parent, ("restore", out, "--config", site), f"is damaged: models/{kept.name}: a part of")
+    assert not kept.exists()

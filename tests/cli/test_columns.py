@@ -10,6 +10,7 @@ from commands import done
 from pyarrow import csv, parquet
 from sites import fedboost
 
+from fedboost.protocol.site_memory import MAX_SPLITS, splits_by
 from fedboost.runtime.terms_file import read_terms
 
 ROWS = 120
@@ -89,6 +90,22 @@ def test_levels_of_few_rows_are_offered_where_the_site_wants_it(least, levels):
     assert offer["categorical"] == {"telco.2": [str(number + 1) for number in range(levels)]}
 
 
+@pytest.mark.parametrize("spelled", [str, int])
+def test_what_may_be_the_row_id_is_offered_to_nobody_by_oversight(spelled):
+    table = csv.read_csv("customers.csv")
+    ids = [spelled(number) for number in table["customer_no"].to_pylist()]
+    parquet.write_table(table.set_column(0, "customer_no", pa.array(ids)), "ids.parquet")
+    end = fedboost("columns", "ids.parquet", "--alias", "telco")
+    assert end.code == 2
+    due = (
+        "fedboost: ids.parquet: column 'customer_no' has another value in every row: is it the row id? Say "
+        "--row-id customer_no, or --exclude customer_no"
+    )
+    assert due in " ".join(end.err.split())
+    assert not Path("telco.offer.toml").exists()
+    done("columns", "ids.parquet", "--alias", "telco", "--exclude", "customer_no")
+
+
 def test_a_column_without_a_level_of_enough_rows_is_not_offered():
     end = done(*OFFER, "--min-rows-per-level", "110")
     assert "categorical" not in tomllib.loads(Path("telco.offer.toml").read_text())
@@ -114,6 +131,8 @@ def test_terms_are_drafted_with_the_columns_of_offers():
     assert terms.columns.row_id == "customer"
     assert terms.columns.features == ("income", "telco.1", "telco.2")
     assert terms.columns.held == {"telco": ("telco.1", "telco.2")}
+    assert MAX_SPLITS - 63 < splits_by(terms, "telco") <= MAX_SPLITS
+    assert (terms.trees.rounds, terms.trees.max_depth) == (31, 6)
     assert "label_holder = 'bank' is drafted" in end.err
     assert "every party learns the labels" in end.err
 
@@ -132,6 +151,8 @@ def test_no_key_holder_is_drafted_beside_a_label_holder():
     end = drafted("--protection", "paillier")
     assert 'protection = "paillier"' in Path("terms.toml").read_text()
     assert "keyholder" not in Path("terms.toml").read_text() + end.err
+    floor = "# 10 rows in a bin at least: sites refuse fewer by default\nmin_rows_per_bin = 10\n"
+    assert floor in Path("terms.toml").read_text()
     assert read_terms(Path("terms.toml")).keyholder == "bank"
 
 
@@ -146,6 +167,7 @@ def test_a_site_reads_its_table_by_the_names_of_the_terms(data, more):
     text = " ".join(done("approve", "terms.toml", "--config", "telco.toml", "--yes").out.split())
     counts = [csv.read_csv("customers.csv").column("plan").to_pylist().count(w) for w in ("1", "contract")]
     assert "telco.1 is minutes_abroad; telco.2 is plan (1 1, 2 contract, 3 prepaid)" in text
+    assert "customer is customer_no; telco.1" in text
     assert f"telco.2: 1 {counts[0]}, 2 {counts[1]}, 3 " in text
     assert "3 rows with other categories" in text
 

@@ -33,7 +33,8 @@ def write(common=ROWS, **settings):
         own = own if "id" in own.column_names else own.append_column("id", table["id"])
         own = own.take(np.arange(common) if number else np.arange(ROWS))
         csv.write_csv(own.take(draw.permutation(own.num_rows)) if "rows" in settings else own, f"{party}.csv")
-    agreed = terms_of(LAYOUT, parties=PARTIES, **{"protection": "paillier", "eval_metric": "auc", **settings})
+    hidden = {"protection": "paillier", "model": "parties", "eval_metric": "auc"}
+    agreed = terms_of(LAYOUT, parties=PARTIES, **{**hidden, **settings})
     Path("terms.toml").write_text(terms_to_toml(agreed))
     return table
 
@@ -87,6 +88,14 @@ def test_one_table_of_all_columns_is_taken_apart():
     assert csv.read_csv("figures.csv").num_rows >= 1
 
 
+@pytest.mark.parametrize("settings", [{"min_rows_per_bin": 20}, {"alone_rounds": 2}])
+def test_a_model_that_only_parties_with_other_columns_make_is_compared(settings):
+    csv.write_csv(write(protection="plain", **settings), "all.csv")
+    text = " ".join(done("compare", "terms.toml", "--data", "all.csv", *FEW).out.split())
+    assert "Joining is worth it for bank" in text
+    assert "The pooled model is another one" in text
+
+
 def test_a_label_holder_without_columns_has_no_model_alone():
     csv.write_csv(pooled(ROWS), "all.csv")
     agreed = terms_of(LAYOUTS["one a column"], parties=["bank", *LAYOUTS["one a column"].held])
@@ -122,6 +131,30 @@ def test_other_rows_in_order_and_blocks_are_refused():
     end = fedboost("compare", "terms.toml", "--data", "all.csv")
     assert end.code == 2
     assert "these terms have blocks" in end.err
+
+
+def test_noise_on_labels_is_left_out_with_one_line():
+    write(common=600, **IDS, rounds=3)
+    plain = done("compare", "terms.toml", *TABLES, *FEW, "--json")
+    write(common=600, **IDS, rounds=3, label_epsilon=1.0)
+    end = done("compare", "terms.toml", *TABLES, *FEW, "--json")
+    assert "compared without label_epsilon: nobody is told of labels here" in " ".join(end.err.split())
+    assert "compared without" not in plain.err
+    assert end.out == plain.out
+
+
+def test_all_rows_of_the_label_holder_are_compared_where_they_take_part():
+    write(common=600, **{**IDS, "rows": "label_holder"}, rounds=3)
+    site, end = map(json.loads, done("compare", "terms.toml", *TABLES, *FEW, "--json").out.splitlines())
+    assert end["equal"] is True
+    assert (site["rows"], site["held_out"]) == (ROWS, ROWS // 4)
+
+
+def test_repeated_ids_are_refused():
+    write(**IDS, repeated_ids=True)
+    end = fedboost("compare", "terms.toml", *TABLES)
+    assert end.code == 2
+    assert "compare takes each row id once, and these terms have repeated_ids" in " ".join(end.err.split())
 
 
 def test_sites_with_different_rows_need_their_column():

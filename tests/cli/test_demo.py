@@ -48,6 +48,7 @@ def test_the_demo_of_ones_own_table(folder, options, names):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_of_classes(folder):
     options = ("--label", "ward", "--site", "site", "--rounds", "2", "--out", "d", "--json")
     last = objects(done("demo", "--data", "rows.csv", *options).out)[-1]
@@ -76,6 +77,7 @@ def test_the_demo_takes_site_names_and_columns_of_any_kind(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_scores_of_the_demo_take_any_name(folder):
     csv.write_csv(rows().set_column(3, "site", pa.array(["[/x]", "[b"] * 90)), "rows.csv")
     options = ("--label", "y", "--site", "site", "--rounds", "1", "--out", "d")

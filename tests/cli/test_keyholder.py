@@ -60,7 +60,7 @@ def test_what_a_person_reads_of_terms_with_a_key_holder(protection):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protection", ["paillier", "bfv"])
+@pytest.mark.parametrize("protection", ["paillier", pytest.param("bfv", marks=pytest.mark.long)])
 def test_over_the_network(protection, tmp_path):
     pytest.importorskip("phe" if protection == "paillier" else "tenseal")
     files = {"keys": None}

@@ -100,6 +100,20 @@ def test_a_party_reads_how_many_rows_were_matched(consortium):
     state = consortium[0].state
     audit = " ".join(done("audit", next(state.rglob("telco.audit.jsonl"))).out.split())
     assert "relayed blinded row ids of 1,200 rows, once, 38.4 kB, to bank" in audit
+    assert "own columns 2: customer, minutes; other parties have 2 more" in audit
+    assert "protection plain: EVERY PARTY LEARNS ALL LABELS; the aggregator sees" in end.err
+
+
+def test_a_party_reads_the_names_of_its_own_table(consortium, monkeypatch):
+    cluster, folder, table = consortium
+    names, spawn = folder / "telco.names.toml", cluster._spawn
+    names.write_text('row_id = "client"\n[names]\nminutes = "m"\n')
+    monkeypatch.setattr(cluster, "_spawn", lambda stem, site: spawn(stem, {"names": str(names), **site}))
+    end, *_ = trained(consortium, table.rename_columns(["client", "m"]), rounds=2)
+    assert end.code == 0, end.err
+    log = next(cluster.state.rglob("telco.audit.jsonl"))
+    audit = " ".join(done("audit", log, "--last", "1").out.split())
+    assert "own columns 2: customer (here client), minutes (here m); other parties have 2 more" in audit
 
 
 @pytest.mark.parametrize(
@@ -107,7 +121,7 @@ def test_a_party_reads_how_many_rows_were_matched(consortium):
     [
         (
             lambda ids: [i + 0.5 for i in ids],
-            "an id takes whole numbers, text or dates: make it one of these",
+            "numbers with a fraction (often from a gap in the column): write whole numbers",
         ),
         (lambda ids: [None, *ids[1:]], "has rows without one, fill them in or drop them: 1 of 1,200"),
         (lambda ids: [ids[1], *ids[1:]], "keep one row of each: 1 id stands in 2 rows"),

@@ -133,7 +133,7 @@ EDITS = {
         ),
     ],
     "protos/fedboost/wire/v1/fedboost.proto": [
-        ("    SumsQuery sums = 13;\n", "    LabelSumQuery label_sum = 19;\n"),
+        ("    SumsQuery sums = 13;\n", "    LabelSumQuery label_sum = 20;\n"),
         ("message RowsQuery {}\n", "message LabelSumQuery {\n  uint64 rows = 1;\n  Scale scale = 2;\n}\n"),
     ],
 }

@@ -31,7 +31,8 @@ class Apart:
     """A session. `up(party, message)` returns what arrives in the place of a party's message, a list of
     messages or events; `down(party, message)` the messages that a party is told in the place of one, or
     events that arrive of it; each may return None for the message itself. tables: of the parties, cut out of
-    `table` unless given; program: of the aggregator; memories: of sites, by name."""
+    `table` unless given; program: of the aggregator; memories: of sites, by name; terms: in the place of
+    those of the settings; models: with which parties predict, by name."""
 
     def __init__(
         self,
@@ -42,20 +43,26 @@ class Apart:
         down=None,
         program=boosting.train,
         memories=None,
+        terms=None,
+        models=None,
         **settings,
     ):
         self.layout = LAYOUTS[layout]
         table = pooled(ROWS) if table is None else table
         self.tables = tables = self.layout.tables(table) if tables is None else tables
-        self.terms = terms_of(self.layout, **{**SMALL, **settings}).with_parties(list(tables))
+        settings = {"model": "whole", **SMALL, **settings}
+        self.terms = terms_of(self.layout, **settings).with_parties(list(tables)) if terms is None else terms
+        self.made = {name: [] for name in self.terms.parties}
+        """The holders that each party has made, one in each process."""
         signers, self.roots = in_memory(self.terms.parties, NOW)
         self.sites = {
             name: Site(
                 name,
-                holder_for(lambda terms, name=name: to_shard(as_table(tables[name]), terms, name), name),
+                self.keeping(name, models),
                 os.urandom,
                 Credentials(signers[name], self.roots, (), lambda: NOW),
                 **({"memory": memories[name]} if name in (memories or {}) else {}),
+                keep=lambda part: self.parts.append(part),
             )
             for name in self.terms.parties
         }
@@ -63,8 +70,22 @@ class Apart:
         trust = Trust(self.roots, (), lambda: NOW)
         self.session = AggregatorSession("s", self.terms, program, NOTHING_YET, trust=trust, draw=os.urandom)
         self.up, self.down = up, down
-        self.sent, self.told, self.queries = [], [], []
+        self.sent, self.told, self.queries, self.parts = [], [], [], []
         self.now = 0.0
+
+    def keeping(self, name, models):
+        """What makes the holder of a party; each is kept."""
+
+        def read(terms):
+            return to_shard(as_table(self.tables[name]), terms, name)
+
+        make = holder_for(read, name, model_of=None if models is None else lambda terms: models[name])
+
+        def hold(terms, secret):
+            self.made[name].append(make(terms, secret))
+            return self.made[name][-1]
+
+        return hold
 
     @property
     def error(self):

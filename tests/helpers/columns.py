@@ -45,7 +45,7 @@ def feature(values: Any, agreed: Terms = NUMERIC) -> Any:
     return column
 
 
-NEUTRAL = "party north: its rows do not fit the terms; its own log says which column and why"
+NEUTRAL = "party north: its rows do not fit the terms"
 
 
 def refusal(table: pa.Table, agreed: Terms) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import fedboost as fb
 
@@ -141,3 +142,43 @@ def scattered(layout, table, seed=0, share=0.85, ids=None):
             tables[party] = part.take(rows)
         common[begin:end], begin = everywhere, end
     return tables, table.filter(pa.array(common))
+
+
+def left_joined(layout, table, tables):
+    """All rows of the label holder, with null in the columns of a party whose table does not have the id.
+    table: that the tables were scattered from, whose row i has the id i."""
+    ((holder, others),) = layout.blocks
+    ids = tables[holder]["id"].to_numpy()
+    out = table.take(ids)
+    for party, names in others.items():
+        known = np.isin(ids, tables[party]["id"].to_numpy())
+        for name in names:
+            own = pc.if_else(pa.array(known), out[name], None)
+            out = out.set_column(out.column_names.index(name), name, own)
+    return out
+
+
+def of_people(layout, people=150, rows=400, share=0.85, label="binary"):
+    """The table of each party where the label holder has some rows of most people, and the others each person
+    once, in an order of their own. And with the columns of all parties the rows of those whom all have, and
+    all rows of the label holder."""
+    ((holder, others),) = layout.blocks
+    draw, whole, persons = np.random.default_rng(5), pooled(rows, label=label), pooled(people, seed=1)
+    who, known = draw.integers(0, people, rows), {}
+    whole = _with(whole, "id", pa.array(who))
+    tables, features = {}, [name for names in others.values() for name in names]
+    for name in features:
+        whole = _with(whole, name, persons[name].take(who))
+    tables[holder] = whole.drop_columns(features)
+    left = whole
+    for party, names in others.items():
+        kept = draw.permutation(people)[: round(share * people)]
+        tables[party] = persons.select(["id", *names]).take(kept)
+        known[party] = np.isin(who, kept)
+        for name in names:
+            left = _with(left, name, pc.if_else(pa.array(known[party]), left[name], None))
+    return tables, whole.filter(pa.array(np.all([*known.values()], axis=0))), left
+
+
+def _with(table, name, values):
+    return table.set_column(table.column_names.index(name), name, values)

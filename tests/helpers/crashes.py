@@ -59,18 +59,18 @@ class Followed(threading.Thread):
         return self.model
 
 
-def crashed(folder, files, terms, kills, seed, policy, among=None):
+def crashed(folder, files, terms, kills, seed, policy, among=None, state=None):
     """The model after so many kills, how many there were before the training was over, and the seconds from
     a restart to what the analyst heard next, where nobody else was killed meanwhile. From four kills on
     everybody of three parties is among the victims. `files`: party to its table; `among`: who may be killed,
-    else everybody."""
+    else everybody; state: the folder of their memories."""
     draw = random.Random(seed)
     after = sorted(draw.sample(range(terms.trees.rounds - LAST), kills))
     everybody = among or ["aggregator", *files]
     victims = [*everybody, *draw.choices(everybody, k=kills)][:kills]
     draw.shuffle(victims)
     restarts = []
-    with LocalCluster(folder, files, policy=policy) as one:
+    with LocalCluster(folder, files, policy=policy, state=state) as one:
         training = Followed(one.analyst, terms)
         for victim, rounds in zip(victims, after, strict=True):
             training.wait_for(rounds)

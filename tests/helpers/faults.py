@@ -178,6 +178,10 @@ class World:
     def name(self):
         return f"s{self.begun}"
 
+    @property
+    def program(self):
+        return dp_random_trees.train if self.noisy else boosting.train
+
     def aggregator(self):
         past = [journal.decode(data) for data in self.written]
         if not any(
@@ -185,9 +189,9 @@ class World:
         ):  # it begins anew, as the server has it
             self.written, past = [], []
             self.begun += 1
-        program = dp_random_trees.train if self.noisy else boosting.train
         draw = os.urandom if self.terms.protection.uses_key_holder else None
-        session = AggregatorSession(self.name, self.terms, program, NOTHING_YET, self.record, past, draw=draw)
+        settings = self.program, NOTHING_YET, self.record, past
+        session = AggregatorSession(self.name, self.terms, *settings, draw=draw)
         self.check(session)
         session.tick(self.now)
         self.session = session

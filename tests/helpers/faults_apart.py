@@ -30,7 +30,7 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.vertical.alignment import Alignment
 from fedboost.vertical.holder import holder_for
 from fedboost.vertical.row_sets import RowSets
-from tests.helpers.columns_apart import LAYOUTS, NUMERIC, pooled, scattered, terms_of
+from tests.helpers.columns_apart import LAYOUTS, NUMERIC, left_joined, of_people, pooled, scattered, terms_of
 
 ROWS, FEATURES, FEWEST = 60, len(NUMERIC) + 1, 5
 SMALL = {"rounds": 3, "max_depth": 3, "max_bin": 8}
@@ -49,6 +49,10 @@ SETTINGS = {
 DRAWN = tuple(SETTINGS)
 """Those that seeds choose from."""
 SETTINGS["long"] = "binary", {"rounds": 12}
+SETTINGS["drawn"] = "binary", {"subsample": 0.7, "columns": {"row_id": "id"}}
+LEFT, REPEATED, REPEATED_LEFT = "left", "repeated", "repeated, left"
+"""What `by_id` is where all rows of the label holder take part, and where it has some of an id; else True
+where rows are matched."""
 PART_BYTES = (relaying.PART_BYTES, 100)
 """Bytes of a part of what is relayed: all in one, or in several."""
 
@@ -58,14 +62,25 @@ def tables_of(layout, setting, by_id):
     """Each party's table, and the rows of all."""
     label, _ = SETTINGS[setting]
     table, layout = pooled(ROWS, label=label), LAYOUTS[layout]
-    return scattered(layout, table) if by_id else (layout.tables(table), table)
+    if not by_id:
+        return layout.tables(table), table
+    if by_id in (REPEATED, REPEATED_LEFT):
+        tables, inner, left = of_people(layout, people=30, rows=ROWS, label=label)
+        return tables, inner if by_id == REPEATED else left
+    tables, common = scattered(layout, table)
+    return tables, left_joined(layout, table, tables) if by_id == LEFT else common
 
 
 def own_terms(layout, setting, by_id, **settings):
     """Terms of the parties."""
     own = {**SMALL, **SETTINGS[setting][1], **settings}
     if by_id:
-        own |= {"rows": "common", "min_common_rows": FEWEST, "columns": {"row_id": "id"}}
+        own |= {
+            "rows": "label_holder" if by_id in (LEFT, REPEATED_LEFT) else "common",
+            "repeated_ids": by_id in (REPEATED, REPEATED_LEFT),
+            "min_common_rows": FEWEST,
+            "columns": {"row_id": "id"},
+        }
     return terms_of(LAYOUTS[layout], **own)
 
 
@@ -125,11 +140,16 @@ def apart(layout, setting, on_loss, by_id=False, **settings):
     return terms, sites
 
 
+def ids_in(table):
+    """How many ids there are."""
+    return len(set(table["id"].to_pylist()))
+
+
 @lru_cache
-def due_tokens(terms, layout, setting):
+def due_tokens(terms, layout, setting, by_id):
     """The tokens of all ids, where every party has the secret that worlds draw: int64 [integers]."""
     answers = []
-    for name, table in tables_of(layout, setting, True)[0].items():
+    for name, table in tables_of(layout, setting, by_id)[0].items():
         own = Alignment(terms, name, to_shard(table, terms, name).ids, bytes(32))
         points = own._blinded()
         for _ in terms.blocks.of(name).parties[1:]:
@@ -182,23 +202,23 @@ class World(faults.World):
     def due_sum(self, run, roster):
         match run.pending:
             case IdCountQuery():
-                tables, _ = tables_of(self.layout, self.setting, True)
-                return np.array([table.num_rows for table in tables.values()])
+                tables, _ = tables_of(self.layout, self.setting, self.by_id)
+                return np.array([ids_in(table) for table in tables.values()])
             case AlignQuery():
-                return due_tokens(self.terms, self.layout, self.setting)
+                return due_tokens(self.terms, self.layout, self.setting, self.by_id)
             case PlacesQuery():
-                return np.array([tables_of(self.layout, self.setting, True)[1].num_rows])
+                return np.array([ids_in(tables_of(self.layout, self.setting, self.by_id)[1])])
         holder = self.references["pooled"]
         holder.go_to(replace(run.state, places=None))
         return holder.answer(run.pending)
 
 
-def play(seed):
+def play(seed, world=World):
     """One seed to its end; the invariants hold or raise AssertionError."""
     told, worlds = set(), []
     parts = mock.patch.object(relaying, "PART_BYTES", PART_BYTES[seed % len(PART_BYTES)])
     with parts, noting(told):
-        outcome = faults.play(seed, lambda seed: worlds.append(World(seed)) or worlds[0])
+        outcome = faults.play(seed, lambda seed: worlds.append(world(seed)) or worlds[0])
     due = told_without_faults(worlds[0].layout, worlds[0].setting, worlds[0].by_id)
     assert told <= due, f"seed {seed}: a row set that nobody was told before"
     return outcome

@@ -23,7 +23,7 @@ from fedboost.protocol import relaying
 from tests.helpers.columns_apart import terms_of
 
 LAYOUT_NAMES = ("two holders", "three holders")
-HIDDEN = {"protection": "paillier", "key_bits": 2048}
+HIDDEN = {"protection": "paillier", "key_bits": 2048, "model": "whole"}
 PART_BYTES = (relaying.PART_BYTES, 5_000)
 """Bytes of a part of what is relayed: all in one, or in several."""
 
@@ -85,12 +85,12 @@ def two_keys():
         yield
 
 
-def play(seed):
+def play(seed, world=World):
     """One seed to its end; the invariants hold or raise AssertionError."""
     worlds, told = [], set()
     parts = mock.patch.object(relaying, "PART_BYTES", PART_BYTES[seed % len(PART_BYTES)])
     with parts, two_keys(), faults_apart.noting(told):
-        outcome = faults.play(seed, lambda seed: worlds.append(World(seed)) or worlds[0])
+        outcome = faults.play(seed, lambda seed: worlds.append(world(seed)) or worlds[0])
     due = faults_apart.told_without_faults(worlds[0].layout, worlds[0].setting, worlds[0].by_id)
     assert told <= due, f"seed {seed}: a row set that nobody was told before"
     return outcome

@@ -5,8 +5,10 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
+from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
@@ -102,7 +104,14 @@ values = st.lists(st.tuples(u32, st.floats()), max_size=5).map(tuple)
 few_numbers = st.lists(u32, max_size=5).map(tuple)
 trees = st.integers(-1, 2**31 - 1)
 residuals = st.builds(ResidualQuery, rows, trees, splits, few_numbers, few_numbers, u32, scales)
+told_places = st.lists(st.lists(st.integers(-1, 2**31 - 1), max_size=3), max_size=4).map(
+    lambda lists: (tuple(map(len, lists)), np.array([*itertools.chain(*lists)], np.int64))
+)
 queries = st.one_of(
+    st.builds(IdCountQuery, st.integers(1, 1000)),
+    st.builds(AlignQuery, few_numbers),
+    st.builds(lambda rows, told: PlacesQuery(rows, *told), rows, told_places),
+    st.builds(lambda rows, told: ReachQuery(rows, *told), rows, told_places),
     st.builds(RowsQuery),
     st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(grids_of)),
     st.builds(BinsQuery, st.integers(0, 1000)),

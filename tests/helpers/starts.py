@@ -59,5 +59,5 @@ def starts(file):
     """A party that starts and stops again: what it logged."""
     log = Log()
     node = PartyNode(read_party(file), log, None)
-    node._close()
+    node.close()
     return log.events

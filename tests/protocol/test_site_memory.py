@@ -220,6 +220,97 @@ def test_a_group_under_plain_is_not_compared(site):
     site.memory.begin(offer("u", agreed(FIVE, protection="plain")), LIMITS)
 
 
+PREDICTED = {
+    "columns": {"label": "y", "numeric": ["age", "dose"], "row_id": "id", "held": {"north": ["age"]}},
+    "protection": "paillier",
+    "predict_with": "0" * 64,
+}
+
+
+def predicting(rows, label_holder="south"):
+    """Terms by which north, or south, helps the other to predict rows."""
+    (helper,) = {"north", "south"} - {label_holder}
+    columns = {**PREDICTED["columns"], "held": {helper: ["age"]}}
+    settings = {**PREDICTED, "columns": columns, "label_holder": label_holder, "predict_rows": rows}
+    return agreed(("north", "south"), **settings)
+
+
+def test_predicted_rows_of_all_sessions_are_bounded(site):
+    limits = Limits(max_predicted_rows=1000)
+    for name, rows in (("s", 600), ("t", 300)):
+        met(site, name, predicting(rows), limits).end("")
+    site.restart()
+    sentence = (
+        "party north refuses: its policy has max_predicted_rows = 1000, it helped to predict 900 rows so "
+        "far, and these are 101 more; the person who answers for its rows can raise it there"
+    )
+    with pytest.raises(Refused, match=re.escape(sentence)):
+        site.memory.begin(offer("u", predicting(101)), limits)
+    met(site, "u", predicting(100), limits)
+    with pytest.raises(Refused, match="max_predicted_rows = 0"):
+        site.memory.begin(offer("v", predicting(1)), LIMITS)
+
+
+def test_predictions_that_began_together_are_charged_as_the_parties_meet(site):
+    limits = Limits(max_predicted_rows=1000)
+    first, _ = (site.memory.begin(offer(name, predicting(600)), limits) for name in "st")
+    first.meet(1)
+    site.restart()
+    with pytest.raises(Refused, match="helped to predict 600 rows so far, and these are 600 more"):
+        site.memory.begin(offer("t", predicting(600)), limits).meet(1)
+    site.memory.begin(offer("s", predicting(600), attempt=2), limits).meet(2)  # the same rows, once
+
+
+def by_columns(**settings):
+    """Terms under which north and south hold different columns: 3 splits a round at most."""
+    columns = {"label": "y", "numeric": ["age", "dose"], "row_id": "id", "held": {"south": ["dose"]}}
+    apart = {"columns": columns, "label_holder": "north", "protection": "plain", "max_depth": 2, "rounds": 10}
+    return agreed(("north", "south"), **{**apart, **settings})
+
+
+def test_splits_of_all_sessions_are_bounded(site):
+    limits = Limits(max_splits=100)
+    met(site, "s", by_columns(), limits).end("")
+    met(site, "t", by_columns(alone_rounds=1), limits).end("")
+    met(site, "rows", agreed(), limits)
+    site.memory.begin(offer("never", by_columns()), limits)
+    site.restart()
+    sentence = (
+        "party north refuses: its policy has max_splits = 100, sessions so far could have 57 by its columns, "
+        "and this one 45 more; the person who answers for its rows can raise it there"
+    )
+    with pytest.raises(Refused, match=re.escape(sentence)):
+        site.memory.begin(offer("u", by_columns(rounds=15)), limits)
+    met(site, "u", by_columns(rounds=14), limits)
+    with pytest.raises(Refused, match="max_splits = 100, sessions so far could have 99"):
+        site.memory.begin(offer("never", by_columns()), limits).meet(1)
+    site.memory.begin(offer("s2", predicting(10)), Limits(max_predicted_rows=10, max_splits=1)).meet(1)
+
+
+def test_a_session_that_goes_on_is_charged_once(site):
+    limits = Limits(max_splits=30)
+    met(site, "s", by_columns(), limits)
+    site.restart()
+    site.memory.begin(offer("s", by_columns(), attempt=2), limits).meet(2)
+
+
+def test_a_site_predicts_its_own_rows_as_it_likes(site):
+    for name in "st":
+        met(site, name, predicting(10**7, label_holder="north"))
+
+
+def test_predictions_are_no_trainings(site):
+    """They count neither against max_sessions nor as groups, and trainings do not stop them."""
+    limits = Limits(max_sessions=1, max_predicted_rows=1000)
+    for number in range(3):
+        met(site, f"before {number}", predicting(100), limits)
+    met(site, "training", limits=limits)
+    site.restart()
+    with pytest.raises(Refused, match="max_sessions = 1, and it took part in 1 sessions"):
+        site.memory.begin(offer("another"), limits)
+    met(site, "after", predicting(100), limits)
+
+
 def test_what_is_refused_leaves_no_trace(site):
     met(site, "s")
     for number in range(5):

@@ -58,7 +58,7 @@ def undisturbed(agreement, tables):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("protection", ["plain", "masked"])
+@pytest.mark.parametrize("protection", [pytest.param("plain", marks=pytest.mark.long), "masked"])
 def test_killed_processes_that_come_back_change_nothing(tmp_path, protection):
     tables = shared_out(3)
     agreement = terms(THREE, rounds=ROUNDS, protection=protection)

@@ -26,6 +26,10 @@ from fedboost.terms.terms import Terms
         ),
         ({"columns": {**COLUMNS, "target": "y"}}, "unknown key 'columns.target' (did you mean label?)"),
         ({"columns": {**COLUMNS, "max_dept": 1}}, "unknown key 'columns.max_dept'"),
+        (
+            {"columns": {**COLUMNS, "id_form": "digits"}},
+            "unknown key 'columns.id_form': it belongs at the top of the file, above all tables",
+        ),
         # missing keys, wrong kinds, out of range
         ({"columns": {"numeric": ["a"]}}, "key 'columns.label' is missing"),
         ({"columns": 5}, "columns: "),

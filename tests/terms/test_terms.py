@@ -128,7 +128,18 @@ def test_every_setting_changes_the_digest():
     installed = {"objective_params", "objective_package"}  # tests/gbdt/objectives/test_plugins.py
     needs = {*installed, *NEEDS_NOISE, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
     needs |= {*NEEDS_GROUPS, *NEEDS_RANGES, *NEEDS_KEYS, "label_holder", "blocks"}  # test_vertical.py
-    needs |= {"rows", "min_common_rows", "max_ids", "id_form"}
+    needs |= {
+        "rows",
+        "min_common_rows",
+        "max_ids",
+        "repeated_ids",
+        "id_form",
+        "model",
+        "predict_with",
+        "predict_rows",
+        "label_epsilon",
+    }
+    needs |= {"alone_rounds", "min_rows_per_bin"}
     assert {*OTHER, *ALONE, *needs} == set(Terms.file_keys())
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest

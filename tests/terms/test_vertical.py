@@ -97,6 +97,7 @@ def test_parties_of_a_simulation_may_be_named_later():
             "columns.held names 'tolco', which is not one of the parties (did you",
         ),
         ({**HELD, "shop": ["e"]}, {}, "held names 'e' of party 'shop', which is no feature"),
+        ({**HELD, "shop": ["y"]}, {}, "held names 'y' of party 'shop', which is the label: the label holder"),
         ({**HELD, "shop": ["c", "c"]}, {}, "held names a column of party 'shop' twice"),
         (HELD, {"label_holder": None}, "columns.held is for parties that hold different columns"),
         (HELD, {"blocks": [block(*PARTIES)]}, "label_holder and blocks: give label_holder under each of"),
@@ -131,9 +132,91 @@ def test_parties_of_a_simulation_may_be_named_later():
             "label_holder with sampling_method gradient_based: only the label holder knows gradients",
         ),
         (HELD, {"program": "mine"}, "label_holder with program 'mine': only boosting is known"),
+        (
+            HELD,
+            {"alone_rounds": 11, "rounds": 10},
+            "label_holder with alone_rounds = 11: the terms have rounds",
+        ),
+        (HELD, {"alone_rounds": -1}, "alone_rounds"),
+        (
+            HELD,
+            {"label_holder": None, "blocks": [block(*PARTIES)], "alone_rounds": 1},
+            "alone_rounds with blocks: label holders differ in their columns; set label_holder",
+        ),
+        (
+            {"telco": ["a", "b"], "shop": ["c", "d"]},
+            {"alone_rounds": 1},
+            "alone_rounds: label holder 'bank' has no columns, on which these rounds could grow",
+        ),
+        (
+            {},
+            {"label_holder": None, "rows": None, "alone_rounds": 1},
+            "alone_rounds is for parties that hold different columns: set label_holder",
+        ),
+        (HELD, {"min_rows_per_bin": 0}, "min_rows_per_bin"),
+        (
+            HELD,
+            {"min_rows_per_bin": 5, "num_parallel_tree": 2},
+            "label_holder with min_rows_per_bin and num_parallel_tree = 2: trees of one round have sums over",
+        ),
+        (
+            HELD,
+            {"label_holder": None, "blocks": [block(*PARTIES)], "min_rows_per_bin": 5},
+            "min_rows_per_bin with blocks: each would have groups of bins of its own; set label_holder",
+        ),
+        (
+            {},
+            {"label_holder": None, "rows": None, "min_rows_per_bin": 5},
+            "min_rows_per_bin is for parties that hold different columns: set label_holder",
+        ),
+        (HELD, {"predict_with": "0" * 64}, "predict_with and predict_rows: give both, or none"),
+        (HELD, {"predict_rows": 5}, "predict_with and predict_rows: give both, or none"),
+        (HELD, {"predict_with": "0" * 64, "predict_rows": 5}, "predict_with: the rows are matched by their"),
+        (HELD, {"predict_with": "model.json", "predict_rows": 5}, "predict_with"),
+        (
+            {"telco": ["b"], "shop": ["c", "d"]},
+            {"label_holder": None, "blocks": [block(*PARTIES)], "model": "parties"},
+            'model = "parties" with blocks: each split has one holder; set label_holder',
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_one_line(held, settings, words):
     line = refusal(held, **settings)
     assert words in line
     assert "\n" not in line
+
+
+def test_terms_of_a_prediction_train_nothing():
+    """Without labels, and without what stands beside them but the margins to begin from."""
+    columns = {"row_id": "id", "weight": "w", "base_margin": "m"}
+    trained = terms(columns=columns, rows=None, protection="paillier")
+    predicts = trained.changed(predict_with="0" * 64, predict_rows=7)
+    assert predicts.blocks.columns_of("bank").others == ("m", "id")
+    assert predicts.blocks.columns_of("bank").features == ("a",)
+    assert predicts.protection.name == "plain"
+    assert trained.hides_columns
+    assert not predicts.hides_columns
+    assert len({trained.digest, predicts.digest, predicts.changed(predict_rows=8).digest}) == 3
+
+
+def test_parts_of_a_model_stay_with_the_parties_unless_labels_are_no_secret():
+    assert terms(protection="paillier").keeps_parts
+    assert not terms(protection="paillier", model="whole").keeps_parts
+    assert not terms().keeps_parts
+    assert terms(model="parties").keeps_parts
+    assert terms(model="parties").digest != terms().digest
+
+
+def test_first_rounds_alone_are_another_digest():
+    agreed = terms(alone_rounds=2)
+    assert agreed.digest != terms().digest == terms(alone_rounds=0).digest
+    assert fb.Terms.from_canonical(agreed.canonical()) == agreed
+    assert [agreed.vertical.grows_alone(tree) for tree in range(4)] == [True, True, False, False]
+    assert "alone_rounds" not in terms().canonical()
+
+
+def test_a_floor_under_bins_is_another_digest():
+    agreed = terms(min_rows_per_bin=10)
+    assert agreed.digest != terms().digest == terms(min_rows_per_bin=1).digest
+    assert fb.Terms.from_canonical(agreed.canonical()) == agreed
+    assert "min_rows_per_bin" not in terms(min_rows_per_bin=1).canonical()

@@ -17,22 +17,11 @@ from fedboost.vertical.gradients import GradientExchange
 if not installed("paillier"):
     pytest.skip("needs the extra paillier", allow_module_level=True)
 
-from fedboost.privacy.encrypted.paillier import Paillier
 from fedboost.privacy.rowsums import ends, key_proof
 from fedboost.privacy.rowsums.paillier import RowEncryption
 
+pytestmark = pytest.mark.usefixtures("one_key")
 SETTINGS = {"protection": "paillier", "key_bits": 2048, "rounds": 2, "max_depth": 3, "max_bin": 8}
-
-
-@pytest.fixture(scope="module")
-def key():
-    return Paillier().new_secret(2048)
-
-
-@pytest.fixture(autouse=True)
-def one_key(key, monkeypatch):
-    """To make a key takes longer than a session."""
-    monkeypatch.setattr(Paillier, "new_secret", lambda self, bits: key)
 
 
 def play(layout="three holders", **settings):
@@ -133,9 +122,9 @@ def test_sums_that_are_made_up_are_found_when_they_win_a_split(monkeypatch, dept
     """A feature holder reports the sums of other rows, so that its column seems to tell labels."""
     report = GradientExchange.report
 
-    def made_up(self, gradients, nodes, bins):
+    def made_up(self, gradients, nodes, bins, groups):
         other = SimpleNamespace(by_feature=bins.rows.by_feature[:, ::-1])
-        return report(self, gradients, nodes, SimpleNamespace(layout=bins.layout, rows=other))
+        return report(self, gradients, nodes, SimpleNamespace(layout=bins.layout, rows=other), groups)
 
     monkeypatch.setattr(GradientExchange, "report", made_up)
     table = pooled(60)

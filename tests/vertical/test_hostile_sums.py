@@ -2,19 +2,20 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from apart_sessions import LOST, Apart
 from columns_apart import pooled, train_pooled
 from consortium import installed
 
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.queries.views import hidden_places
+from fedboost.gbdt.histogram import STATS
 from fedboost.privacy import fields
 from fedboost.privacy.masked import pairwise
 from fedboost.protocol.contracts import Answered
 from fedboost.protocol.messages import Ask, Attest, Introduce, OpenRequest, OpenShare, Relay, Report
 from fedboost.protocol.site import OPENINGS, THRESHOLDS, Release
-from fedboost.vertical.holder import VerticalHolder
+from fedboost.vertical.holder import OwnBins, VerticalHolder
 
 if not installed("paillier"):
     pytest.skip("needs the extra paillier", allow_module_level=True)
@@ -57,17 +58,17 @@ def opened(apart):
 def test_a_label_holder_chooses_no_split_of_a_foreign_column(monkeypatch, cells):
     """It adds numbers of its own to the sums of a column that it does not have, so that a split wins that
     shows which rows have a value in its lowest bin."""
-    among = VerticalHolder._among_all
+    among = OwnBins.among_all
 
-    def steered(self, query, sums):
-        out = among(self, query, sums).copy()
-        first = hidden_places(self._terms, self.state.start.cut_points, len(query.nodes))["telco"][0]
+    def steered(self, query, sums, has_labels):
+        out = among(self, query, sums, has_labels).copy()
+        first = STATS * np.setdiff1d(np.arange(query.bins), self.places)[0]  # a bin of telco
         most = 20 * query.gradient.limit
         out[first + cells[0]] += most
         out[first + cells[1]] -= most
         return out
 
-    monkeypatch.setattr(VerticalHolder, "_among_all", steered)
+    monkeypatch.setattr(OwnBins, "among_all", steered)
     apart = play(max_depth=1)
     assert apart.error.startswith("party bank broke the protocol: it reports in plain what is encrypted")
     assert not opened(apart)

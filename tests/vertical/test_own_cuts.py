@@ -17,7 +17,9 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints, Grids
+from fedboost.protocol import membership
 from fedboost.protocol.messages import Ask, Attest, Close, Introduce, Leave, Report
+from fedboost.protocol.thresholds import packed
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.vertical.own_cuts import OwnCuts
@@ -28,25 +30,14 @@ from tests.vertical.test_views import MORE, digest, found_in, messages
 if not installed("paillier"):
     pytest.skip("needs the extra paillier", allow_module_level=True)
 
-from fedboost.privacy.encrypted.paillier import Paillier
 
+pytestmark = pytest.mark.usefixtures("one_key")
 HIDDEN = {"protection": "paillier", "key_bits": 2048}
 ONE_BLOCK = [name for name, layout in LAYOUTS.items() if len(layout.blocks) == 1]
 ROWS = 80
 FAST = [("logistic", "three holders"), ("absolute", "two holders")]
 FEW = {"rounds": 1, "max_depth": 2}
 PARTIES = "bank", "telco", "shop"
-
-
-@pytest.fixture(scope="module")
-def key():
-    return Paillier().new_secret(2048)
-
-
-@pytest.fixture(autouse=True)
-def one_key(key, monkeypatch):
-    """To make a key takes longer than a session."""
-    monkeypatch.setattr(Paillier, "new_secret", lambda self, bits: key)
 
 
 def play(table=None, hooks=None, layout="three holders", **settings):
@@ -375,13 +366,12 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_party_that_gives_thresholds_that_cannot_be_is_named(monkeypatch, wrong):
     change, says = WRONG[wrong]
-    thresholds = OwnCuts.thresholds
 
-    def given(self, state, rounds, rows):
-        own = thresholds(self, state, rounds, rows)
-        return change(own) if self._view.place == PARTIES.index("bank") else own
+    def given(terms, party, trees):
+        own = packed(terms, party, trees)
+        return change(own) if party == "bank" else own
 
-    monkeypatch.setattr(OwnCuts, "thresholds", given)
+    monkeypatch.setattr(membership, "packed", given)
     apart = play(max_depth=3)
     assert apart.session.phase == "failed"
     assert apart.error.startswith("party bank broke the protocol: ")

@@ -9,6 +9,7 @@ from consortium import installed
 from crashes import Followed, crashed
 from sites import bundles_of, consortium, in_time, until, written
 
+import fedboost as fb
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS
@@ -97,6 +98,19 @@ def test_killed_processes_that_come_back_change_nothing(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
+def test_killed_processes_tell_the_same_groups_of_bins_when_they_come_back(tmp_path):
+    layout, settings = LAYOUTS["two holders"], {**SETTINGS, "min_rows_per_bin": 20, "subsample": 0.8}
+    settings["columns"] = {"row_id": "id"}
+    tables = layout.tables(pooled(ROWS))
+    terms = terms_of(layout, **settings).with_parties(list(tables))
+    whole = fb.simulate(terms, tables).model
+    model, kills, _ = crashed(tmp_path, written(tmp_path, tables), terms, KILLS, 1, ANYTHING)
+    assert kills == KILLS
+    assert model.booster.to_xgboost() == whole.booster.to_xgboost()
+
+
+@pytest.mark.slow
 def test_processes_killed_while_gradients_are_hidden_change_nothing(tmp_path):
     """A label holder that comes back has another key."""
     if not installed("paillier"):
@@ -106,10 +120,14 @@ def test_processes_killed_while_gradients_are_hidden_change_nothing(tmp_path):
     tables = layout.tables(pooled(rows))
     terms = terms_of(layout, **settings, **hidden).with_parties(list(tables))
     files, whole = written(tmp_path, tables), train_pooled(pooled(rows), **settings).model
-    model, kills, _ = crashed(tmp_path, files, terms, 2, 1, ANYTHING, ["bank"])
+    model, kills, _ = crashed(tmp_path, files, terms, 2, 1, ANYTHING, ["bank"], state=tmp_path / "state")
     assert kills == 2
-    assert model.booster.to_xgboost() == whole.booster.to_xgboost()
-    assert set(model.attestations) == set(files)
+    parts = list((tmp_path / "state").glob("*/models/*.json"))
+    assert len(parts) == len(files)
+    assert all(file.stem == model.id[:16] and file.stat().st_mode & 0o077 == 0 for file in parts)
+    together = fb.assemble([model, *parts])
+    assert together.booster.to_xgboost() == whole.booster.to_xgboost()
+    assert set(together.attestations) == set(files)
 
 
 @pytest.mark.slow

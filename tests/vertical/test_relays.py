@@ -249,7 +249,7 @@ def test_little_is_relayed_before_there_are_bins_and_a_tree():
         max_relayed(
             terms,
             "bank",
-            SimpleNamespace(stage=stage, relayed_bytes=0),
+            SimpleNamespace(stage=stage, relayed_bytes=lambda terms: 0),
             1_000_000,
             SimpleNamespace(position=SimpleNamespace(started=started)),
         )

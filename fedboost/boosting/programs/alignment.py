@@ -5,15 +5,22 @@ blocks have.
 Refuses: lists that no parties can have told (PeerError), too many ids and too few common rows (Refused).
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery, few_in_common
+from fedboost.boosting.queries.alignment import (
+    UNKNOWN,
+    AlignQuery,
+    IdCountQuery,
+    PlacesQuery,
+    few_in_common,
+    hash_of,
+)
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.points import TOKEN_WORDS, intersect
+from fedboost.privacy.points import TOKEN_WORDS, Tokens, intersect
 from fedboost.terms.terms import Terms
 
 
@@ -28,18 +35,16 @@ def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
 
 
 def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
-    """The places of the common rows, from the tokens of all lists."""
-    ends = np.cumsum(query.sizes)[:-1]
-    words = tokens.astype(np.uint32).reshape(-1, TOKEN_WORDS)
-    lists = dict(zip(terms.parties, np.split(words, ends), strict=True))
+    """The places of the common rows, or of all rows of the label holder, from the tokens of all lists."""
+    lists = lists_of(terms, query, tokens)
+    if terms.vertical.takes_all_rows:
+        of_all = PlacesQuery(*known_places(terms, lists))
+        of_all.check(terms)
+        return of_all
     places: dict[str, Int64] = {}
     total = 0
     for block in terms.blocks:
-        names = ", ".join(block.parties)
-        try:
-            common = intersect([lists[party] for party in block.parties])
-        except PeerError as error:
-            raise PeerError(f"row ids of parties {names}: {error}") from None
+        common = matched(lists, block.parties)
         rows, fewest = common[0].size, terms.vertical.fewest_common_rows
         if rows < fewest:
             raise Refused(few_in_common(rows, fewest, block.parties))
@@ -47,3 +52,36 @@ def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
         total += rows
     told = [places[party] for party in terms.parties]
     return PlacesQuery(total, tuple(own.size for own in told), np.concatenate(told))
+
+
+def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[int, ...], Int64]:
+    """The fields of places of all rows of the label holder, in the order of its list: how many they are, how
+    many places are told of each party, and the places, UNKNOWN where a feature holder does not have the
+    row; of the label holder a hash of which rows each of these has."""
+    (block,) = terms.blocks
+    holder = block.label_holder
+    rows = len(lists[holder])
+    places: dict[str, Int64] = {}
+    for party in block.feature_holders:
+        own, theirs = matched(lists, (holder, party))
+        places[party] = np.full(rows, UNKNOWN, np.int64)
+        places[party][own] = theirs
+    places[holder] = np.concatenate([hash_of(own != UNKNOWN) for own in places.values()])
+    told = [places[party] for party in terms.parties]
+    return rows, tuple(own.size for own in told), np.concatenate(told)
+
+
+def lists_of(terms: Terms, query: AlignQuery, tokens: Int64) -> dict[str, Tokens]:
+    """The tokens of each party's list: uint32 [ids, 4]."""
+    ends = np.cumsum(query.sizes)[:-1]
+    words = tokens.astype(np.uint32).reshape(-1, TOKEN_WORDS)
+    return dict(zip(terms.parties, np.split(words, ends), strict=True))
+
+
+def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
+    """The places in the lists of these parties of the tokens that all of them have: int64 [common] each.
+    PeerError, which names the parties, for a list with a token twice."""
+    try:
+        return intersect([lists[party] for party in parties])
+    except PeerError as error:
+        raise PeerError(f"row ids of parties {', '.join(parties)}: {error}") from None

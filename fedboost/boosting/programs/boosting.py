@@ -167,11 +167,10 @@ def root_ahead(
 
 def root_query(terms: Terms, rows: int, number: int, ground: Ground, scales: Scales) -> HistogramQuery:
     """The query for the root of a tree."""
-    sampled_rows, bins = rows * terms.draws.max_bootstrap_count, ground.layout.bins
-    pair = scales.gradient, scales.hessian
-    return HistogramQuery(
-        sampled_rows, number, NO_SPLITS, terms.roots, bins, *pair, threshold=scales.threshold
-    )
+    sampled_rows, bins = rows * terms.draws.max_bootstrap_count, ground.of_tree(number).layout.bins
+    pair, grouped = (scales.gradient, scales.hessian), terms.vertical.min_rows_per_bin > 1
+    asked = sampled_rows, number, NO_SPLITS, terms.roots, bins, *pair
+    return HistogramQuery(*asked, threshold=scales.threshold, grouped=grouped)
 
 
 def grow_tree(

@@ -6,12 +6,15 @@ it, for every feature that is known of the parent; cells are as wide as the pare
 Refuses: sums that contradict each other, or those of a child's parent (PeerError).
 """
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedboost.boosting.programs.bin_groups import ToldGroups
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
+from fedboost.boosting.queries.views import view_of
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
@@ -19,7 +22,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Flags, Layout
 from fedboost.gbdt.kernels import level
 from fedboost.gbdt.split import LEAF, MIN_GAIN, Leaves, SplitRule
-from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, NODE, SPLIT_COLUMNS, Splits, Tree
+from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, NODE, SPLIT_COLUMNS, Int32, Splits, Tree
 from fedboost.terms.terms import Terms
 
 REASONS = {
@@ -39,11 +42,14 @@ class Columns:
     """Features by which the nodes of a round's trees may split: shares of shares, sampled as in XGBoost, and
     within the interaction constraints."""
 
-    def __init__(self, terms: Terms, tree: int) -> None:
+    def __init__(self, terms: Terms, tree: int, numbers: Int64 | None = None) -> None:
+        """numbers: of the features that the tree grows on, increasing; None for all."""
         self._terms, self._tree = terms, terms.first_tree + tree
+        names = terms.columns.features
+        self._features = names if numbers is None else tuple(names[number] for number in numbers)
         draws, groups = terms.draws, terms.trees.interaction_constraints or ()
         self._sampled = min(draws.colsample_bytree, draws.colsample_bylevel, draws.colsample_bynode) < 1.0
-        features = terms.columns.features if groups else ()
+        features = self._features if groups else ()
         self._groups = np.array([[name in {*group} for name in features] for group in groups], np.bool_)
         self.by_path = len(groups) > 0
         """True if the path to a node decides by what it may split."""
@@ -55,7 +61,7 @@ class Columns:
         is empty where it does not matter."""
         if not (self._sampled or self.by_path):
             return known[leaves["slot"]] if known.size else known
-        allowed = np.ones((leaves.size, len(self._terms.columns.features)), np.bool_)
+        allowed = np.ones((leaves.size, len(self._features)), np.bool_)
         for own, leaf in zip(allowed, leaves, strict=True):
             own &= self._drawn(leaf)
             if known.size:
@@ -69,7 +75,7 @@ class Columns:
     def _drawn(self, leaf: np.void) -> Flags:
         draws, at = self._terms.draws, (self._terms.draws.seed, self._tree)
         root, depth, node = (int(leaf[name]) for name in ("root", "depth", "node"))
-        features: tuple[int, ...] = tuple(range(len(self._terms.columns.features)))
+        features: tuple[int, ...] = tuple(range(len(self._features)))
         drawn = np.zeros(len(features), np.bool_)
         features = sampling.sampled_features(features, draws.colsample_bytree, *at, "tree", root)
         features = sampling.sampled_features(features, draws.colsample_bylevel, *at, "level", root, depth)
@@ -78,9 +84,18 @@ class Columns:
 
 
 class Ground:
-    """The layout, cuts and limits that all trees of a session grow on, in the form of the kernels."""
+    """The layout, cuts and limits that trees of a session grow on, in the form of the kernels.
 
-    def __init__(self, terms: Terms, cut_points: CutPoints) -> None:
+    numbers: of the features, increasing."""
+
+    def __init__(self, terms: Terms, cut_points: CutPoints, numbers: Int64 | None = None) -> None:
+        """cut_points: of all features; numbers: of those to grow on, None for all."""
+        self.is_part = numbers is not None
+        self.numbers = np.arange(cut_points.sizes.size) if numbers is None else numbers
+        self._terms = terms
+        self._all = cut_points
+        if numbers is not None:
+            cut_points = cut_points.pick(numbers)
         self.layout = layout = Layout.of(cut_points)
         self.sizes = layout.value_bins + layout.missing
         self.features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
@@ -91,13 +106,26 @@ class Ground:
         by_gain = trees.grow_policy == "lossguide"
         self.limits = MIN_GAIN, float(trees.gamma), *categories, trees.max_depth, max_leaves, by_gain
 
+    def of_tree(self, number: int) -> "Ground":
+        """That of a tree: the label holder's columns alone, where the terms have it grow on them."""
+        return self._alone if self._terms.vertical.grows_alone(number) else self
+
+    @cached_property
+    def _alone(self) -> "Ground":
+        view = view_of(self._terms, self._terms.vertical.label_holder or "")
+        assert view is not None
+        return Ground(self._terms, self._all, view.own_features)
+
 
 class GrowingTree:
     """The trees of a round while they grow, with their roots first, and the splits that no party knows
     yet."""
 
-    def __init__(self, roots: int, ground: Ground, rule: SplitRule) -> None:
-        self._ground, self._signs, self._rule = ground, rule.signs, (*rule.scales, rule.learning_rate)
+    def __init__(self, roots: int, ground: Ground, rule: SplitRule, groups: ToldGroups | None) -> None:
+        """groups: in which sums are told, if not by bin."""
+        self._groups = groups
+        signs = rule.signs[ground.numbers] if rule.signs.size else rule.signs
+        self._ground, self._signs, self._rule = ground, signs, (*rule.scales, rule.learning_rate)
         self._nodes, self._size = np.zeros(roots + FIRST_ROOM, NODE), roots
         self._bitmaps = np.zeros((len(self._nodes) * ground.categorical, BITMAP_BYTES), np.uint8)
         self._counts = np.ones(roots, np.int64)
@@ -141,8 +169,26 @@ class GrowingTree:
         )
         self._size += 2 * made
         columns = splits[:, :made]
+        if self._groups is not None:
+            self._widen(self._groups, columns)
+        if ground.is_part:
+            columns[1] = ground.numbers[columns[1]]
+            self._nodes["feature"][columns[0]] = columns[1]
         self.new_splits = Splits(columns, self._bitmaps[columns[0]] if ground.categorical else None)
         return still_waiting[:held], families[:grown]
+
+    def _widen(self, groups: ToldGroups, columns: Int32) -> None:
+        """Make the last splits by whole groups of bins."""
+        ground, (node, feature, *_) = self._ground, columns
+        bitmaps = self._bitmaps[node[: len(node) * ground.categorical]]
+        groups.widen(columns, bitmaps, feature)
+        self._bitmaps[node[: len(bitmaps)]] = bitmaps
+        values, starts = ground.cuts
+        cuts = np.append(values, np.inf)
+        is_last = columns[2] == ground.layout.value_bins[feature] - 1
+        thresholds = cuts[np.where(is_last, values.size, starts[feature] + columns[2])]
+        self._nodes["threshold"][node] = np.where(ground.layout.categorical[feature], 0.0, thresholds)
+        self._nodes["missing_left"][node] = columns[3]
 
     @property
     def tree(self) -> Tree:
@@ -189,11 +235,13 @@ class Frontier:
     """The trees of a round, and their leaves that may split."""
 
     def __init__(self, terms: Terms, rows: int, number: int, ground: Ground, rule: SplitRule) -> None:
-        """rows: most rows of a sum; number: of the round."""
+        """rows: most rows of a sum; number: of the round; ground: of the session."""
+        ground = ground.of_tree(number)
         self._terms, self._rows, self._number, self._rule, self._ground = terms, rows, number, rule, ground
-        self._columns = Columns(terms, number)
+        self._columns = Columns(terms, number, ground.numbers)
         self._histograms = Histograms(terms, ground, self._columns.by_path)
-        self.growing = GrowingTree(len(terms.roots), ground, rule)
+        self._groups = ToldGroups.where_due(terms, ground.layout, ground.numbers)
+        self.growing = GrowingTree(len(terms.roots), ground, rule, self._groups)
         self._fresh = np.zeros(len(terms.roots), LEAF)
         """Leaves whose best split is not known yet."""
         self._waiting = self._families = self._fresh[:0]
@@ -205,7 +253,9 @@ class Frontier:
 
     def take_roots(self, cells: Int64) -> None:
         """Take the sum of the query for the roots."""
-        refuse(*self.growing.plant(cells, self._fresh, self._histograms.cells))
+        if self._groups is not None:
+            cells = self._groups.take_roots(cells, len(self._fresh))
+        self._refuse(*self.growing.plant(cells, self._fresh, self._histograms.cells))
 
     def split(self) -> bool:
         """Split the leaves whose turn it is. False if none of their children may split.
@@ -260,16 +310,21 @@ class Frontier:
         # Where columns are hidden the widths of cells would tell feature holders of labels.
         told = b"" if self._terms.hides_columns else widths.tobytes()
         answer = self._ground.layout.bins, *scales, told, elected, threshold
-        return HistogramQuery(self._rows, self._number, splits, nodes, *answer)
+        return HistogramQuery(self._rows, self._number, splits, nodes, *answer, self._groups is not None)
 
     def take(self, cells: Int64) -> None:
         """Take its sum."""
+        if self._groups is not None:
+            cells = self._groups.take(cells, self._asks, self._families, self._histograms.cells)
         asked = self._asks, self._families, self._both
         (reason, node, feature), self._fresh = self._histograms.take(cells, *asked, self._elected)
         if reason == level.OTHER_TOTAL and self._terms.blocks:
             refuse_made_up(self._terms, self.growing.new_splits, node)
-        refuse(reason, node, feature)
+        self._refuse(reason, node, feature)
         self.growing.sent()
+
+    def _refuse(self, reason: int, node: int, feature: int) -> None:
+        refuse(reason, node, int(self._ground.numbers[feature]))
 
     @property
     def _voters(self) -> Int64:
@@ -289,8 +344,8 @@ def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDA
 
 def refuse_made_up(terms: Terms, splits: Splits, node: int) -> None:
     """Raise PeerError for a node whose rows have other sums than the holder of a column said."""
-    ((feature, *_),) = splits.feature[(splits.left == node) | (splits.left + 1 == node)][None]
-    name = terms.columns.features[feature]
+    above = int(np.flatnonzero((splits.left == node) | (splits.left + 1 == node))[0])
+    name = terms.columns.features[splits.feature[above]]
     holders = [party for party in terms.parties if name in terms.blocks.columns_of(party).features]
     raise PeerError(
         f"the rows of node {node} have other sums than {' or '.join(holders)} reported of the column that "

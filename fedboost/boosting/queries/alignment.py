@@ -3,14 +3,17 @@
 First each party says how many row ids it has; then each reports one list of ids, blinded by the secrets of
 all parties of its block; then each is told which of its own rows are common, in an order that all share.
 
-Promises: a party is told the places of its own rows alone; both ends compute the same; each is asked once in
+Promises: a party is told the places of its own rows alone; a label holder all of whose rows take part is told
+a hash of which of them each feature holder has, so that none can say it has others and be shown a hash of
+their ids; both ends compute the same; each is asked once in
 a session, in a turn of its own: else parties would enter other ids each time, `max_ids` of them.
 Refuses: more ids than the terms allow, fewer common rows, and places that cannot be (Refused).
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,9 +21,21 @@ from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees
 from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt.groups import Mask
+from fedboost.privacy.masked.pairwise import KEY_BYTES
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
+from fedboost.privacy.relay import sealed_size
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.terms import Terms
+
+CHECK_BYTES = 2 * KEY_BYTES
+"""Bytes of a key and the HMAC-SHA-256 of the ids in common."""
+REPEAT_BYTES = 4
+"""Bytes that say how many rows of the label holder have an id."""
+UNKNOWN = -1
+"""The place of a row of the label holder that a feature holder does not have."""
+HASH_WORDS = 8
+"""Words of 32 bits of a SHA-256."""
 
 
 class BeforeRows(BeforeTrees):
@@ -49,6 +64,7 @@ class IdCountQuery(BeforeRows, BaseQuery):
 
     description = "number of row ids"
     only_turn = 1
+    predicts = True
 
     parties: int
 
@@ -62,7 +78,7 @@ class IdCountQuery(BeforeRows, BaseQuery):
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse it where rows are not matched, or for another number of parties."""
-        _check_aligns(terms, self.parties)
+        check_aligns(terms, self.parties)
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,7 @@ class AlignQuery(BeforeRows, BaseQuery):
 
     description = "row ids, blinded by all parties"
     only_turn = 2
+    predicts = True
 
     sizes: tuple[int, ...]
 
@@ -85,8 +102,7 @@ class AlignQuery(BeforeRows, BaseQuery):
     def cell_bits(self) -> int:
         return 32
 
-    @property
-    def relayed_bytes(self) -> int:
+    def relayed_bytes(self, terms: Terms) -> int:
         """Each list passes through each party of its block."""
         return POINT_BYTES * sum(self.sizes)
 
@@ -97,7 +113,7 @@ class AlignQuery(BeforeRows, BaseQuery):
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse lists of more ids than the terms allow, and than a session can match."""
-        _check_aligns(terms, len(self.sizes))
+        check_aligns(terms, len(self.sizes))
         for party, size in zip(terms.parties, self.sizes, strict=True):
             most = terms.vertical.most_ids
             if not 0 < size <= most:
@@ -113,14 +129,12 @@ class AlignQuery(BeforeRows, BaseQuery):
 
 
 @dataclass(frozen=True)
-class PlacesQuery(BeforeRows, BaseQuery):
-    """The rows in common: of each party the places in its list of ids, in an order that all parties of its
-    block share.
+class ToldPlaces(BeforeRows, BaseQuery):
+    """A query that tells each party places in its own list of ids, and whose answer is the number of rows,
+    from the label holders.
 
-    total: common rows of all blocks; sizes: places that are told of each party; places: int32 [sum of sizes].
-    Answer: the number of rows, from the label holders."""
+    total: rows that it is about; sizes: places that are told of each party; places: int32 [sum of sizes]."""
 
-    description = "row count, once rows are matched"
     only_turn = 3
 
     total: int
@@ -140,7 +154,7 @@ class PlacesQuery(BeforeRows, BaseQuery):
         begin = sum(self.sizes[:party])
         return self.places[begin : begin + self.sizes[party]]
 
-    def in_view(self, view: View) -> "PlacesQuery":
+    def in_view(self, view: View) -> Self:
         """The query with a party's own places alone."""
         sizes = tuple(size if party == view.place else 0 for party, size in enumerate(self.sizes))
         if sizes == self.sizes:
@@ -149,11 +163,62 @@ class PlacesQuery(BeforeRows, BaseQuery):
         return replace(self, sizes=sizes, places=own)
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse places that are told twice or that cannot be, and too few."""
-        _check_aligns(terms, len(self.sizes))
-        fewest = terms.vertical.fewest_common_rows
+        """Refuse it where rows are not matched, for another number of parties, and for other places than it
+        says."""
+        check_aligns(terms, len(self.sizes))
         if sum(self.sizes) != self.places.size or not 0 < self.total < MAX_ROWS:
             raise Refused("places of rows that are not as many as they say")
+
+    def check_known(self, terms: Terms, said: str) -> None:
+        """Where all rows of the label holder take part: refuse another number of places of a feature holder,
+        or of words of hashes of these, places that are told twice or that cannot be, and too few known rows.
+        said: what the rows are said to be."""
+        label_holder, fewest = terms.vertical.label_holder, terms.vertical.fewest_common_rows
+        for party, size in enumerate(self.sizes):
+            name, own = terms.parties[party], self.of(party)
+            due = HASH_WORDS * (len(terms.parties) - 1) if name == label_holder else self.total
+            if size not in (0, due):
+                raise Refused(f"{size} places of party {name}, where {self.total} rows are {said}")
+            if name == label_holder:
+                continue
+            known = own[own != UNKNOWN]
+            if size and known.size < fewest:
+                parties = str(label_holder), name
+                raise Refused(few_in_common(known.size, fewest, parties, terms.vertical.predicts))
+            if known.size and (known.min() < 0 or np.unique(known).size != known.size):
+                raise Refused(f"a row that is said to be {said} twice")
+
+    def known_bytes(self, terms: Terms) -> int:
+        """Most bytes that a party relays where all rows of the label holder take part: a feature holder a bit
+        a row, the label holder a hash for each of them."""
+        return -(-self.total // 8) + sum(sealed_size(CHECK_BYTES, (party,)) for party in terms.parties)
+
+
+@dataclass(frozen=True)
+class PlacesQuery(ToldPlaces):
+    """The rows in common: of each party the places in its list of ids, in an order that all parties of its
+    block share. Or, where they take part (`Vertical.takes_all_rows`), all rows of the label holder, in the
+    order of its list: of each feature holder as many places, UNKNOWN where it does not have the id, and of
+    the label holder `hash_of` the rows that each of them has.
+
+    total: common rows of all blocks, or rows of the label holder; sizes: places that are told of each party;
+    places: int32 [sum of sizes]. Answer: the number of rows, from the label holders."""
+
+    description = "row count, once rows are matched"
+
+    def relayed_bytes(self, terms: Terms) -> int:
+        """Which rows feature holders have, and hashes of these, where all of the label holder take part; and
+        how often ids are repeated."""
+        known = self.known_bytes(terms) if terms.vertical.takes_all_rows else 0
+        return known + self.total * REPEAT_BYTES * terms.vertical.repeated_ids
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse places that are told twice or that cannot be, and too few."""
+        super().check_terms(terms)
+        if terms.vertical.takes_all_rows:
+            self.check_known(terms, "common")
+            return
+        fewest = terms.vertical.fewest_common_rows
         for party, size in enumerate(self.sizes):
             own = self.of(party)
             if 0 < size < fewest or size > self.total:
@@ -167,16 +232,23 @@ class PlacesQuery(BeforeRows, BaseQuery):
         return replace(state, places=self)
 
 
-def few_in_common(rows: int, fewest: int, parties: Sequence[str]) -> str:
-    """The sentence on too few common rows of these parties."""
+def hash_of(known: Mask) -> Int64:
+    """The hash of which rows a feature holder has: int64 [HASH_WORDS]. known: bool [rows]."""
+    return np.frombuffer(hashlib.sha256(np.packbits(known).tobytes()).digest(), "<i4").astype(np.int64)
+
+
+def few_in_common(rows: int, fewest: int, parties: Sequence[str], predicts: bool = False) -> str:
+    """The sentence on too few common rows of these parties. predicts: the rows are to be predicted."""
+    option = " by --min-common-rows" if predicts else ""
     return (
         f"parties {', '.join(parties)} have {rows:,} rows in common, and the terms say min_common_rows = "
         f"{fewest}: compare how their row ids are written (id_form in the terms)"
-        + (", or set it lower if so few are enough" if rows else "")
+        + (f", or set it lower{option} if so few are enough" if rows else "")
     )
 
 
-def _check_aligns(terms: Terms, parties: int) -> None:
+def check_aligns(terms: Terms, parties: int) -> None:
+    """Refused unless the terms match rows, of so many parties."""
     if not terms.vertical.aligns:
         raise Refused("row ids are asked for, and the terms match no rows")
     if parties != len(terms.parties):

@@ -65,6 +65,10 @@ class BaseQuery(ABC):
     """The turn that it is asked in, alone, if it is asked once in a session."""
     needs_noise: ClassVar[bool] = False
     """True if only answers with noise are allowed."""
+    trains: ClassVar[bool] = True
+    """True if it is asked in sessions that train."""
+    predicts: ClassVar[bool] = False
+    """True if it is asked in sessions that predict."""
 
     def __post_init__(self) -> None:
         if type(self.splits) is not Splits:
@@ -97,6 +101,11 @@ class BaseQuery(ABC):
     def applied_to(self, state: Any) -> Any:
         """The state (`boosting.state`) after its answer."""
 
+    @classmethod
+    def serves(cls, terms: Terms) -> bool:
+        """True if it is for what a session under these terms does: to train, or to predict."""
+        return cls.predicts if terms.vertical.predicts else cls.trains
+
     def is_allowed_with(self, noise: Noise) -> bool:
         """True if it is allowed where answers get this noise."""
         return False
@@ -128,6 +137,9 @@ class BaseQuery(ABC):
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow it."""
+        if not self.serves(terms):
+            does = "predict, and train nothing" if terms.vertical.predicts else "train, and predict nothing"
+            raise Refused(f"{self.name} is asked, and the terms {does}")
         if self.cells > MAX_CELLS:
             raise Refused(
                 f"an answer of {self.cells} integers, at most {MAX_CELLS} are given; lower max_depth"
@@ -172,8 +184,7 @@ class BaseQuery(ABC):
         """The sum of answers, from the sum of their cells: [cells]."""
         return total
 
-    @property
-    def relayed_bytes(self) -> int:
+    def relayed_bytes(self, terms: Terms) -> int:
         """Bytes that a party relays before it answers, beside those of trees."""
         return 0
 
@@ -215,6 +226,11 @@ def _few_members(value: Any) -> list[Any]:
     return [getattr(value, name) for name in value.__dataclass_fields__]
 
 
+APART = {"hashed": "apart"}
+"""Metadata of a member that `digest_of` leaves out, since most sessions do not have it; the query's own
+`digest` has it where it says something."""
+
+
 _TEXT = {bool, int, float, str, bytes, type(None)}
 """Types whose text says all."""
 _MEMBERS: dict[type, Any] = {}
@@ -237,7 +253,7 @@ def _header(value: Any, arrays: list[bytes]) -> object:
         arrays.append(value.tobytes())
         return value.dtype.str, value.shape
     if kind not in _MEMBERS:
-        names = [*kind.__dataclass_fields__]
+        names = [name for name, member in kind.__dataclass_fields__.items() if member.metadata != APART]
         _MEMBERS[kind] = attrgetter(*names) if len(names) > 1 else _few_members
     members = _MEMBERS[kind](value)
     if _TEXT.issuperset(map(type, members)):

@@ -1,13 +1,13 @@
 """Queries about the nodes of the tree that grows: histograms, and votes for features."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedboost.boosting.queries.base import BaseQuery, once
+from fedboost.boosting.queries.base import APART, BaseQuery, digest_of, once
 from fedboost.boosting.queries.rules import check_bits, check_nodes, check_scales, check_started
 from fedboost.boosting.queries.views import View, hidden_places
 from fedboost.errors import PeerError, Refused
@@ -39,8 +39,9 @@ class HistogramQuery(BaseQuery):
     """Gradient histograms of these nodes, after these splits of the tree that grows.
 
     Gradients are computed and quantised at the query for a tree's root. `bins` is the number of bins of all
-    features. Answer: [node, bin, (gradient, hessian)], and for each node one pair more, behind its bins: the
-    sums of the gradients above 0 and of the hessians over all its rows (`histogram.build`).
+    features, or of the label holder's where the tree grows on those alone (`Vertical.grows_alone`). Answer:
+    [node, bin, (gradient, hessian)], and for each node one pair more, behind its bins: the sums of the
+    gradients above 0 and of the hessians over all its rows (`histogram.build`).
 
     widths: bits of the sums of each node, where earlier sums bound them, a byte each: of a gradient's sum,
     with the sign, and of a hessian's, without one. Empty where only the rows bound them. A pair travels in
@@ -53,6 +54,9 @@ class HistogramQuery(BaseQuery):
     other sampling.
 
     `rows` counts a row as often as a bootstrap may sample it.
+
+    grouped: the sums are over groups of bins (`gbdt.bin_groups`), and behind them the answer has for each
+    node and bin 1 where a sum stands, else 0.
     """
 
     description = "sums over groups of rows, by interval"
@@ -68,10 +72,21 @@ class HistogramQuery(BaseQuery):
     widths: bytes = b""
     elected: tuple[Elected, ...] = ()
     threshold: float = 0.0
+    grouped: bool = field(default=False, metadata=APART)
+
+    @once
+    def digest(self) -> bytes:
+        """Hash of all its content: 32 bytes."""
+        return digest_of((self, "grouped")) if self.grouped else digest_of(self)
 
     @once
     def cells(self) -> int:
-        return sum(self.node_pairs) * STATS
+        return sum(self.node_pairs) * STATS + self.marks
+
+    @property
+    def marks(self) -> int:
+        """The integers at the end of an answer that say in which bins sums stand."""
+        return self.grouped * len(self.nodes) * self.bins
 
     @once
     def node_pairs(self) -> tuple[int, ...]:
@@ -101,7 +116,8 @@ class HistogramQuery(BaseQuery):
 
     @once
     def segments(self) -> tuple[Segment, ...]:
-        return self._layout.segments
+        marks = (Segment(self.marks, cell_bits(1, 1)),) if self.grouped else ()
+        return self._layout.segments + marks
 
     def in_view(self, view: View) -> "HistogramQuery":
         """The query with the splits and scales that are seen."""
@@ -124,6 +140,8 @@ class HistogramQuery(BaseQuery):
         check_scales(terms, self.gradient, self.hessian, self.threshold)
         check_nodes(terms, self.tree, self.splits, self.nodes)
         self._check_widths(terms)
+        if self.grouped != (terms.vertical.min_rows_per_bin > 1):
+            raise Refused("sums over other groups of bins than the terms have")
         elected, nodes = self.elected, self.nodes
         if bool(elected) != bool(terms.histograms.vote_top_k and nodes != terms.roots):
             raise Refused(f"elected features of {len(elected)} nodes, the terms say otherwise")
@@ -151,32 +169,46 @@ class HistogramQuery(BaseQuery):
 
     def fits(self, answer: Int64) -> bool:
         """True if the cells hold this answer, when no other party adds to it."""
-        return bool(fit_level(answer, *self._layout.level))
+        marks = answer[answer.size - self.marks :]
+        return bool(fit_level(answer, *self._layout.level)) and not (marks >> 1).any()
 
     def to_cells(self, answer: Int64) -> Int64:
         """An answer as it is sealed: a pair in one cell where it fits."""
-        out = np.empty(self._layout.cells, np.int64)
+        sums = self._layout.cells
+        out = np.empty(sums + self.marks, np.int64)
         pack_level(answer, *self._layout.level, out)
+        out[sums:] = answer[answer.size - self.marks :]
         return out
 
     def from_cells(self, total: Int64) -> Int64:
         """The sum of answers, from the sum of their cells: [cells]."""
         out = np.empty(self.cells, np.int64)
         unpack_level(total, *self._layout.level, out)
+        out[out.size - self.marks :] = total[self._layout.cells :]
         return out
 
     def bytes_needed(self, parties: int) -> int:
         """Bytes of a level's sums beside those of the level above, which have room for all features."""
-        return BYTES_PER_HISTOGRAM_CELL * len(self.nodes) * STATS * (self.bins + 1)
+        return BYTES_PER_HISTOGRAM_CELL * (len(self.nodes) * STATS * (self.bins + 1) + self.marks)
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """The sums of the columns of feature holders, where gradients are hidden."""
-        if not terms.hides_columns:
+        """The sums of the columns of feature holders, where gradients are hidden; none in rounds that grow on
+        the label holder's columns alone."""
+        if not terms.hides_columns or terms.vertical.grows_alone(self.tree):
             return None
         draws = terms.draws.max_bootstrap_count
         limit = max(self.gradient.limit, self.hessian.limit) * draws
         places = hidden_places(terms, state.start.cut_points, len(self.nodes))
-        return HiddenSums(limit, -(-self.rows // draws), places, self.cells, self.to_cells)
+        marks = {}
+        if self.grouped:
+            sums = self.cells - self.marks
+            marks = {party: sums + self._bins_at(own) for party, own in places.items()}
+        return HiddenSums(limit, -(-self.rows // draws), places, self.cells, self.to_cells, marks)
+
+    def _bins_at(self, places: Int64) -> Int64:
+        """Of sums at these cells, their bins, counted over all nodes: the order of marks."""
+        node, bin_ = np.divmod(places // STATS, self.bins + 1)
+        return node * self.bins + bin_
 
     def release(self, terms: Terms) -> Release | None:
         """The sums of a tree."""

@@ -4,6 +4,7 @@ from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, Places
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
@@ -13,8 +14,8 @@ TreeQuery = HistogramQuery | VoteQuery
 """What is asked while a tree grows."""
 OfTree = TreeQuery | ResidualQuery | SumsQuery
 """What is asked of a tree before its end."""
-OfRows = IdCountQuery | AlignQuery | PlacesQuery
-"""What is asked to match rows by their ids."""
+OfRows = IdCountQuery | AlignQuery | PlacesQuery | ReachQuery
+"""What is asked to match rows by their ids, and of rows that are predicted."""
 Query = OfRows | RowsQuery | BinsQuery | QuantileQuery | RangeQuery | StartQuery | OfTree | EndRoundQuery
 OfTurn = Query | Several
 """What a program asks in one turn."""

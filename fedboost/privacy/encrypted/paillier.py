@@ -39,7 +39,9 @@ MAX_KEY_BITS = 8192
 """Larger keys only cost time, so a peer that sends one wants nothing else."""
 POOL = 2048
 """Powers kept ready: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
-_SMALL_PRIMES = gmpy2.primorial(1 << 16)
+FACTOR_BITS = 16
+"""A key has no prime factor below 2**16."""
+SMALL_PRIMES = gmpy2.primorial(1 << FACTOR_BITS)
 
 if not hasattr(gmpy2, "powmod_sec"):  # as in builds without GMP
     raise ConfigError(
@@ -68,7 +70,7 @@ class Paillier:
             )
         if n.bit_length() != 8 * len(data):
             raise PeerError("a Paillier key of another length than it has bytes")
-        if gmpy2.gcd(n, _SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
+        if gmpy2.gcd(n, SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
             raise PeerError("a Paillier key that is no product of two large primes")
         return PaillierPublic(n)
 

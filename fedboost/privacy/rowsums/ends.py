@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost.errors import PeerError, Refused, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
@@ -36,6 +37,7 @@ from fedboost.privacy.rowsums.openings import Blinded, blind, open_blinded, unbl
 from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
 from fedboost.privacy.shamir import RandomBytes
 
+Flags = npt.NDArray[np.bool_]
 MAX_OPENING_BYTES = 4_000_000
 """Bytes of an answer of the label holder, which is one message."""
 
@@ -113,8 +115,11 @@ class ColumnsOpener(PlainOpener):
         self._draw = draw
         self._hidden = hidden
         self._slots: Slots | None = None
-        self._encrypted = np.zeros(tag.cells, np.bool_)
-        """The cells of sums that are reported encrypted: in plain they are 0."""
+        self._zero = np.zeros(tag.cells, np.bool_)
+        """The cells that are 0 in what parties tell in plain: sums that are reported encrypted, marks of
+        others."""
+        self._zero_of: dict[str, Flags] = {}
+        """Those of parties that report encrypted sums."""
         self._reports: dict[str, list[Any]] = {}
         self._blinded: Blinded | None = None
         self._request = b""
@@ -122,9 +127,19 @@ class ColumnsOpener(PlainOpener):
         if hidden is not None:
             self._slots = Slots.of(hidden.limit, hidden.rows, public.n.bit_length())
             self._check_number(sum(map(self._ciphertexts, hidden.places)))
-            places, marks = np.concatenate([*hidden.places.values()]), np.zeros(hidden.cells, np.int64)
-            marks[places] = marks[places + 1] = 1
-            self._encrypted = hidden.to_cells(marks) != 0
+            places, own = np.concatenate([*hidden.places.values()]), hidden.marks.values()
+            self._zero = self._cells_of(hidden, places, places + 1, *own)
+            self._zero_of = {
+                party: ~self._cells_of(hidden, hidden.marks.get(party, places[:0])) for party in hidden.places
+            }
+
+    @staticmethod
+    def _cells_of(hidden: HiddenSums, *places: Int64) -> Flags:
+        """Where these cells of an answer are when it is sealed."""
+        chosen = np.zeros(hidden.cells, np.int64)
+        chosen[np.concatenate(places)] = 1
+        sealed: Flags = hidden.to_cells(chosen) != 0
+        return sealed
 
     def _check_number(self, ciphertexts: int) -> None:
         most = MAX_OPENING_BYTES // (2 * int(self._public.bytes))
@@ -144,12 +159,10 @@ class ColumnsOpener(PlainOpener):
         could choose what a foreign column shows, and no proof of its openings would tell."""
         chunk = self._tag.chunk(number)
         total = chunk.of(self._sum)
-        encrypted = self._encrypted[chunk.start : chunk.start + chunk.cells]
-        if self._hidden is not None and party in self._hidden.places:
-            encrypted = np.ones_like(encrypted)
-        before = chunk.residues(total)[encrypted]
+        zero = self._zero_of.get(party, self._zero)[chunk.start : chunk.start + chunk.cells]
+        before = chunk.residues(total)[zero]
         super().add(party, number, cells)
-        if not np.array_equal(chunk.residues(total)[encrypted], before):
+        if not np.array_equal(chunk.residues(total)[zero], before):
             raise PeerError(f"it reports in plain what is encrypted, in turn {self._tag.turn}")
 
     def note(self, party: str, note: bytes) -> None:

@@ -19,16 +19,19 @@ import gmpy2
 from gmpy2 import mpz
 
 from fedboost.errors import PeerError
-from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret, split
+from fedboost.privacy.encrypted.paillier import (
+    FACTOR_BITS,
+    SMALL_PRIMES,
+    PaillierPublic,
+    PaillierSecret,
+    split,
+)
 
-FACTOR_BITS = 16
-"""No prime factor of n is below 2**16."""
 PROOFS = 8
 """Numbers to take a root of: 128 bits of soundness, 16 each."""
 _SPARE = 16
 """Bytes hashed beyond those of n: the remainder modulo n is uniform, but for 2**-128."""
 _LABEL = b"fedboost Paillier key proof 1"
-_SMALL_PRIMES = gmpy2.primorial(1 << FACTOR_BITS)
 
 
 def prove(secret: PaillierSecret, context: bytes) -> bytes:
@@ -42,7 +45,7 @@ def prove(secret: PaillierSecret, context: bytes) -> bytes:
 def check(public: PaillierPublic, context: bytes, proof: bytes) -> None:
     """PeerError if the proof is not for this key and context, or the key has a small factor."""
     n = public.n
-    if n < 2 or gmpy2.gcd(n, _SMALL_PRIMES) != 1:
+    if n < 2 or gmpy2.gcd(n, SMALL_PRIMES) != 1:
         raise PeerError(f"a Paillier key with a prime factor below 2**{FACTOR_BITS}")
     if len(proof) != PROOFS * public.bytes:
         raise PeerError(

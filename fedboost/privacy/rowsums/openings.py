@@ -19,9 +19,8 @@ import gmpy2
 from gmpy2 import mpz
 
 from fedboost.errors import PeerError, SessionFailed
-from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret, split
+from fedboost.privacy.encrypted.paillier import FACTOR_BITS, PaillierPublic, PaillierSecret, split
 from fedboost.privacy.rowsums.engines import Engine
-from fedboost.privacy.rowsums.key_proof import FACTOR_BITS
 from fedboost.privacy.shamir import RandomBytes
 
 ROUNDS = 8

@@ -22,7 +22,7 @@ from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret
 from fedboost.privacy.rowsums.engines import EngineOf, Numbers, engine_of, products
 from fedboost.privacy.rowsums.powers import RandomPowers
 from fedboost.privacy.rowsums.scheme import Codes, Node, Slots, Threads
-from fedboost.privacy.rowsums.segments import Segments, plan
+from fedboost.privacy.rowsums.segments import Segments, by_place, plan
 from fedboost.privacy.shamir import RandomBytes
 
 
@@ -95,6 +95,10 @@ class RowSums:
         """Ciphertexts of the sums of each node, column and bin, in this order; see `segments.plan`."""
         by_joint_bin, by_bin = plan(nodes, codes, bins)
         return products(self._engine, products(self._engine, rows, by_joint_bin), by_bin)
+
+    def moved(self, sums: Numbers, places: Int64) -> Numbers:
+        """Each of these sums added at its place among as many; 1, which is of nothing, at the others."""
+        return products(self._engine, sums, by_place(places))
 
     def close(self, sums: Numbers) -> bytes:
         """The report of these sums: ciphertexts that `Slots.read` reads when they are opened."""

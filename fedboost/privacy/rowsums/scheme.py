@@ -61,6 +61,10 @@ class Sums(Protocol):
 
         codes: uint8 [columns, rows], the bin of each row; bins: of each column, at most 256."""
 
+    def moved(self, sums: Any, places: Int64) -> Any:
+        """Each of these sums added at its place among as many; nothing is in the others. places: int64
+        [sums]."""
+
     def close(self, sums: Any) -> bytes:
         """The report of these sums: ciphertexts that `Slots.read` reads when they are opened."""
 

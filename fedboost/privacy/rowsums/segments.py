@@ -59,6 +59,11 @@ def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
     return Segments(order, np.append(begins, ordered.size)), folds
 
 
+def by_place(places: Int64) -> Segments:
+    """The segments of numbers by their places, one for each place up to the number of numbers."""
+    return _by_bin(places, places.size)
+
+
 def _by_bin(codes: Int64, bins: int) -> Segments:
     order = np.argsort(codes, kind="stable")
     return Segments(order, np.searchsorted(codes[order], np.arange(bins + 1)))

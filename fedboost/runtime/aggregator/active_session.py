@@ -26,7 +26,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.runtime.aggregator.store import Journal
 from fedboost.runtime.metrics import AggregatorMetrics
-from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.party_model import trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
 from fedboost.wire.training import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
@@ -224,7 +224,7 @@ class ActiveSession:
             return
         self.over = True
         try:
-            model = None if failed else signed_model_of(self.session).to_bytes()
+            model = None if failed else trained_model_of(self.session).to_bytes()
         except FedboostError as error:
             failed = Failed(str(error))
         if failed is not None:

@@ -22,6 +22,8 @@ from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.admission import Admission, refuse
 from fedboost.runtime.aggregator.callers import (
+    caller_of,
+    check_asker,
     check_role,
     check_signed,
     check_version,
@@ -108,10 +110,13 @@ class Analysts:
         name = ""
         try:
             check_version(context, "analyst")
-            caller = check_role(self._bundle, context, "analyst")
+            caller = caller_of(self._bundle, context)
             name = caller.name if caller else ""
+            if caller is None or caller.role != key_exchange.PARTY:  # before its terms are read
+                check_role(self._bundle, context, key_exchange.ANALYST)
             loop = asyncio.get_running_loop()
             terms, command, signed = await loop.run_in_executor(self._reader, self._read_request, request)
+            check_asker(self._bundle, context, terms)
             if command in (TrainCommand.FOLLOW, TrainCommand.RETURN):
                 check_signed(self._sessions.trust, terms, signed, name, key_exchange.SESSION)
             program = self._sessions.program(terms)

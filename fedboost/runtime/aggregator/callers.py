@@ -70,6 +70,22 @@ def check_role(bundle: Bundle | None, context: Any, role: str, name: str | None 
     return caller
 
 
+def check_asker(bundle: Bundle | None, context: Any, terms: Terms) -> None:
+    """Raise Refused unless the caller may ask for a session under these terms: an analyst, or of a prediction
+    the label holder."""
+    holder = terms.vertical.label_holder
+    if not terms.vertical.predicts:
+        check_role(bundle, context, key_exchange.ANALYST)
+    elif (caller := caller_of(bundle, context)) and (caller.role, caller.name) != (
+        key_exchange.PARTY,
+        holder,
+    ):
+        raise Refused(
+            f"label holder {holder} alone may ask for a prediction, and this is the certificate of "
+            f"{caller.role} {caller.name}"
+        )
+
+
 def party_name(bundle: Bundle | None, context: Any) -> str:
     """Return the name of the party that calls. ConfigError if it has none, Refused if it is not its own."""
     metadata: dict[str, Any] = dict(context.invocation_metadata() or ())

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import cast
 
-from fedboost.boosting.programs import boosting, dp_random_trees
+from fedboost.boosting.programs import boosting, dp_random_trees, reach
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Program
 from fedboost.terms.terms import Terms
@@ -15,7 +15,9 @@ BUILT_IN: dict[str, Program] = {"boosting": boosting.train}
 
 
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
-    """The program of these terms; with noise `boosting` is another one than without."""
+    """The program of these terms; where they predict, or have noise, `boosting` is another one."""
+    if terms.vertical.predicts:
+        return reach.predict
     if terms.noise is not None and terms.session.program == "boosting":
         return dp_random_trees.train
     return load_program(terms.session.program, allowed)

@@ -129,7 +129,7 @@ def of_ids(rows: int, terms: Terms) -> list[Oddity]:
     vertical, name = terms.vertical, terms.columns.row_id
     if not vertical.aligns or name is None:
         return []
-    if rows > vertical.most_ids:
+    if rows > vertical.most_ids and not vertical.repeated_ids:
         sentence = f"has {rows:,} ids, and the terms say max_ids = {vertical.most_ids:,}"
     elif rows < vertical.fewest_common_rows:
         sentence = f"has {rows:,} ids, and the terms say min_common_rows = {vertical.fewest_common_rows:,}"

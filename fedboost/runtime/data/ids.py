@@ -51,12 +51,13 @@ def ids_of(table: "Table", names: Sequence[str], form: str | None) -> list[bytes
     return [text.encode() for text in joined]
 
 
-def check_distinct(ids: Sequence[bytes], what: str) -> None:
-    """ConfigError with how many ids stand in more than one row, if any do. what: names them there."""
+def check_distinct(ids: Sequence[bytes], what: str, instead: str = "") -> None:
+    """ConfigError with how many ids stand in more than one row, if any do. what: names them there; instead:
+    another way out than to keep one row of each."""
     if len(set(ids)) == len(ids):
         return
     counts = [count for count in Counter(ids).values() if count > 1]
-    advice = "has ids in more than one row, keep one row of each"
+    advice = ", ".join(filter(None, ("has ids in more than one row", "keep one row of each", instead)))
     several = "1 id stands" if len(counts) == 1 else f"{len(counts):,} ids stand"
     raise ConfigError(f"{what} {advice}", f"{several} in {sum(counts):,} rows")
 
@@ -89,6 +90,8 @@ def _texts(column: "pa.ChunkedArray", name: str, form: str | None) -> list[str]:
         values = plain(column)
     else:
         advice = "an id takes whole numbers, text or dates: make it one of these"
+        if types.is_floating(kind):
+            advice = "numbers with a fraction (often from a gap in the column): write whole numbers"
         raise ConfigError(f"id {name!r} is {kind_of(column)} here, {advice}")
     shaped = FORMS.get(form or "", str)
     return [_whole(shaped(normalize("NFC", text).strip())) for text in values.fill_null("").to_pylist()]

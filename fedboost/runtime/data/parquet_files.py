@@ -35,7 +35,7 @@ class ParquetFiles:
         for location, head in zip(self._files[1:], heads[1:], strict=True):
             _check_same(location, head, self._files[0], heads[0])
         self._partitions = _partitions(self._files, heads[0])
-        head = heads[0].empty_table()
+        head = pa.Table.from_batches([], heads[0])  # empty_table() imports pandas
         for name, values in self._partitions.items():
             head = head.append_column(name, pa.array([], values.type))
         self.head: pa.Table = head

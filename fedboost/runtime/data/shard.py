@@ -54,7 +54,7 @@ from fedboost.runtime.data.values import (
 
 Reader = Callable[["pa.Table"], Float32]
 NO_LABELS = np.zeros(0, np.float32)
-"""Of a party whose rows another party has the labels of."""
+"""Of rows that another party has the labels of, or that are predicted."""
 _NAMED_LABELS = {
     "positive": "; set positive under [columns] to the label value that counts as 1",
     "classes": "; set classes under [columns] to the list of label values",
@@ -73,9 +73,9 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
         shard = _shard(table, terms, schema, site)
         if schema.group is not None:
             shard = replace(shard, group=_group(table, terms, shard))
-        return replace(shard, ids=_ids(table, terms)) if terms.vertical.aligns else shard
+        return replace(shard, ids=_ids(table, terms, site)) if terms.vertical.aligns else shard
     except ConfigError as error:
-        refusal = f"party {site}: its rows do not fit the terms; its own log says which column and why"
+        refusal = f"party {site}: its rows do not fit the terms"
         raise SchemaMismatch(refusal, str(in_file(error, dense_of(table)))) from None
 
 
@@ -95,7 +95,7 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
 
 
 def _shard(table: "Table", terms: Terms, schema: Schema, site: str) -> Shard:
-    has_labels = terms.blocks.has_labels(site)
+    has_labels = bool(schema.label)
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     labels = _labels(table, terms) if has_labels else NO_LABELS
@@ -124,7 +124,7 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str) -> Shard:
         give_back()
         return Shard(tuple(values), labels, weights, keys=keys, validation=validation, base_margin=margins)
     columns = tuple(ParquetColumn(table, name, read) for name, read in features.items())
-    beside = schema.weight or schema.label or schema.features[0]
+    beside = schema.weight or schema.label or (*schema.features, *schema.others)[0]
     weights = ParquetColumn(table, beside, weight).kept()
     margins = ParquetColumn(table, margin, base).kept() if margin and base else None
     for column in columns:
@@ -132,12 +132,24 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str) -> Shard:
     return Shard(columns, labels, weights, table.allocate, keys, validation, margins)
 
 
-def _ids(table: "Table", terms: Terms) -> list[bytes]:
-    """The ids by which rows are matched."""
+def rows_to_predict(table: "Table", terms: Terms) -> int:
+    """How many rows of the label holder's table the other parties are asked about: all, or where they may
+    have the same id as many as there are ids. ConfigError for ids that cannot be."""
+    name, vertical = terms.columns.row_id, terms.vertical
+    if not vertical.repeated_ids or name is None:
+        return int(table.num_rows)
+    return len(set(ids_of(table, [name], vertical.id_form)))
+
+
+def _ids(table: "Table", terms: Terms, site: str) -> list[bytes]:
+    """The ids by which rows are matched, distinct unless the terms let the label holder repeat them."""
     name = terms.columns.row_id
     assert name is not None
     ids = ids_of(table, [name], terms.vertical.id_form)
-    check_distinct(ids, f"row_id {name!r}")
+    has_labels = terms.blocks.has_labels(site)
+    if not (has_labels and terms.vertical.repeated_ids):
+        may = has_labels and not terms.vertical.predicts  # else they are those of the training
+        check_distinct(ids, f"row_id {name!r}", "or set repeated_ids = true in the terms" if may else "")
     return ids
 
 

@@ -27,6 +27,7 @@ from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import MAX_CELLS
+from fedboost.protocol.site_memory import NO_LIMIT
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.files import party_stems
@@ -55,8 +56,14 @@ ANYTHING = {
     "columns": "any",
     "by_columns": True,
     "label_holders": "any",
+    "rows": ["common", "label_holder", "in_order"],
     "min_common_rows": 1,
+    "repeated_ids": True,
     "max_foreign_ids": MAX_CELLS,
+    "max_predicted_rows": NO_LIMIT,
+    "max_splits": NO_LIMIT,
+    "model": "whole",
+    "min_rows_per_bin": 1,
     "protections": list(PROTECTIONS),
     "on_loss": ["wait", "stop", "shrink"],
     "placements": ["distributed", "local", "central"],
@@ -185,6 +192,15 @@ class LocalCluster:
             **({"policy": self._policy} if self._policy else {}),
         }
         self.parties[name] = self._spawn(stem, values)
+
+    def stop_party(self, name: str) -> None:
+        """End a party's process; returns once the aggregator has noticed."""
+        _end(self.parties[name])
+        end = time.monotonic() + STOP_SECONDS
+        while any(member.name == name and member.since for member in self.analyst.status().members):
+            if time.monotonic() > end:
+                raise SessionFailed(f"party {name} was stopped, and the aggregator still knows it")
+            time.sleep(POLL_SECONDS)
 
     def _wait_for_parties(self) -> None:
         end = time.monotonic() + START_SECONDS + SECONDS_A_PARTY * len(self.parties)

@@ -5,7 +5,7 @@ Refuses: a table or label that cannot be used, a folder that cannot be written (
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
-from fedboost.privacy.protections import PROTECTIONS
+from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
 from fedboost.runtime.data.locations import local_files
@@ -92,7 +92,7 @@ def _key_settings(protection: str | None, parties: list[str]) -> dict[str, objec
 
 def hospitals() -> Sites:
     """Return the Breast Cancer Wisconsin (Diagnostic) table, split unevenly."""
-    train, held_out = _hold_out(read_table(HOSPITALS_TABLE))
+    train, held_out = hold_out(read_table(HOSPITALS_TABLE))
     return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out, "benign")
 
 
@@ -101,14 +101,15 @@ def own_sites(data: str, read: Reading, label: str | None, site: str | None, par
     if label is None:
         raise ConfigError("--data needs --label, the column to predict")
     table = read_table(read.source(data), None, read.options)
-    train, held_out = _hold_out(table)
+    train, held_out = hold_out(table)
     if site is None:
         names = [f"site-{i + 1}" for i in range(parties)]
         return Sites(split_by_weights(train, names, list(range(parties, 0, -1)), SEED), held_out, label)
     return Sites(split_by_site(train, site), held_out.drop_columns([site]), label)
 
 
-def _hold_out(table: Any) -> tuple[Any, Any]:
+def hold_out(table: Any) -> tuple[Any, Any]:
+    """Return the rows to train on, and those that nobody trains on. ConfigError for too few."""
     if table.num_rows < 20:
         raise ConfigError(f"a table of {table.num_rows} rows is too small for the demo; it needs 20")
     order = np.random.default_rng(SEED).permutation(table.num_rows)
@@ -123,7 +124,6 @@ def write_files(
     `new.csv`, and the terms; return the tables' files by site. ConfigError, before anything is written, if a
     file exists and is not to be replaced."""
     import pyarrow as pa
-    from pyarrow import csv
 
     names = [terms.columns.label, *terms.columns.features]
     files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
@@ -135,6 +135,18 @@ def write_files(
         ]
         tables[folder / "all.csv"] = pa.concat_tables(labelled)
         tables[folder / "new.csv"] = sites.held_out.select(names)
+    write_tables(folder, tables, terms, local_files(data) if data else [], force)
+    return files
+
+
+def write_tables(
+    folder: Path, tables: Mapping[Path, Any], terms: Terms, inputs: Sequence[Path], force: bool
+) -> None:
+    """Write tables to their files, and the terms; as `write_files`. inputs: files that are read."""
+    from pyarrow import csv
+
+    if terms.protection.uses_key_holder:
+        scheme_of(terms.protection.name)  # ConfigError before anything is written
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder}: is a file; --out needs a folder")
     if (folder / STATE).exists() and not force:
@@ -144,13 +156,12 @@ def write_files(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in (*tables, folder / TERMS, folder / "model.json"):
-            check_writable(file, *(local_files(data) if data else []), force=force)
+            check_writable(file, *inputs, force=force)
         (folder / TERMS).write_text(terms_to_toml(terms), "utf-8")
         for file, table in tables.items():
             csv.write_csv(table, file)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
-    return files
 
 
 def empty_state(folder: Path) -> Path:

@@ -37,8 +37,9 @@ TABLE_KEY, TABLE_BYTES = 256, (67e6, 21e6)
 """Bytes of a key of 2048 bits, and of the tables of powers for it: of who encrypts, and of who sums."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "keyholder": None, "keyholder_rows": True, "on_loss": "wait"},
-    **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
-    **{"early_stopping_rounds": None},
+    **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "repeated_ids": False},
+    "label_epsilon": None,
+    **{"id_form": None, "early_stopping_rounds": None},
 }
 """Settings of the same trees with rows that stand in order, and nothing encrypted."""
 

@@ -19,17 +19,20 @@ from fedboost.errors import ConfigError
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.contracts import Program
+from fedboost.protocol.contracts import Holder, Program
 from fedboost.protocol.events import Outbox
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import FromParty, ToParty
+from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import Site
+from fedboost.protocol.site_memory import KEY_BYTES
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.allocator import give_back, keep_freed_memory
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
+from fedboost.runtime.data.label_noise import with_label_noise
 from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.stream import keep, stream_of
@@ -75,13 +78,31 @@ def simulate(
     terms = _for_parties(terms, list(shards))
     if program is None and terms.session.program != "boosting":
         raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
-    readers = {name: _reader(data, terms, name, on_table) for name, data in shards.items()}
+    if terms.vertical.predicts:
+        raise ConfigError(
+            "predict_with: these terms predict, and train nothing; give them to predict_jointly"
+        )
+    readers = {name: reader_of(data, terms, name, on_table) for name, data in shards.items()}
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
     session = AggregatorSession(
         "simulation", terms, chosen, NOTHING_YET, draw=os.urandom, callbacks=callbacks
     )
-    sites = _sites(terms, readers, nthread)
+    holders = {name: holder_for(read, name, nthread) for name, read in readers.items()}
+    parts: dict[str, Part] = {}
+    play(session, sites_of(terms, holders, parts), seed, meter, on_round)
+    return finish(session, meter, parts.values())
+
+
+def play(
+    session: AggregatorSession,
+    sites: Mapping[str, Site],
+    seed: int,
+    meter: Meter,
+    on_round: Callable[[Row], None] | None = None,
+) -> None:
+    """Carry the messages of a session and of the parties at these places to its end, in an order drawn from
+    the seed."""
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
     _deliver(session.start(), nodes, meter)
     draw = random.Random(seed)
@@ -99,7 +120,6 @@ def simulate(
             if on_round:
                 on_round(row)
         busy = _deliver(outbox, nodes, meter) or busy
-    return finish(session, meter)
 
 
 def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
@@ -152,9 +172,11 @@ class _Node:
             self._replies = self.session.handle(self.inbox.popleft())
 
 
-def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[str, Site]:
+def sites_of(
+    terms: Terms, holders: Mapping[str, Callable[[Terms, bytes], Holder]], parts: dict[str, Part]
+) -> dict[str, Site]:
     """A place for each party to run at, with keys of a consortium that lives as long as this process; a key
-    holder without rows has one, too."""
+    holder without rows has one, too. parts: takes the parties' parts of the model, where they keep them."""
     credentials: dict[str, Credentials] = {}
     if terms.protection.hides or terms.blocks:
         now = datetime.now(UTC)
@@ -163,20 +185,22 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
     return {
         name: Site(
             name,
-            holder_for(readers[name], name, nthread) if name in readers else None,
+            holders.get(name),
             os.urandom,
             credentials.get(name),
+            keep=lambda part: parts.update({part.party: part}),
         )
         for name in terms.parties
     }
 
 
-def _reader(data: object, terms: Terms, name: str, on_table: OnTable | None) -> Reader:
+def reader_of(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Reader:
     """The reader of these rows: they are checked against the terms now, and kept until they are read."""
     stream = stream_of(data)
     data = data if stream is None else keep(stream)  # which may be read but once
-    shards = [_read(data, terms, name, on_table)]
-    return lambda terms: shards.pop() if shards else _read(data, terms, name)
+    shards, key = [_read(data, terms, name, on_table)], os.urandom(KEY_BYTES)
+    read: Reader = lambda terms: shards.pop() if shards else _read(data, terms, name)  # noqa: E731
+    return with_label_noise(read, name, lambda terms: key)
 
 
 def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Shard:

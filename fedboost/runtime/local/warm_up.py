@@ -20,6 +20,7 @@ from fedboost.gbdt.partition import SHARED
 from fedboost.kernel_cache import folders
 from fedboost.privacy.protections import scheme_of
 from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.local.prediction import predict_jointly
 from fedboost.runtime.local.simulation import simulate
 from fedboost.terms.terms import Terms
 
@@ -56,7 +57,9 @@ def compile_all() -> Path:
     )
     simulate(Terms.read(numeric), [_sparse(table)])
     for apart in _by_columns():
-        simulate(Terms.read(apart), {"own": table, "other": table})
+        tables = {"own": table, "other": table}
+        parts = simulate(Terms.read(apart), tables).party_models
+        predict_jointly(parts, tables, min_common_rows=1)
     terms = Terms.read(_settings("binary:logistic", protection="plain"))
     simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)  # of so many rows threads share splits
     model = simulate(terms, [table]).model
@@ -82,9 +85,10 @@ def _trainings() -> Iterator[dict[str, Any]]:
 
 def _by_columns() -> Iterator[dict[str, Any]]:
     """Trainings of parties with different columns; one of encrypted rows, where its extra is installed."""
-    held = {**_FEATURES, "label": "benign", "held": {"other": ["dose", "ward"]}}
-    who = {"label_holder": "own", "rows": "in_order", "columns": held}
+    held = {**_FEATURES, "label": "benign", "row_id": "id", "held": {"other": ["dose", "ward"]}}
+    who = {"label_holder": "own", "min_common_rows": 1, "model": "parties", "columns": held}
     yield _settings("binary:logistic", protection="plain", **who)
+    yield _settings("binary:logistic", protection="plain", min_rows_per_bin=2, **who)
     try:
         scheme_of("paillier")
     except ConfigError:
@@ -120,6 +124,7 @@ def _table() -> pa.Table:
             "days": days,
             "until": np.where(draw.random(ROWS) < 0.3, np.inf, days),
             "query": draw.integers(0, 12, ROWS),
+            "id": np.arange(ROWS),
             "weight": draw.random(ROWS),
             **{name: np.where(draw.random(ROWS) < 0.97, 0.0, dose) for name in RARE},
         }

@@ -76,6 +76,10 @@ def read_bundle(folder: Path, role: str) -> Bundle:
     check_folder(
         folder, f"{_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}), which `fedboost keys {role}` writes"
     )
+    if (folder / ROOT_KEY).exists() and not (folder / CERTIFICATE).exists():
+        bundles = sorted(path.parent for path in folder.glob(f"*/{CERTIFICATE}"))
+        example = f", such as {bundles[0]}" if bundles else ""
+        raise ConfigError(f"{folder}: is the folder of the root; name that of {_A[role]}{example}")
     source, now = folder / CERTIFICATE, datetime.now(UTC)
     chain, roots = read_certificates(source), to_pem(*read_certificates(folder / ROOTS))
     key, denied = read_key(folder / KEY, None), _read_denied(folder / DENIED)

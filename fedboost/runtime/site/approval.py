@@ -22,7 +22,15 @@ from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.people.facts import RuleFacts
 from fedboost.people.summary import columns_by_role
 from fedboost.people.words import RELAXED
-from fedboost.protocol.site_memory import Known, Limits, check_group
+from fedboost.protocol.site_memory import (
+    Known,
+    Limits,
+    check_group,
+    predicted_by,
+    rows_predicted,
+    splits_by,
+    splits_told,
+)
 from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.site.config import PartyConfig, state_folder
@@ -65,7 +73,17 @@ class Past:
     @property
     def used(self) -> int:
         """The number of sessions that count against max_sessions."""
-        return sum(known.attempt > 0 for known in self.sessions)
+        return sum(known.trained for known in self.sessions)
+
+    @property
+    def predicted(self) -> int:
+        """The number of rows that count against max_predicted_rows."""
+        return rows_predicted(self.sessions)
+
+    @property
+    def splits(self) -> int:
+        """The number of splits that count against max_splits."""
+        return splits_told(self.sessions)
 
 
 def read_past(config: PartyConfig) -> Past:
@@ -86,12 +104,13 @@ def read_past(config: PartyConfig) -> Past:
 class Review:
     """All that a site's rules and memory have against terms and the analysts who may train under them.
 
-    used: sessions that count against max_sessions; breaches: rules that one more would break; fault: why no
-    approval can allow these terms, '' where one can.
+    used: sessions that count against max_sessions; predicted: rows that count against max_predicted_rows;
+    breaches: rules that one more would break; fault: why no approval can allow these terms, '' where one can.
     """
 
     analysts: tuple[str, ...]
     used: int
+    predicted: int
     breaches: Sequence[Breach]
     fault: str
 
@@ -100,7 +119,7 @@ def review(config: PartyConfig, terms: Terms, analysts: tuple[str, ...]) -> Revi
     """Hold terms against a site's policy and its memory. ConfigError if the memory cannot be read."""
     past = read_past(config)
     breaches = _broken_rules(config, terms, analysts, past)
-    return Review(analysts, past.used, breaches, _fault(config, terms, breaches, past))
+    return Review(analysts, past.used, past.predicted, breaches, _fault(config, terms, breaches, past))
 
 
 def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: Past) -> str:
@@ -121,7 +140,7 @@ def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: 
 
 def facts_of(breach: Breach) -> RuleFacts:
     """Return the facts of a rule that terms break, for a person who decides."""
-    allowed = breach.allow if isinstance(breach.allow, tuple) else ()
+    allowed = breach.allow if isinstance(breach.allow, tuple) else (breach.allow,)
     loud = (text for (key, value), text in RELAXED.items() if key == breach.key and value in allowed)
     return RuleFacts(
         key=breach.key,
@@ -176,13 +195,29 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
     named = [
         breach for breach in broken if breach.rule not in PINNED or getattr(policy, breach.rule) is not None
     ]
-    return named + between_sessions(policy, config.party, terms, past)
+    return with_past(named, policy, config.party, terms, past)
 
 
-def between_sessions(policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
-    """The rules between sessions that one more under these terms would break."""
-    broken = []
-    if past.used >= policy.max_sessions:
+def with_past(broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
+    """These breaches, and those of rules between sessions by one more under these terms; of a key that both
+    are about, the latter."""
+    later = _between_sessions(policy, party, terms, past)
+    keys = {breach.key for breach in later}
+    return [breach for breach in broken if breach.key not in keys] + later
+
+
+def _between_sessions(policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
+    broken, rows, used = [], predicted_by(terms, party), past.predicted
+    if rows and used and used + rows > policy.max_predicted_rows:
+        why = f"this site helped to predict {used} rows so far, and the terms predict {rows} more"
+        broken.append(Breach("max_predicted_rows", str(policy.max_predicted_rows), why, allow=used + rows))
+    splits, told = splits_by(terms, party), past.splits
+    if splits and told and told + splits > policy.max_splits:
+        why = (
+            f"sessions so far could have {told:,} splits by this site's columns, and this one {splits:,} more"
+        )
+        broken.append(Breach("max_splits", str(policy.max_splits), why, allow=told + splits))
+    if past.used >= policy.max_sessions and rows is None:
         why = f"{past.used} session{'s' * (past.used > 1)} with these rows began"
         broken.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
     limits = Limits(similar_groups=policy.similar_groups)
@@ -221,9 +256,10 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
     try:
         approval = approved(config, terms)
         if approval is None:
-            _check_named(config, terms)
+            if not terms.vertical.predicts:  # of these there is no file that a person could approve
+                _check_named(config, terms)
             return config.policy
-        if analyst and analyst not in approval.analysts:
+        if analyst and not terms.vertical.predicts and analyst not in approval.analysts:
             raise Refused(
                 f"site {config.party} refuses: its approval of these terms names other analysts, and the "
                 f"analyst is {quoted(analyst)}; run there `{COMMAND}`",

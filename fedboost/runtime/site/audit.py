@@ -22,7 +22,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -115,19 +115,20 @@ class AuditLog:
         attempt: int = 1,
         party: str = "",
         dataset: str = "",
+        names: Mapping[str, str] | None = None,
     ) -> None:
         """Record that this site takes part in a session; puts terms and log on the disk. Raises as `record`
-        does."""
+        does. names: in its table, of the columns that the terms call otherwise."""
         self._keep(terms)
         noise = terms.noise
         self._append(
             Admitted(
                 session=session,
                 terms=terms.digest,
-                protection=terms.hiding.protection,
+                protection=terms.protection.name,
                 parties=terms.parties,
                 objective=terms.objective.name,
-                rounds=terms.trees.rounds,
+                rounds=0 if terms.vertical.predicts else terms.trees.rounds,
                 columns=columns_of(terms),
                 epsilon=None if noise is None else noise.epsilon,
                 delta=None if noise is None else noise.delta,
@@ -137,6 +138,7 @@ class AuditLog:
                 request=request or None,
                 party=party or None,
                 dataset=dataset or None,
+                names=dict(names or {}) or None,
             )
         )
         self._sync()

@@ -27,7 +27,8 @@ class Admitted(Frozen):
     terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
     there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
     analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party
-    and dataset: the names of this site and of its rows, missing in old logs.
+    and dataset: the names of this site and of its rows, missing in old logs; names: by its name in the terms
+    the name of each column in this site's table, where that is another.
     """
 
     kind: Literal["admitted"] = "admitted"
@@ -46,6 +47,7 @@ class Admitted(Frozen):
     request: str | None = None
     party: str | None = None
     dataset: str | None = None
+    names: dict[str, str] | None = None
 
 
 class Released(Frozen):

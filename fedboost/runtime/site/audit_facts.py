@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedboost.errors import ConfigError
-from fedboost.people.facts import (
+from fedboost.people.audit_facts import (
     AgreementFacts,
     AuditFacts,
+    OwnFacts,
     ReleaseFacts,
     SessionEnd,
     SessionFacts,
     SessionRank,
     WarningFacts,
 )
+from fedboost.people.text import delimited
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.site.audit import read_admitted
 from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Entry
@@ -25,6 +27,11 @@ from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import allowed_questions
 from fedboost.runtime.site.audit_warnings import MEANINGS, AdmittedTerms, AuditWarning
 from fedboost.terms.terms import Terms
+from fedboost.vertical.gradients import ENCRYPTED, GRADIENTS
+from fedboost.vertical.row_sets import ROW_SET
+
+OF_COMMON_ROWS = frozenset({ROW_SET, GRADIENTS, ENCRYPTED})
+"""Kinds of relays of a training that tell of all rows in common."""
 
 
 def audit_facts(
@@ -110,12 +117,42 @@ def _session_facts(
             for relay in session.relays
         ],
         again_elsewhere=sum(set(answer.roster) != set(first.roster) for answer, first in again),
-        protections=session.protections,
-        by_columns=bool(terms.blocks if isinstance(terms, Terms) else session.relays),
+        protections=_protections(session, terms),
+        own=_own_facts(session, terms),
         cost=session.cost,
         epsilon=session.epsilon,
         ending=_end_facts(session),
     )
+
+
+def _protections(session: Session, terms: Terms | ConfigError | None) -> Sequence[str]:
+    """Return the protections under which something left; of a prediction the one that its terms name, as
+    nothing that is told there is sealed."""
+    if isinstance(terms, Terms) and terms.vertical.predicts:
+        return [terms.hiding.protection]
+    return session.protections
+
+
+def _own_facts(session: Session, terms: Terms | ConfigError | None) -> OwnFacts | None:
+    """Return what the site had of its own, where the parties held different columns."""
+    if not isinstance(terms, Terms):
+        return OwnFacts() if session.relays else None
+    if not terms.blocks:
+        return None
+    admitted = session.admitted
+    party = None if admitted is None else admitted.party
+    hides, in_common = terms.hides_columns, None
+    if terms.vertical.aligns and not (terms.vertical.takes_all_rows or terms.vertical.predicts):
+        rows = (relay.rows for relay in session.relays if relay.what in OF_COMMON_ROWS)
+        in_common = max(rows, default=None)
+    if admitted is None or party not in terms.parties:
+        return OwnFacts(hides=hides, in_common=in_common)
+    columns, here = terms.blocks.columns_of(str(party)), admitted.names or {}
+    words = [
+        delimited(name) + (f" (here {delimited(here[name])})" if name in here else "")
+        for name in (*columns.others, *columns.features)
+    ]
+    return OwnFacts(words, terms.blocks.has_labels(str(party)), hides, in_common)
 
 
 def _end_facts(session: Session) -> SessionEnd:
@@ -126,5 +163,5 @@ def _end_facts(session: Session) -> SessionEnd:
 
 def _agreement_facts(admitted: Admitted) -> AgreementFacts:
     return AgreementFacts(
-        **admitted.model_dump(exclude={"kind", "session", "protection", "party", "dataset"})
+        **admitted.model_dump(exclude={"kind", "session", "protection", "party", "dataset", "names"})
     )

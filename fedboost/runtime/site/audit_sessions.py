@@ -166,9 +166,10 @@ class Session:
             )
         if not self.over:
             return f"not yet: {self.ended.reason}, the session may go on"
+        made = "a prediction" if self.admitted is not None and not self.admitted.rounds else "a model"
         if not self.ended.reason:
-            return "with a model, the aggregator says"
-        return f"without a model: {self.ended.reason}"
+            return f"with {made}, the aggregator says"
+        return f"without {made}: {self.ended.reason}"
 
 
 def is_after_end(session: Session, sessions: list[Session]) -> bool:

@@ -31,8 +31,8 @@ def allowed_questions(terms: Terms) -> Mapping[str, int]:
     fedboost's."""
     if terms.session.program != "boosting":
         return {}
-    counts = {kind.__name__: kind.max_count(terms) for kind in KINDS}
-    return {**counts, BY_PARTY: EndRoundQuery.max_count(terms)}
+    counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
+    return {**counts, BY_PARTY: counts[EndRoundQuery.__name__]}
 
 
 def turns_warnings(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:

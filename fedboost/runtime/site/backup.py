@@ -1,4 +1,5 @@
-"""Backups of a site: its memory, its audit log and the terms of its sessions in one file; and their return.
+"""Backups of a site: its memory, its audit log, the terms of its sessions and its parts of models in one
+file; and their return.
 
 A backup is a gzipped tar archive. It has no key of a bundle and no approval; its memory has the secrets that
 noise is drawn from, so it is for its owner's eyes alone.
@@ -7,8 +8,8 @@ Promises: a backup may be made while the party runs, and can be restored: the me
 it, the audit log after it, and both are checked. Sessions that were under way are over in a restored memory,
 and it knows what an audit log that is still in its place has since. What was in its place is kept.
 Refuses (ConfigError, one line with what to do): to back up what is not there; a file that is no backup, is
-damaged, or of another party or other rows; a memory or another audit log that is in the way, unless it is
-forced; to restore while a party works with the memory.
+damaged, or of another party or other rows; a memory, another audit log or another part of a model that is in
+the way, unless it is forced; to restore while a party works with the memory.
 """
 
 import fcntl
@@ -16,6 +17,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import sqlite3
 import tarfile
 import tempfile
@@ -32,18 +34,22 @@ from pydantic import Field, ValidationError
 from fedboost.errors import ConfigError
 from fedboost.people.text import moment
 from fedboost.runtime.files import write_atomically
+from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.site.audit import TERMS, checked_entries, read_log, terms_file
 from fedboost.runtime.site.audit_entry import Entry
 from fedboost.runtime.site.audit_files import NO_LOG, LogEnd, end_of, lines_of, older_files
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory_file import OWNER_ALONE, make_folder, now, open_database
 from fedboost.runtime.site.memory_start import Begun, accept_restored, memory_path
+from fedboost.runtime.site.models import FILE_NAME, PartFolder
 from fedboost.terms.reading import Frozen, Name
 from fedboost.version import VERSION
 
 ABOUT, MEMORY, LOG = "backup.json", "memory.sqlite", "audit.jsonl"
-"""Members of a backup, besides the terms."""
+"""Members of a backup, besides the terms and the parts of models."""
+PARTS = "models"
 _TERMS = re.compile(rf"{TERMS}/[0-9a-f]{{64}}\.json")
+_PARTS = re.compile(rf"{PARTS}/{FILE_NAME.pattern}")
 MAX_BYTES = 4 << 30
 """Bytes of all members: more is read of no archive, however small it is."""
 
@@ -67,6 +73,8 @@ class Backup:
     log: bytes
     terms: dict[str, bytes]
     """By digest."""
+    parts: dict[str, bytes]
+    """By the names of their files."""
     entries: list[Entry]
 
     @property
@@ -78,16 +86,18 @@ class Backup:
 @dataclass(frozen=True)
 class Restored:
     """A memory that was put back. newer: entries that the audit log in its place has beyond the backup's,
-    None where that was put back, too; aside: the folder with what was there before, None if nothing was."""
+    None where that was put back, too; parts: how many parts of models were put back; aside: the folder with
+    what was there before, None if nothing was."""
 
     begun: Begun
     time: str
     newer: int | None
+    parts: int
     aside: Path | None
 
 
 def write_backup(config: PartyConfig, out: Path) -> About:
-    """Back up a site's memory, audit log and terms into a file. ConfigError."""
+    """Back up a site's memory, audit log, terms and parts of models into a file. ConfigError."""
     path, log = memory_path(config), config.audit
     assert log is not None
     if not os.path.lexists(path):
@@ -105,6 +115,9 @@ def write_backup(config: PartyConfig, out: Path) -> About:
         terms = terms_file(log, digest)
         if terms.is_file():
             members[f"{TERMS}/{terms.name}"] = terms.read_bytes()
+    for part in PartFolder(config).files():
+        members[f"{PARTS}/{part.name}"] = part.read_bytes()
+        _check_part(part.name, members[f"{PARTS}/{part.name}"], str(part))
     write_atomically(out, _archive(members), OWNER_ALONE)
     return about
 
@@ -138,6 +151,13 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
                 f"as it is; --force puts that one in its place, and keeps this one in a folder beside it"
             )
         there += [*(older.path for older in older_files(log)), *([log] if log.exists() else [])]
+    lost, other = _parts_to_put_back(backup, config)
+    if other and not force:
+        raise ConfigError(
+            f"{other[0]}: is another part of this model than that of {when}, and it stays as it is; --force "
+            f"puts that one in its place, and keeps this one in a folder beside the memory"
+        )
+    there += other
     aside = _put_aside(there, folder)
     if newer is None and backup.log:
         write_atomically(log, backup.log, OWNER_ALONE)
@@ -146,8 +166,32 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
         if not kept.exists():
             make_folder(kept.parent)
             write_atomically(kept, text, OWNER_ALONE)
+    for part, content in lost.items():
+        make_folder(part.parent)
+        write_atomically(part, content, OWNER_ALONE)
     write_atomically(path, backup.memory, OWNER_ALONE)
-    return Restored(accept_restored(config, of_all_parties=True), when, newer, aside)
+    return Restored(accept_restored(config, of_all_parties=True), when, newer, len(lost), aside)
+
+
+def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, bytes], list[Path]]:
+    """The files of parts that are not as in a backup, with their contents there; and those of them that are
+    something else."""
+    assert config.models is not None
+    lost, other = dict[Path, bytes](), list[Path]()
+    for name, content in backup.parts.items():
+        file = config.models / name
+        if file.exists():
+            if file.read_bytes() == content:
+                continue
+            other.append(file)
+        lost[file] = content
+    return lost, other
+
+
+def _check_part(name: str, content: bytes, source: str) -> None:
+    """Raise ConfigError for a file that is not the part that its name says."""
+    if not PartyModel.from_bytes(content, source).id.startswith(Path(name).stem):
+        raise ConfigError(f"{source}: is the part of another model than its name says; give it its name back")
 
 
 def _copy_of(path: Path) -> bytes:
@@ -199,7 +243,14 @@ def _read(file: Path) -> Backup:
     terms = {Path(name).stem: text for name, text in members.items() if _TERMS.fullmatch(name)}
     if other := next((d for d, text in terms.items() if hashlib.sha256(text).hexdigest() != d), None):
         raise ConfigError(f"{file}: is damaged: {TERMS}/{other}.json was changed; take another backup")
-    return Backup(about, memory, log, terms, entries)
+    parts = {Path(name).name: part for name, part in members.items() if _PARTS.fullmatch(name)}
+    for name, part in parts.items():
+        try:
+            _check_part(name, part, f"{PARTS}/{name}")
+        except ConfigError as error:
+            fault = str(error).partition(";")[0]
+            raise ConfigError(f"{file}: is damaged: {fault}; take another backup") from None
+    return Backup(about, memory, log, terms, parts, entries)
 
 
 _NO_BACKUP = "is no backup, or is damaged; give a file that `fedboost backup` of this version wrote"
@@ -210,11 +261,12 @@ def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     left = MAX_BYTES
     for member in archive:
         left -= member.size
-        known = member.name in (ABOUT, MEMORY, LOG) or _TERMS.fullmatch(member.name)
+        name = member.name
+        known = name in (ABOUT, MEMORY, LOG) or _TERMS.fullmatch(name) or _PARTS.fullmatch(name)
         file = archive.extractfile(member) if known and member.isreg() and left >= 0 else None
         if file is None:
             raise tarfile.ReadError
-        yield member.name, file.read()
+        yield name, file.read()
 
 
 def _newer_entries(log: Path, backup: Backup) -> int | None:
@@ -246,5 +298,5 @@ def _put_aside(paths: list[Path], folder: Path) -> Path | None:
         return None
     aside = Path(tempfile.mkdtemp(dir=folder, prefix=f"before-{now().replace(':', '')}-"))
     for path in paths:
-        os.rename(path, aside / path.name)
+        shutil.move(path, aside / path.name)
     return aside

@@ -27,7 +27,8 @@ class PartyConfig(Frozen):
     of `query`, or of the query in `query_file`; `read` how a file is read, `names` the file that says what
     terms call its columns (as they are called in the table, without one), `keys` the folder of its bundle,
     `state` the folder of its memory, beside the file unless named, `audit` its log of what left, beside the
-    memory unless named, of `audit_size` MiB a file, `metrics` the address at which Prometheus reads metrics,
+    memory unless named, of `audit_size` MiB a file, `models` the folder of the parts of models that it keeps,
+    beside the memory unless named, `metrics` the address at which Prometheus reads metrics,
     none unless named, `dataset` the name of these rows there (the party's, so that a table that is moved,
     copied or longer is still the same rows), `scratch` a folder for what is made of rows that are more than
     fit in memory, `nthread` how many threads compute (one a core), `policy` what it agrees to.
@@ -42,6 +43,7 @@ class PartyConfig(Frozen):
     keys: Path | None = None
     audit: Path | None = None
     audit_size: float = Field(default=64.0, gt=0)
+    models: Path | None = None
     metrics: str | None = None
     state: Path | None = None
     dataset: Name | None = None
@@ -89,6 +91,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         "keys": config.keys,
         "scratch": config.scratch,
         "audit": config.audit,
+        "models": config.models,
         "state": config.state or Path(STATE),
     }
     absolute: dict[str, Path | str | Database | None] = {**from_folder(path, paths)}
@@ -96,7 +99,10 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         absolute["data"] = source.beside(path.parent) if isinstance(source, Database) else source
     config = config.model_copy(update=absolute)
     audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
-    config = config.model_copy(update={"audit": audit})
+    alone = config.rows_name == config.party  # else other parties may have the same folder
+    folder = "models" if alone else f"{folder_name(config.party)}.models"
+    models = config.models or state_folder(config) / folder
+    config = config.model_copy(update={"audit": audit, "models": models})
     config._file = path
     return config
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
+from fedboost.privacy.masked.pairwise import derive
 from fedboost.protocol.contracts import Position
 from fedboost.protocol.site_memory import (
     KEY_BYTES,
@@ -37,7 +38,7 @@ from fedboost.protocol.site_memory import (
     Question,
     SessionOffer,
     Standing,
-    check_group,
+    check_others,
     colluding_of,
     judge,
 )
@@ -52,14 +53,15 @@ from fedboost.runtime.site.memory_file import (
     dataset_of,
     now,
     put,
+    put_told,
     spent_in,
 )
 
 HASH_BYTES = 32
 _POSITION = struct.Struct(">I?III32s32s")
 _KNOWN = (
-    "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding "
-    "FROM sessions JOIN standings USING (party, session)"
+    "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits "
+    "FROM sessions JOIN standings USING (party, session) LEFT JOIN by_columns USING (party, session)"
 )
 _STANDING = "SELECT rows, attempt, base, reached, helped, signed FROM standings"
 _QUESTIONS = "SELECT turn, digest, of_tree, before, after FROM questions"
@@ -136,6 +138,7 @@ class FileMemory:
                 put(file, "sessions", *name, *about, delta, planned, now())
                 put(file, "secrets", *name, os.urandom(KEY_BYTES))
                 put(file, "standings", *name, *as_row(b"", Standing()), None)
+                put_told(file, name, terms)
             return FileSession(self, offer, limits, file)
 
     @contextmanager
@@ -145,15 +148,19 @@ class FileMemory:
             yield file
             put(file, "logs", self.party, *self._log_end())
 
+    def key_for(self, what: bytes, about: bytes) -> bytes:
+        """A secret of this memory for one use, 32 bytes: the same as long as the memory is there."""
+        return derive(self._key, what, about)
+
     def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
         """The hash of rows under this memory's secret."""
         return rows(self._key)
 
-    def check_group(self, file: sqlite3.Connection, offer: SessionOffer, limits: Limits) -> None:
-        """Raise Refused if the group of a session does not go with those of others that met."""
+    def check_others(self, file: sqlite3.Connection, offer: SessionOffer, limits: Limits) -> None:
+        """Raise Refused if a session does not go with others that met."""
         known, others = self._known(file, offer)
         assert known is not None
-        check_group(known, others, limits, self.party)
+        check_others(known, others, limits, self.party)
 
     def _known(self, file: sqlite3.Connection, offer: SessionOffer) -> tuple[Known | None, list[Known]]:
         """The session that is offered, and all others of the dataset. One session at several parties is one;
@@ -210,11 +217,12 @@ class FileSession:
             )
 
     def meet(self, attempt: int) -> None:
-        """Record that the parties met in this attempt. Refused where groups do not go together."""
+        """Record that the parties met in this attempt: with it predicted rows and splits are charged.
+        Refused where sessions do not go together."""
         standing = replace(self._standing, attempt=attempt)
-        with self._turn() as file:
+        with self._turn(durable=bool(self._offer.terms.blocks)) as file:
             if not self._standing.attempt:
-                self._memory.check_group(file, self._offer, self._limits)
+                self._memory.check_others(file, self._offer, self._limits)
             put(file, "standings", *self._name, *as_row(self._rows, standing), None)
         self._standing = standing
 
@@ -340,9 +348,9 @@ def known_sessions(file: sqlite3.Connection, party: str) -> list[Known]:
 
 
 def _known(row: Sequence[Any]) -> Known:
-    session, terms, attempt, holders, hides, request, ended, colluding = row
+    session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits = row
     group = tuple(json.loads(holders)), bool(hides)
-    return Known(session, terms, attempt, *group, request, ended, colluding)
+    return Known(session, terms, attempt, *group, request, ended, colluding, predicted, splits or 0)
 
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:

@@ -20,8 +20,9 @@ from urllib.parse import quote
 
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.privacy import fields
-from fedboost.protocol.site_memory import KEY_BYTES
+from fedboost.protocol.site_memory import KEY_BYTES, predicted_by, splits_by
 from fedboost.runtime.site.budget import USUAL_DELTA, Spent
+from fedboost.terms.terms import Terms
 
 NAME = "memory.sqlite"
 OWNER_ALONE = 0o600
@@ -56,14 +57,18 @@ TABLES = {
     "secrets": ("party", "session", "secret"),
     "questions": ("party", "session", "turn", "digest", "of_tree", "before", "after"),
     "charges": ("party", "session", "release", "cost", "at"),
+    "by_columns": ("party", "session", "predicted", "splits"),
+    "labels": ("party", "label", "epsilon", "classes", "mark"),
     "logs": ("party", "entry", "hash"),
 }
 """Columns of each table. What changes with each turn stands apart from what does not, and so does what is
-deleted at a session's end."""
+deleted at a session's end. `by_columns` has what other parties are told of own columns, `labels` the epsilon
+of noise on labels and a hash of what it is drawn from; older files get both when they are opened."""
 _KEYS = {
     "site": "dataset",
     "questions": "party, session, turn",
     "charges": "party, session, release",
+    "labels": "party, label",
     "logs": "party",
 }
 LEDGER_TABLES = {
@@ -236,6 +241,9 @@ def _check(path: Path, file: sqlite3.Connection, version: int, tables: Mapping[s
         )
     if (application, written) != (APPLICATION, version):
         raise ConfigError(f"{path}: {_damaged(version, 'is not of this version of fedboost')}")
+    if version == VERSION:
+        for table in ("by_columns", "labels"):
+            file.execute(_create(table, "IF NOT EXISTS "))
     intact = [row for (row,) in file.execute("PRAGMA integrity_check")] == ["ok"]
     for table, columns in tables.items():
         rows = file.execute(f"SELECT {', '.join(columns)}, seal FROM {table}")
@@ -254,6 +262,12 @@ def _damaged(version: int, fault: str) -> str:
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
     """Write a row, instead of the one with its key."""
     file.execute(_PUTS[table], (*row, _seal(row)))
+
+
+def put_told(file: sqlite3.Connection, name: tuple[str, str], terms: Terms) -> None:
+    """Write what other parties are told of a party's columns in a session; nothing where all have all."""
+    if terms.blocks:
+        put(file, "by_columns", *name, predicted_by(terms, name[0]), splits_by(terms, name[0]))
 
 
 def costs(file: sqlite3.Connection, *session: str) -> float:
@@ -284,7 +298,8 @@ def spent_in(file: sqlite3.Connection) -> Spent:
     sessions, never_began, with_noise = file.execute(
         "SELECT count(*), coalesce(sum(attempt = 0), 0), coalesce(sum(delta > 0), 0) FROM "
         "(SELECT max(attempt) AS attempt, max(delta) AS delta FROM sessions "
-        "JOIN standings USING (party, session) GROUP BY session)"
+        "JOIN standings USING (party, session) LEFT JOIN by_columns USING (party, session) "
+        "WHERE predicted IS NULL GROUP BY session)"
     ).fetchone()
     (delta,) = file.execute("SELECT max(delta) FROM sessions").fetchone()
     (releases,) = file.execute("SELECT count(*) FROM charges").fetchone()
@@ -307,12 +322,15 @@ def read_ledger(path: Path, dataset: str) -> tuple[list[tuple[Value, ...]], list
 
 
 def _schema() -> str:
-    tables = (
-        f"CREATE TABLE {table} ({', '.join(columns)}, seal, "
+    tables = " ".join(_create(table) for table in TABLES)
+    return f"{tables} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+
+
+def _create(table: str, condition: str = "") -> str:
+    return (
+        f"CREATE TABLE {condition}{table} ({', '.join(TABLES[table])}, seal, "
         f"PRIMARY KEY ({_KEYS.get(table, 'party, session')})) WITHOUT ROWID;"
-        for table, columns in TABLES.items()
     )
-    return f"{' '.join(tables)} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
 
 
 def _seal(row: tuple[Value, ...]) -> bytes:

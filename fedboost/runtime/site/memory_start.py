@@ -20,7 +20,7 @@ from typing import Any, assert_never
 from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.site_memory import Standing, colluding_of
+from fedboost.protocol.site_memory import Standing, colluding_of, predicted_by
 from fedboost.runtime.site.audit import AuditLog, read_admitted
 from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Event, Released, Sent
 from fedboost.runtime.site.audit_files import NO_LOG, LogEnd, end_of, entries_after, owner_of
@@ -43,9 +43,11 @@ from fedboost.runtime.site.memory_file import (
     make_folder,
     open_database,
     put,
+    put_told,
     read_ledger,
     read_spent,
 )
+from fedboost.terms.terms import Terms
 
 MIB = 1 << 20
 EARLIER = "it was held before this memory was made"
@@ -286,8 +288,10 @@ def _is_unknown(file: sqlite3.Connection, party: str, event: Event) -> bool:
                     return True
             if not event.question or session is None or session.ended is not None:
                 return session is None
-            query = "SELECT 1 FROM questions WHERE (party, session, turn, digest) = (?, ?, ?, ?)"
-            return file.execute(query, (*name, event.turn, bytes.fromhex(event.question))).fetchone() is None
+            query = "SELECT substr(digest, 1, ?) = ? FROM questions WHERE (party, session, turn) = (?, ?, ?)"
+            digest = bytes.fromhex(event.question)  # hashes of what was received for it follow
+            row = file.execute(query, (len(digest), digest, *name, event.turn)).fetchone()
+            return row is None or not row[0]
         case _:
             assert_never(event)
 
@@ -299,22 +303,39 @@ def _take_over(file: sqlite3.Connection, config: PartyConfig, entries: Iterable[
     for entry in entries:
         event, party = entry.event, config.party
         if isinstance(event, Admitted) and known_session(file, party, event.session) is None:
-            group = _group(event, config)
-            about = event.terms, event.analyst or "", bytes.fromhex(event.request or ""), *group
+            terms = _terms_of(event, config)
+            about = (
+                event.terms,
+                event.analyst or "",
+                bytes.fromhex(event.request or ""),
+                *_group(event, terms),
+            )
             times = event.delta or 0.0, 0.0, entry.time
-            _put_ended(file, (party, event.session), event.session in answered, *about, *times)
+            predicted = None if terms is None else predicted_by(terms, party)
+            met = event.session in answered or predicted is not None  # what is relayed is no release
+            _put_ended(file, (party, event.session), met, *about, *times)
+            if terms is not None:
+                put_told(file, (party, event.session), terms)
+            if terms is not None and terms.vertical.label_epsilon and terms.blocks.has_labels(party):
+                put(file, "labels", party, terms.columns.label, terms.vertical.label_epsilon, "", b"")
         elif isinstance(event, Released) and event.charge is not None and event.cost is not None:
             put(file, "charges", party, event.session, event.charge, event.cost, entry.time)
 
 
-def _group(event: Admitted, config: PartyConfig) -> tuple[str, int, int]:
-    """The parties with rows of a session, whether their vectors were hidden, and how many may collude: by its
-    terms beside the log. Without those nobody knows which party of an encrypted session has no rows, and it
-    is not compared."""
+def _terms_of(event: Admitted, config: PartyConfig) -> Terms | None:
+    """The terms of a session, which lie beside the log; None if they are gone. It then counts as a
+    training."""
     assert config.audit is not None
     try:
-        terms = read_admitted(config.audit, event.terms)
+        return read_admitted(config.audit, event.terms)
     except ConfigError:
+        return None
+
+
+def _group(event: Admitted, terms: Terms | None) -> tuple[str, int, int]:
+    """The parties with rows of a session, whether their vectors were hidden, and how many may collude.
+    Without its terms nobody knows which party of an encrypted session has no rows, and it is not compared."""
+    if terms is None:
         colluding, protection = Group.of(event.parties).colluding, PROTECTIONS.get(event.protection)
         hides = protection is not None and protection.hides and not protection.uses_key_holder
         return json.dumps(event.parties), int(hides), colluding

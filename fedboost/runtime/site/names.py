@@ -7,7 +7,7 @@ Refuses: a name for a column that the table does not have, a level with two name
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Self
 
@@ -20,6 +20,7 @@ from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.data.renamed import renamed
 from fedboost.runtime.data.table import Table, dense_of, site_table
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.terms.columns import Schema
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.reading import Table as Mapped
 
@@ -53,14 +54,20 @@ class Names(Frozen):
                 raise ValueError(f"level {twice!r} of {name!r} has two names: keep one")
         return self
 
-    def told(self, columns: Iterable[str]) -> str:
+    def here(self, columns: Schema) -> dict[str, str]:
+        """By its name in terms, what each of these columns is called here, where that is another name."""
+        names = {name: self.names.get(name, name) for name in (*columns.others, *columns.features)}
+        if self.row_id is not None and columns.row_id is not None:
+            names[columns.row_id] = self.row_id
+        return {name: own for name, own in names.items() if own != name}
+
+    def told(self, columns: Schema) -> str:
         """These columns of terms, in words: what each is here, with its levels."""
         words = []
-        for name in columns:
-            own, levels = self.names.get(name, name), self.levels.get(name, {})
+        for name, own in self.here(columns).items():
+            levels = self.levels.get(name, {})
             spelled = ", ".join(f"{delimited(key)} {delimited(here)}" for key, here in levels.items())
-            if own != name:
-                words.append(f"{delimited(name)} is {delimited(own)}" + (f" ({spelled})" if spelled else ""))
+            words.append(f"{delimited(name)} is {delimited(own)}" + (f" ({spelled})" if spelled else ""))
         return "; ".join(words)
 
     def to_toml(self, file: str) -> str:

@@ -10,7 +10,9 @@ error ends the process; once it has been let in, it dials again whatever happens
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from os import urandom
 from typing import Any, NamedTuple
 
@@ -18,11 +20,14 @@ import grpc
 
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
 from fedboost.protocol import key_exchange
+from fedboost.protocol.contracts import Holder
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Ask, Leave, Offer, Report, SessionEnded, ToParty
+from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
+from fedboost.runtime.data.label_noise import with_label_noise
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.net.tls import TlsFault, tls_fault
@@ -30,14 +35,17 @@ from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.inbox import Inbox
+from fedboost.runtime.site.label_memory import label_key
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
+from fedboost.runtime.site.models import PartFolder
 from fedboost.runtime.site.review import Reviewer
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.session_thread import SessionThread
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.telemetry import AT_HAND
+from fedboost.terms.terms import Terms
 from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_to_party, encode_from_party
 
@@ -110,9 +118,10 @@ class PartyNode:
             self._thread.hung_up.set()
             with contextlib.suppress(DurabilityError):
                 self._close_session(STOPPED, paused=True)
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close its files, of a party that did not run or no longer does."""
         self._thread.close()
         if self._audit:
             self._audit.close()
@@ -267,25 +276,38 @@ class PartyNode:
             self._audit.ended(self._offered.session, reason, paused, self._offered.analyst)
         self._session = None
 
-    def _site(self) -> Site:
-        def permit(offer: SessionOffer) -> Limits:
-            self._rows.check_misfits()
-            if self._bundle is not None and not offer.analyst:
-                raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
-            policy = policy_for(self._config, offer.terms, offer.analyst)
-            return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
+    def _permit(self, offer: SessionOffer) -> Limits:
+        """Hold an offer to this site's rules."""
+        self._rows.check_misfits()
+        if self._bundle is not None and not offer.analyst:
+            raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
+        policy = policy_for(self._config, offer.terms, offer.analyst)
+        return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
 
+    def _holder(self) -> Callable[[Terms, bytes], Holder] | None:
+        """What holds the rows of a session; None without rows."""
+        if self._rows.table is None:
+            return None
+        party, model_of = self._config.party, PartFolder(self._config).model_of
+        read = with_label_noise(self._rows.read, party, partial(label_key, self._memory))
+        return holder_for(read, party, self._config.nthread, model_of)
+
+    def _site(self) -> Site:
         def taken(offer: SessionOffer) -> None:
             if self._audit:
                 about = offer.analyst, offer.request.hex(), offer.attempt
                 names = self._config.party, self._config.rows_name
-                self._audit.admitted(offer.session, offer.terms, *about, *names)
+                here = self._rows.names_under(offer.terms)
+                self._audit.admitted(offer.session, offer.terms, *about, *names, here)
             self._offered = Offered(offer.session)
 
+        def keep(part: Part) -> None:
+            file = PartFolder(self._config).keep(part)
+            self._log.info("part of the model kept", session=part.session, file=str(file))
+
         record = self._audit.record if self._audit else lambda release: None
-        name, nthread = self._config.party, self._config.nthread
-        holder = None if self._rows.table is None else holder_for(self._rows.read, name, nthread)
-        return Site(name, holder, urandom, self._credentials(), permit, taken, record, self._memory)
+        name, holder, permit, memory = self._config.party, self._holder(), self._permit, self._memory
+        return Site(name, holder, urandom, self._credentials(), permit, taken, record, memory, keep)
 
     def _credentials(self) -> Credentials | None:
         bundle = self._bundle

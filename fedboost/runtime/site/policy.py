@@ -32,11 +32,11 @@ class Policy(PolicyKeys):
         if approval is "ask"; returns True if the person agrees. None where there is nobody to ask. It may
         raise Refused itself.
         """
-        for breach in self.breaches(terms, analyst, party):
-            raise breach.refusal(party)
+        if broken := [*self.breaches(terms, analyst, party)]:
+            raise broken[0].refusal(party, broken if terms.vertical.predicts else ())
         if self.approval == "ask":
             self._ask(terms, party, ask, analyst)
-        return Limits(self.max_sessions, self.similar_groups)
+        return Limits(self.max_sessions, self.similar_groups, self.max_predicted_rows, self.max_splits)
 
     def breaches(self, terms: Terms, analyst: str = "", party: str = "") -> Iterator[Breach]:
         """Every rule that the terms break at the site called `party`, but for approval by a person."""

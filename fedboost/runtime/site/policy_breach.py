@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fedboost.errors import Refused
 from fedboost.people.text import shown
+from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.policy_keys import COMMAND
 
 SHOWN_NAMES = 8
@@ -39,10 +40,27 @@ class Breach:
         approve = f"run there `{COMMAND}`" if self.allow is not None else ""
         return ", or ".join(filter(None, (self.instead, approve)))
 
-    def refusal(self, party: str) -> Refused:
-        """The error with the sentence that the analyst reads."""
+    @property
+    def setting(self) -> str:
+        """What to change in the policy's file, so that the terms pass; '' where no change is enough."""
+        if self.allow is None:
+            return ""
+        if not isinstance(self.allow, tuple):
+            return f"set {self.key} = {to_toml(self.allow)}"
+        named = ", ".join(f'"{shown(name)}"' for name in self.allow[:SHOWN_NAMES])
+        more = len(self.allow) - SHOWN_NAMES
+        return f"add {named}{f' and {more} more' if more > 0 else ''} to {self.key}"
+
+    def refusal(self, party: str, predicting: "Sequence[Breach]" = ()) -> Refused:
+        """The error with the sentence that the analyst reads. predicting: all breaches by terms that predict:
+        they are in no file that a person could approve, so that the policy itself has to allow them."""
+        remedy = self.remedy
+        if predicting:
+            settings = ", ".join(filter(None, (breach.setting for breach in predicting)))
+            change = f"{settings} in [policy] there and restart `fedboost party`" if settings else ""
+            remedy = ", or ".join(filter(None, (self.instead, change)))
         return Refused(
-            f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {self.remedy}",
+            f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {remedy}",
             self.detail,
         )
 

@@ -9,12 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
-from fedboost.protocol.site_memory import MAX_SESSIONS
+from fedboost.protocol.site_memory import MAX_SESSIONS, MAX_SPLITS
 from fedboost.runtime.site.budget import Budget
 from fedboost.terms.hiding import ProtectionName
 from fedboost.terms.noise import MAX_DELTA, Placement
 from fedboost.terms.reading import Frozen, Name, read_model
-from fedboost.terms.vertical import MAX_IDS
+from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
 
 OnLoss = Literal["wait", "shrink", "stop"]
 
@@ -24,6 +24,10 @@ COMMAND = "fedboost approve terms.toml --config party.toml"
 MAX_ROWS_PER_LEAF = 1_000_000_000
 MAX_BUDGET_EPSILON = 100.0
 """Beyond this epsilon promises nothing."""
+
+MIN_ROWS_PER_BIN = 10
+"""Rows of a bin where labels are hidden, unless a policy says otherwise: as many as `min_rows_per_leaf` of a
+leaf. Models lose nothing by it that is more than their spread (docs/vertical.md)."""
 
 PINNED = ("parties", "analysts", "columns")
 """Keys of names, all of which an approval has."""
@@ -35,8 +39,16 @@ PROTECTS = {
     "columns": "each column that is named can be learned about, a label most of all",
     "by_columns": "other parties learn which rows go left at each split, and of a label holder each gradient",
     "label_holders": "a label holder chooses by its gradients which rows splits part, and is told them",
+    "rows": 'with "label_holder" the label holder learns for each of its rows whether this site has it',
     "min_common_rows": "among few rows in common the one that a split sends left is known by name",
+    "repeated_ids": "it is told how many rows each common id has, and a leaf of many rows may be one person",
     "max_foreign_ids": "a party that enters all ids there are learns which of them this site has",
+    "max_predicted_rows": "of each predicted row the label holder learns how it falls at this site's splits",
+    "max_splits": "each split by this site's columns tells other parties which of a node's rows go left",
+    "model": "a whole model has the thresholds of this site's columns, and predicts without asking it",
+    "min_alone_rounds": "the gradients of the first trees are nearly the labels themselves",
+    "min_rows_per_bin": "the sums of a bin of few rows are about these rows, and of one row its label",
+    "max_label_epsilon": "gradients tell labels; with noise on these they tell each at most so much",
     "protections": 'under "plain" the aggregator sees this site\'s own numbers',
     "on_loss": 'with "shrink" the difference of two sums is that of a site that left or came back',
     "placements": 'with "central" no noise is on what leaves: the aggregator sees exact sums',
@@ -90,6 +102,12 @@ class PolicyKeys(Frozen):
     parties, analysts, columns, label_holders: names, "any" for all; None, the default, for none.
     min_parties: the fewest parties with rows; min_rows_per_leaf: the fewest rows, of all parties together, on
     each side of a split; min_common_rows: the fewest that parties with different columns have in common;
+    max_predicted_rows: that this site helps another to predict, over all sessions, 0 for none; max_splits:
+    the most by columns of this site that they are told of, over all sessions; model: "whole"
+    for terms that give the analyst all cut points where columns are hidden; min_alone_rounds: the fewest
+    rounds that grow on the columns of this site alone, where it has the labels; min_rows_per_bin: the
+    fewest rows whose sums by bin are told, None for MIN_ROWS_PER_BIN where columns are hidden, else 1;
+    max_label_epsilon: the largest epsilon of the noise on its labels there, None for labels without noise;
     subsample: the smallest share of the rows that a tree may grow on where masks hide its sums; colluding:
     the fewest parties that must be able to collude and learn nothing, None for what fits the number of
     parties; epsilon, delta: the budget of its rows' privacy over all sessions, with which terms without noise
@@ -104,8 +122,16 @@ class PolicyKeys(Frozen):
     protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
     by_columns: bool = False
     label_holders: Literal["any"] | tuple[Name, ...] | None = None
+    rows: tuple[Rows, ...] = Field(default=("common", "in_order"), min_length=1)
     min_common_rows: int = Field(default=1000, ge=1)
+    repeated_ids: bool = False
     max_foreign_ids: int = Field(default=MAX_IDS, ge=1)
+    max_predicted_rows: int = Field(default=0, ge=0)
+    max_splits: int = Field(default=MAX_SPLITS, ge=1)
+    model: Literal["parties", "whole"] = "parties"
+    min_alone_rounds: int = Field(default=0, ge=0)
+    min_rows_per_bin: int | None = Field(default=None, ge=1, le=MAX_ROWS_PER_BIN)
+    max_label_epsilon: float | None = Field(default=None, gt=0)
     on_loss: tuple[OnLoss, ...] = Field(default=("wait", "stop"), min_length=1)
     placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
     min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)
@@ -131,7 +157,7 @@ class PolicyKeys(Frozen):
     similar_groups: bool = False
     approval: Literal["auto", "ask"] = "auto"
 
-    @field_validator("protections", "on_loss", "placements", mode="before")
+    @field_validator("protections", "rows", "on_loss", "placements", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value

@@ -1,6 +1,7 @@
 """The rules of a site's policy: one function a rule, which returns the breach of it by some terms, or None.
 
-Promises: every rule is checked against the terms alone.
+Promises: every rule is checked against the terms alone. Those of parties with different columns stand in
+`policy_by_columns`.
 
 What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
 min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic), 1/2 (multi:softprob) or other
@@ -32,6 +33,7 @@ from fedboost.runtime.site.policy_breach import (
     not_among,
     not_chosen,
 )
+from fedboost.runtime.site.policy_by_columns import breaches_by_columns
 from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
 from fedboost.terms.terms import Terms
 
@@ -40,10 +42,11 @@ Rule = Callable[[PolicyKeys, Terms], Breach | None]
 
 def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "", party: str = "") -> Iterator[Breach]:
     """Every rule that the terms break, but for approval by a person. party: this site's name in the terms."""
-    yield from filter(None, (_parties(policy, terms), _analysts(policy, analyst)))
+    yield from filter(None, (_parties(policy, terms), _analysts(policy, terms, analyst)))
     yield from _columns(policy, terms, party)
-    yield from _label_holders(policy, terms, party)
-    yield from filter(None, (rule(policy, terms) for rule in RULES))
+    yield from breaches_by_columns(policy, terms, party)
+    rules = OF_PREDICTIONS if terms.vertical.predicts else RULES
+    yield from filter(None, (rule(policy, terms) for rule in rules))
 
 
 # ---- names -------------------------------------------------------------------------------------------
@@ -55,7 +58,9 @@ def _parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
     return not_among("parties", policy.parties, terms.parties)
 
 
-def _analysts(policy: PolicyKeys, analyst: str) -> Breach | None:
+def _analysts(policy: PolicyKeys, terms: Terms, analyst: str) -> Breach | None:
+    if terms.vertical.predicts:
+        return None  # the label holder asks for itself, and `label_holders` names it
     if not analyst or policy.analysts == "any" or analyst in (policy.analysts or ()):
         return None
     why = f"the analyst is {quoted(analyst)}"
@@ -74,38 +79,7 @@ def _columns(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
             yield breach
 
 
-def _label_holders(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
-    """The breach of who may know the labels of rows that this site has columns of."""
-    block = terms.blocks.of(party)
-    if block is None or policy.label_holders == "any" or block.label_holder == party:
-        return
-    if breach := not_among("label_holders", policy.label_holders, (block.label_holder,)):
-        yield breach
-
-
 # ---- protection and parties --------------------------------------------------------------------------
-
-
-def _by_columns(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if not terms.blocks or policy.by_columns:
-        return None
-    why = f"the terms have {terms.vertical.key}"
-    return Breach("by_columns", "false", why, "give every party all columns", True)
-
-
-def _min_common_rows(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    rows, limit = terms.vertical.fewest_common_rows, policy.min_common_rows
-    if not terms.vertical.aligns or rows >= limit:
-        return None
-    why = f"the terms are content with {rows:,} rows in common"
-    return Breach("min_common_rows", str(limit), why, f"set min_common_rows = {limit}", rows)
-
-
-def _max_foreign_ids(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    ids, limit = terms.vertical.most_ids, policy.max_foreign_ids
-    if not terms.vertical.aligns or ids <= limit:
-        return None
-    return beyond("max_ids", ids, "max_foreign_ids", limit)
 
 
 def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -218,7 +192,7 @@ def _vote_top_k(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 def _subsample(policy: PolicyKeys, terms: Terms) -> Breach | None:
     share = terms.draws.share_drawn
-    if not terms.protection.hides or share >= policy.subsample:
+    if not (terms.protection.hides or terms.hides_columns) or share >= policy.subsample:
         return None
     why = f"the terms have subsample = {terms.draws.subsample:g}"
     if terms.draws.sampling_method == "bootstrap":
@@ -307,9 +281,6 @@ def _validation(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _by_columns,
-    _min_common_rows,
-    _max_foreign_ids,
     _protections,
     _on_loss,
     _min_parties,
@@ -333,6 +304,10 @@ RULES: tuple[Rule, ...] = (
     _validation,
 )
 """In the order in which breaches are told: a site refuses for the first."""
+OF_PREDICTIONS: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _min_key_bits)
+"""The rules for terms that predict, in place of all of RULES: the others are about what training tells of the
+rows, and nothing is trained. What predictions tell is bounded by max_predicted_rows alone: no noise goes on
+them, and no budget of epsilon is charged."""
 
 
 def rows_per_leaf(terms: Terms) -> tuple[int, str]:

@@ -19,9 +19,9 @@ from fedboost.errors import ConfigError, FedboostError, Refused, quoted
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, Credentials
 from fedboost.protocol.membership import check_rows
-from fedboost.protocol.site_memory import Limits, SessionOffer, judge
+from fedboost.protocol.site_memory import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.runtime.net import channel
-from fedboost.runtime.site.approval import between_sessions, policy_for, read_past
+from fedboost.runtime.site.approval import policy_for, read_past, with_past
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.rows import SiteRows
@@ -36,7 +36,7 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
 end."""
 MAX_LOGGED = 8
 """Reasons of a check in the log; the analyst is told all."""
-NO_LIMITS = Limits(max_sessions=1 << 62, similar_groups=True)
+NO_LIMITS = Limits(NO_LIMIT, similar_groups=True, max_predicted_rows=NO_LIMIT, max_splits=NO_LIMIT)
 """Limits under which only what no policy changes is refused."""
 ASKED = "a person there is asked about each session"
 LATER = "it still works on the check before this one; ask again later"
@@ -132,8 +132,9 @@ class Reviewer:
             self._log.warning("terms cannot be checked", reason=str(error))
             yield "it cannot read its memory; its own log says why"
             return
-        breaches += between_sessions(policy, party, terms, past)
-        yield from (breach.refusal(party).public for breach in breaches)
+        breaches = with_past(breaches, policy, party, terms, past)
+        for breach in breaches:
+            yield breach.refusal(party, [breach] if terms.vertical.predicts else ()).public
         checks: list[Callable[[], object]] = [
             lambda: check_rows(party, terms, rows.table is not None),
             lambda: judge(SessionOffer("", terms), None, past.sessions, NO_LIMITS, party),

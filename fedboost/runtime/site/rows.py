@@ -13,6 +13,7 @@ from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import column_faults, to_shard
+from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import Table
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.names import site_rows
@@ -32,6 +33,7 @@ class SiteRows:
     def __init__(self, config: PartyConfig, log: Any) -> None:
         self.table = None if config.data is None else site_rows(config)
         self._party = config.party
+        self._unnamed = config.file if config.names is None else None
         self._log = log
         self._misfits = 0
         self._reading = threading.Lock()
@@ -61,12 +63,27 @@ class SiteRows:
         try:
             with self._reading:
                 shard = to_shard(table, terms, self._party)
+        except SchemaMismatch as error:
+            refusal = f"{error.public}; its own log says which column and why"
+            raise SchemaMismatch(refusal, site.explained(error.detail)) from None
         except Refused as error:
-            raise type(error)(error.public, site.explained(error.detail)) from None
+            raise Refused(error.public, site.explained(error.detail) + self._renaming) from None
         for column, category, count in undeclared(table, terms.blocks.columns_of(self._party)):
             warning = "categories the terms do not declare count as missing"
             self._log.warning(warning, column=site.both(column), category=shown(category), rows=count)
         return shard
+
+    def names_under(self, terms: Terms) -> dict[str, str]:
+        """By its name in these terms the name of each column in the table, where that is another."""
+        columns = terms.blocks.columns_of(self._party)
+        return {} if self.table is None else self.table.names.here(columns)
+
+    @property
+    def _renaming(self) -> str:
+        """What this site can do about a column that is missing."""
+        if self._unnamed is None or isinstance(self.table and self.table.table, SparseTable):
+            return ""
+        return f"; if it has another name here, say so under names in {self._unnamed}"
 
     def _under(self, terms: Terms) -> Table:
         """The table under the names of these terms."""

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fedboost.boosting.queries.alignment import PlacesQuery
+import numpy as np
+
+from fedboost.boosting.queries.alignment import UNKNOWN, PlacesQuery
 from fedboost.protocol.messages import Ask, Offer
 from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.site.budget import Spent, facts_of
@@ -25,6 +27,8 @@ class Watch:
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
         self._asked: tuple[Ask, float] | None = None
         """The question that came last, and when."""
+        self._party, self._gives_all = config.party, False
+        """The party, and True if all its rows take part, since it has the labels."""
         self._spends = False
         """True if the session's answers get noise."""
         self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
@@ -39,7 +43,9 @@ class Watch:
         """A session was offered, or is offered again."""
         self.metrics.begun()
         self._session, self._rounds = offer.session, offer.terms.trees.rounds
-        self._spends = offer.terms.noise is not None
+        terms = offer.terms
+        self._spends = terms.noise is not None
+        self._gives_all = terms.vertical.takes_all_rows and terms.blocks.has_labels(self._party)
         self._round, self._since = 0, time.monotonic()
 
     def sent(self, data: bytes) -> bytes:
@@ -57,7 +63,9 @@ class Watch:
         ask, since = self._asked
         self.metrics.turn(time.monotonic() - since)
         if isinstance(ask.query, PlacesQuery):
-            self._log.info("rows matched", session=self._session, rows=sum(ask.query.sizes))
+            known = np.count_nonzero(ask.query.places != UNKNOWN)
+            rows = ask.query.total if self._gives_all else int(known)
+            self._log.info("rows matched", session=self._session, rows=rows)
         done = ask.query.tree + 1 if ask.query.ends_tree else 0
         if done > self._round:
             now = time.monotonic()

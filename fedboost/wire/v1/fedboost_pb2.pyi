@@ -100,7 +100,7 @@ class OpenShare(_message.Message):
     def __init__(self, turn: _Optional[int] = ..., answer: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Attest(_message.Message):
-    __slots__ = ("turns", "transcript", "certificate", "signature", "attempt", "structure", "thresholds")
+    __slots__ = ("turns", "transcript", "certificate", "signature", "attempt", "structure", "thresholds", "part")
     TURNS_FIELD_NUMBER: _ClassVar[int]
     TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class Attest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     STRUCTURE_FIELD_NUMBER: _ClassVar[int]
     THRESHOLDS_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     turns: int
     transcript: bytes
     certificate: bytes
@@ -115,7 +116,8 @@ class Attest(_message.Message):
     attempt: int
     structure: bytes
     thresholds: bytes
-    def __init__(self, turns: _Optional[int] = ..., transcript: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., attempt: _Optional[int] = ..., structure: _Optional[bytes] = ..., thresholds: _Optional[bytes] = ...) -> None: ...
+    part: bytes
+    def __init__(self, turns: _Optional[int] = ..., transcript: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., attempt: _Optional[int] = ..., structure: _Optional[bytes] = ..., thresholds: _Optional[bytes] = ..., part: _Optional[bytes] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("reason", "session")
@@ -168,7 +170,7 @@ class Request(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "then")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "then")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +187,7 @@ class Ask(_message.Message):
     ALIGN_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
+    REACH_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
@@ -202,8 +205,9 @@ class Ask(_message.Message):
     align: AlignQuery
     places: PlacesQuery
     bins: BinsQuery
+    reach: ReachQuery
     then: _containers.RepeatedCompositeFieldContainer[Ask]
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
 
 class Introduce(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual", "places")
@@ -250,12 +254,14 @@ class OpenRequest(_message.Message):
     def __init__(self, turn: _Optional[int] = ..., request: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Close(_message.Message):
-    __slots__ = ("attempt", "rounds")
+    __slots__ = ("attempt", "rounds", "numbers")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     rounds: int
-    def __init__(self, attempt: _Optional[int] = ..., rounds: _Optional[int] = ...) -> None: ...
+    numbers: bytes
+    def __init__(self, attempt: _Optional[int] = ..., rounds: _Optional[int] = ..., numbers: _Optional[bytes] = ...) -> None: ...
 
 class SessionEnded(_message.Message):
     __slots__ = ("reason",)
@@ -280,6 +286,16 @@ class AlignQuery(_message.Message):
     def __init__(self, sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PlacesQuery(_message.Message):
+    __slots__ = ("total", "sizes", "places")
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    total: int
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    places: bytes
+    def __init__(self, total: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., places: _Optional[bytes] = ...) -> None: ...
+
+class ReachQuery(_message.Message):
     __slots__ = ("total", "sizes", "places")
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
@@ -334,7 +350,7 @@ class Scale(_message.Message):
     def __init__(self, exponent: _Optional[int] = ..., bits: _Optional[int] = ...) -> None: ...
 
 class HistogramQuery(_message.Message):
-    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian", "widths", "elected", "threshold")
+    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian", "widths", "elected", "threshold", "grouped")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +361,7 @@ class HistogramQuery(_message.Message):
     WIDTHS_FIELD_NUMBER: _ClassVar[int]
     ELECTED_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    GROUPED_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
     splits: Splits
@@ -355,7 +372,8 @@ class HistogramQuery(_message.Message):
     widths: bytes
     elected: _containers.RepeatedCompositeFieldContainer[Elected]
     threshold: float
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ..., elected: _Optional[_Iterable[_Union[Elected, _Mapping]]] = ..., threshold: _Optional[float] = ...) -> None: ...
+    grouped: bool
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ..., elected: _Optional[_Iterable[_Union[Elected, _Mapping]]] = ..., threshold: _Optional[float] = ..., grouped: _Optional[bool] = ...) -> None: ...
 
 class Elected(_message.Message):
     __slots__ = ("features", "bins")

@@ -60,6 +60,14 @@ def test_a_file_that_is_not_there_or_is_nonsense(north, name):
     refusal(lambda: read_bundle(north, "party"), north / name, "cannot read: No such file")
 
 
+def test_the_folder_of_the_root_is_no_bundle(north, tmp_path):
+    root = north.parent
+    (root / "consortium-key.pem").touch()
+    refusal(
+        lambda: read_bundle(root, "party"), "is the folder of the root; name that of a party, such as", north
+    )
+
+
 def test_anothers_key(north, tmp_path):
     south = made(tmp_path / "south", "south", "party")
     shutil.copy(south / "key.pem", north / "key.pem")

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 
 import pytest
 from memories import THREE, begun, noisy, question
@@ -180,6 +181,20 @@ def test_a_party_that_was_killed_between_its_two_writes_starts_again(site):
     with Running(site) as running:
         for turn in (2, 3):
             running.record("s", turn)
+    with pytest.raises(ConfigError, match="older"):
+        starts(site)
+
+
+def test_an_answer_that_took_what_others_relayed_is_known(site):
+    """A party that was killed right after it, before the next note, starts again."""
+    with Running(site) as running:
+        session = running.begin("s", terms(THREE, protection="masked"))
+        asked = replace(question(1), received=(b"a" * 32, b"b" * 32))
+        session.ask(asked, NOWHERE, asked.after)
+        running.record("s", 1)
+    starts(site)
+    with Running(site) as running:
+        running.record("s", 2)
     with pytest.raises(ConfigError, match="older"):
         starts(site)
 

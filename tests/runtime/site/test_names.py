@@ -114,6 +114,29 @@ def test_columns_without_a_name_are_missing_to_others(tmp_path):
     assert refusal.value.public == "party telco: column 'secret' is missing"
 
 
+@pytest.mark.parametrize("name", ["customer", "client"])
+def test_the_sites_own_people_get_the_names_of_all_its_columns(tmp_path, name):
+    rows = SiteRows(config(tmp_path, "csv"), Log())
+    named = {"telco.1": "minutes", "telco.2": "plan", name: "customer_no"}
+    assert rows.names_under(terms(row_id=name)) == named
+    bare = SiteRows(PartyConfig(party="telco", aggregator="localhost:1", data=tmp_path / "rows.csv"), Log())
+    assert bare.names_under(terms(row_id=name)) == {}
+
+
+def test_a_site_that_names_nothing_is_told_how_it_could(tmp_path):
+    site = config(tmp_path, "csv")
+    said = {}
+    for which in (site, site.model_copy(update={"names": None})):
+        with pytest.raises(Refused) as refusal:
+            SiteRows(which, Log()).read(
+                terms(held={"telco": ["secret", "telco.2"]}, numeric=["age", "secret"])
+            )
+        said[which.names is None] = str(refusal.value)
+        assert "names in" not in refusal.value.public
+    assert "names in" not in said[False]
+    assert said[True].endswith("; if it has another name here, say so under names in party.toml")
+
+
 def test_others_read_names_of_the_terms_alone_and_the_site_both(tmp_path):
     minutes = pa.array(["12", *["many"] * 99])
     table = own_table().set_column(1, "minutes", minutes)

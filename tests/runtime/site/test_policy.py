@@ -250,7 +250,8 @@ def test_a_policy_that_cannot_be_is_one_line(rules, fault):
 
 
 MATCHED = {
-    "columns": {"label": "y", "numeric": ["age"], "row_id": "id", "held": {"south": ["age"]}},
+    "rounds": 10,
+    "columns": {"label": "y", "numeric": ["age", "dose"], "row_id": "id", "held": {"south": ["age"]}},
     "label_holder": "north",
     "protection": "plain",
     "parties": ["north", "south"],
@@ -274,6 +275,15 @@ MATCHES = {
         ({"min_common_rows": 999}, "min_common_rows"),
         ({"max_ids": 10_000_001}, "max_foreign_ids"),
         ({"columns.row_id": "iban"}, "columns.row_id"),
+        ({"rounds": 50, "max_depth": 5}, None),
+        ({"rounds": 65, "max_depth": 5}, "max_splits"),
+        ({"rounds": 65, "max_depth": 5, "alone_rounds": 1}, None),
+        ({"subsample": 0.8, "max_depth": 1}, None),
+        (
+            {"subsample": 0.8, "max_depth": 1, "protection": "paillier", "min_rows_per_bin": 10},
+            "subsample",
+        ),
+        ({"max_depth": 1, "protection": "paillier"}, "min_rows_per_bin"),
     ],
 )
 def test_terms_that_match_rows_are_held_to_who_and_how_many(changed, rule):
@@ -284,8 +294,21 @@ def test_terms_that_match_rows_are_held_to_who_and_how_many(changed, rule):
     columns |= {key.removeprefix("columns."): v for key, v in changed.items() if key.count(".") == 1}
     apart = offered(**settings | {"columns": columns})
     party = "north" if rule == "label_holders" else "south"
-    own = {**MATCHES, "label_holders": ["north"]}
+    own = {**MATCHES, "protections": ["plain", "paillier"]}
     assert [breach.key for breach in policy(**own).breaches(apart, party=party)] == ([rule] if rule else [])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "depth", "remedy"),
+    [(100, 6, "set rounds = 31, or"), (100, 12, "set a lower max_depth, or")],
+)
+def test_a_refusal_for_splits_says_how_many_would_do(rounds, depth, remedy):
+    terms = offered(**{**MATCHED, "rounds": rounds, "max_depth": depth})
+    (breach,) = policy(**MATCHES, max_depth=20).breaches(terms, party="south")
+    splits = rounds * ((1 << depth) - 1)
+    assert f"max_splits = 2000, and the terms could have {splits:,} splits by its columns; {remedy}" in str(
+        breach.refusal("south").public
+    )
 
 
 def test_columns_that_are_held_apart_are_allowed_by_name():
@@ -305,4 +328,4 @@ def test_columns_that_are_held_apart_are_allowed_by_name():
     )
     text = " ".join(summary(apart).split())
     assert "label holder north has the labels; of the same rows south age; east dose" in text
-    assert "sends every row's gradient, which shows its label, to the other parties of its rows" in text
+    assert "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL, to the other parties of its rows" in text

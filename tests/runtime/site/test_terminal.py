@@ -74,6 +74,14 @@ RANGED = {"label": "y", "numeric": ["age"], "ranges": {"age": [0, 100]}}
 NOISY = {"columns": RANGED, "noise": {"epsilon": 1.0, "delta": 1e-5}}
 RANKED = {"objective": "rank:ndcg", "columns": {"label": "y", "numeric": ["age"], "group": "g"}}
 TIMES = {"objective": "survival:aft", "columns": {"label": "y", "numeric": ["age"], "label_upper_bound": "u"}}
+APART = {
+    "parties": ["a", "b"],
+    "label_holder": "a",
+    "columns": {"label": "y", "numeric": ["age", "dose"], "held": {"b": ["dose"]}},
+    "rows": "in_order",
+    "protection": "plain",
+}
+MATCHED = {**APART, "columns": {**APART["columns"], "row_id": "id"}, "rows": "common"}
 OTHERS = [
     ({}, {"learning_rate": 0.1}),
     ({}, {"max_cat_to_onehot": 9}),
@@ -115,6 +123,9 @@ OTHERS = [
     ({}, {"turn_timeout": 7.0}),
     ({}, {"rejoin_timeout": 7.0}),
     ({"parties": ["a", "b", "c", "d"], "on_loss": "shrink"}, {"quorum": 3}),
+    (APART, {"alone_rounds": 2}),
+    (APART, {"min_rows_per_bin": 10}),
+    (MATCHED, {"label_epsilon": 2.0}),
 ]
 
 

@@ -1,0 +1,122 @@
+"""The parts of a model that parties keep, where nobody is to have the whole (`Terms.keeps_parts`).
+
+A part is the model as its party was told it: its own splits whole, those of others by the number of their
+holder, which stands behind those of all features; leaf values at the label holder alone, which is also given
+the gains, covers and values of inner nodes, all of which follow from gradients that it knows.
+
+Promises: each party signs a hash of its part, which tells nothing of it without the part's salt.
+Refuses: numbers of nodes that are not as many as the trees have, or not finite; leaf values and a base score
+other than those that were told (PeerError).
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.tree import Tree
+from fedboost.privacy import fields
+from fedboost.terms.terms import Terms
+
+UNTOLD_SCORE = 0.5
+"""Base score of a model without leaf values, with which nobody predicts: XGBoost's default."""
+_FLOAT32 = np.dtype("<f4")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a party. session: its name; booster: with feature numbers of holders behind those of all
+    features; salt: 32 bytes that nobody else knows."""
+
+    party: str
+    session: str
+    terms: Terms
+    booster: Booster = field(repr=False)
+    salt: bytes = field(repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """The hash that its party signs: 32 bytes."""
+        return digest_of(self.booster, self.salt)
+
+
+def digest_of(booster: Booster, salt: bytes) -> bytes:
+    """The hash of a part: 32 bytes."""
+    return hashlib.sha256(fields.pack(salt, bytes.fromhex(booster.fingerprint))).digest()
+
+
+def model_id(session: str, terms: Terms, structure: bytes) -> str:
+    """The name of a model that parties have parts of, in hex. structure: of what all of them were told."""
+    content = fields.pack(session.encode(), terms.digest.encode(), structure)
+    return hashlib.sha256(b"fedboost/1/model" + content).hexdigest()
+
+
+def numbers_for(terms: Terms, booster: Booster) -> dict[str, bytes]:
+    """The numbers that the label holder is given, by its name, where parties keep parts of this model:
+    float32, little-endian: the base score, then of each tree the gain, cover and value of its nodes."""
+    holder = terms.vertical.label_holder
+    if not terms.keeps_parts or holder is None:
+        return {}
+    columns = [column for tree in booster.trees for column in (tree.gain, tree.cover, tree.value)]
+    numbers = booster.base_score, *(number for column in columns for number in column)
+    return {holder: np.array(numbers, _FLOAT32).tobytes()}
+
+
+def part_of(
+    session: str,
+    terms: Terms,
+    party: str,
+    trees: Iterable[Tree],
+    numbers: bytes,
+    salt: bytes,
+    constant: Sequence[float] = (),
+) -> Part:
+    """The part of a party, from the trees as it was told them. numbers: `numbers_for` it, at the label
+    holder; constant: the values of each root that boosting started from, as it was told them."""
+    loss, columns = terms.objective.loss, terms.columns
+    first = [Tree() for _ in range(terms.constant_rounds * len(terms.roots))]
+    for leaf in first:
+        leaf.add_leaf(0.0, 0.0)
+    score, told = UNTOLD_SCORE, (*first, *trees)
+    if terms.blocks.has_labels(party):
+        score, told = _with_numbers(told, numbers, len(first))
+        _check_constant(terms, score, [tree.value[0] for tree in told[: len(first)]], constant)
+    elif numbers:
+        raise PeerError("told of gains and leaf values without labels")
+    shape = terms.trees.num_parallel_tree, tuple(columns.categorical)
+    booster = Booster(loss, score, columns.features, told, *shape)
+    return Part(party, session, terms, booster, salt)
+
+
+def _with_numbers(trees: tuple[Tree, ...], numbers: bytes, constant: int) -> tuple[float, tuple[Tree, ...]]:
+    """The base score, and the trees with these numbers. constant: trees at the beginning whose leaves were
+    not told before."""
+    sizes = [len(tree.left) for tree in trees]
+    if len(numbers) != _FLOAT32.itemsize * (1 + 3 * sum(sizes)):
+        raise PeerError(f"{len(numbers)} bytes of gains and values, where the trees have {sum(sizes)} nodes")
+    told = np.frombuffer(numbers, _FLOAT32).astype(np.float64)
+    if not np.isfinite(told).all():
+        raise PeerError("told of a gain, a cover or a value that is no finite number")
+    score, *columns = np.split(told, np.cumsum([1, *(size for size in sizes for _ in range(3))])[:-1])
+    complete = []
+    for number, tree in enumerate(trees):
+        gain, cover, value = (column.tolist() for column in columns[3 * number : 3 * number + 3])
+        if number >= constant and any(value[leaf] != tree.value[leaf] for leaf in tree.leaves):
+            raise PeerError(f"told of other leaf values of tree {number} at the end than before")
+        complete.append(replace(tree, gain=gain, cover=cover, value=value))
+    return float(score[0]), tuple(complete)
+
+
+def _check_constant(terms: Terms, score: float, first: Sequence[float], constant: Sequence[float]) -> None:
+    """PeerError for a base score, or leaves of the constant, that are not the constant that was told."""
+    loss = terms.objective.loss
+    try:
+        margin = loss.margin(score)
+    except ConfigError:
+        raise PeerError(f"told of base score {score}, which {loss.name} cannot have") from None
+    due, told = [*constant[: len(first) or 1]], [*(first or (margin,))]
+    if (first and margin) or np.array(told, _FLOAT32).tolist() != np.array(due, _FLOAT32).tolist():
+        raise PeerError("told of another base score at the end than before")

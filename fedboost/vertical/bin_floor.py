@@ -1,0 +1,162 @@
+"""The groups of bins in which a party tells the sums of a node: each of as many rows as the terms say, or of
+none.
+
+Promises: groups follow from the rows that a tree grows on and from its splits alone, so after a restart they
+are what they were; first groups are made of all rows, for all trees the same; a group that has rows has, in
+both children of a split, the rows of as many ids as the floor says, or of none.
+Refuses: trees that grow on fewer rows than a group has (Refused); splits between the bins of one group, which
+show a part of its sums, and splits of a tree whose rows are not known (PeerError).
+"""
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from fedboost.boosting.queries.views import View
+from fedboost.errors import PeerError, Refused
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt import bin_groups
+from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.growing import Bins
+from fedboost.gbdt.histogram import Flags
+from fedboost.gbdt.kernels.bin_groups import count_bins
+from fedboost.gbdt.tree import Splits
+from fedboost.protocol.contracts import Receive, Send
+from fedboost.terms.terms import Terms
+from fedboost.terms.vertical import Block
+from fedboost.vertical.rows import FeatureRows, LabelRows
+
+OwnRows = LabelRows | FeatureRows
+Exchange = Generator[Send | Receive, Any, None]
+DRAWN = "which rows a tree grows on"
+"""The kind of a relay."""
+
+
+class BinFloor:
+    """The groups of own bins at the nodes of the tree that grows; none without a floor in the terms."""
+
+    def __init__(self, terms: Terms, view: View, block: Block) -> None:
+        """view: of the party; block: that it is in."""
+        self._least = terms.vertical.min_rows_per_bin
+        self._grows_alone = terms.vertical.grows_alone
+        self._view = view
+        self._block = block
+        self._first: tuple[Bins, Flags] | None = None
+        """The groups that all rows make, and the bins that they are of."""
+        self._drawn: Mask | None = None
+        """The rows that the tree grows on, once they are known."""
+        self._of: dict[int, tuple[Flags, Int64]] = {}
+        """The groups of a node, and its ids in each own bin."""
+
+    def __repr__(self) -> str:
+        return f"BinFloor({self._least})"
+
+    def share(self, rows: OwnRows, tree: int) -> Exchange:
+        """Know the rows that a tree grows on: the label holder relays them to the others, but for a tree that
+        grows on its columns alone."""
+        alone, size = self._grows_alone(tree), -(-rows.rows // 8)
+        if self._least == 1:
+            return
+        if isinstance(rows, LabelRows):
+            drawn = rows.drawn(tree)
+            self._begin_tree(drawn)
+            if not alone:
+                yield Send(DRAWN, self._block.feature_holders, np.packbits(drawn).tobytes(), rows.rows)
+        elif not alone:
+            packed = yield Receive(DRAWN, self._block.label_holder, size)
+            self._begin_tree(np.unpackbits(np.frombuffer(packed, np.uint8), count=rows.rows) != 0)
+
+    def forget(self) -> None:
+        """Another tree comes, and its rows are not known yet."""
+        self._drawn, self._of = None, {}
+
+    def _begin_tree(self, drawn: Mask) -> None:
+        self._drawn, self._of = drawn, {}
+        if np.count_nonzero(drawn) < self._least:
+            raise Refused(
+                f"a tree would grow on {np.count_nonzero(drawn)} rows, and the terms have min_rows_per_bin = "
+                f"{self._least}: lower it, or have more rows in common"
+            )
+
+    def groups(self, nodes: tuple[int, ...], splits: Splits, rows: OwnRows) -> Flags | None:
+        """The groups of own bins at each of these nodes: bool [nodes, bins]; None without a floor. splits:
+        all of the tree that grows, whose rows were sent to the children."""
+        if self._least == 1:
+            return None
+        family = _Family(splits)
+        return np.array([self._node(node, family, rows)[0] for node in nodes])
+
+    def check(self, new: Splits, splits: Splits, rows: OwnRows) -> None:
+        """Raise PeerError unless those of the new splits that are by own columns are by whole groups. splits:
+        as in `groups`."""
+        if self._least == 1 or not len(new):
+            return
+        layout, family = rows.bins.layout, _Family(splits)
+        for place in np.flatnonzero(new.feature < self._view.features).tolist():
+            node, feature, last, missing_left, _ = new.columns[:, place].tolist()
+            own = int(np.searchsorted(self._view.own_features, feature))
+            apart, _ = self._node(node, family, rows)
+            if layout.categorical[own]:
+                right = np.unpackbits(new.categories[place], bitorder="little") != 0
+                is_whole = bin_groups.keeps_levels(apart, layout, own, right, bool(missing_left))
+            else:
+                is_whole = bin_groups.keeps_neighbours(apart, layout, own, last, bool(missing_left))
+            if not is_whole:
+                raise PeerError(
+                    f"a split of node {node} within a group of bins, which min_rows_per_bin = {self._least} "
+                    f"of the terms keeps together"
+                )
+
+    def _node(self, node: int, family: "_Family", rows: OwnRows) -> tuple[Flags, Int64]:
+        if node not in self._of:
+            if node in family.parent:
+                above, of_parent = self._node(family.parent[node], family, rows)
+                own = self._count(node, family, rows)
+                counts = {node: own, family.sibling(node): of_parent - own}
+            else:
+                above, counts = self._of_all(rows), {node: self._count(node, family, rows)}
+            told = np.stack([*counts.values()])
+            made = bin_groups.joined(above, told, rows.bins.layout, self._least)
+            self._of.update({member: (made, count) for member, count in counts.items()})
+        return self._of[node]
+
+    def _of_all(self, rows: OwnRows) -> Flags:
+        if self._first is None or self._first[0] is not rows.bins:
+            layout = rows.bins.layout
+            counts = _ids_by_bin(rows.bins, np.arange(rows.rows, dtype=np.uint32))
+            made = bin_groups.joined(bin_groups.ungrouped(layout), counts[None], layout, self._least)
+            self._first = rows.bins, made
+        return self._first[1]
+
+    def _count(self, node: int, family: "_Family", rows: OwnRows) -> Int64:
+        """The ids of a node in each own bin, of the rows that the tree grows on: int64 [bins]."""
+        if node in family.left:
+            left = family.left[node]
+            return self._count(left, family, rows) + self._count(left + 1, family, rows)
+        if self._drawn is None:
+            raise PeerError("splits of a tree before the sums of its root were told")
+        members = rows.growing.of(node)
+        return _ids_by_bin(rows.bins, members[self._drawn[members]])
+
+
+class _Family:
+    """The parent and the left child of nodes of a tree, by these splits."""
+
+    def __init__(self, splits: Splits) -> None:
+        self.left: dict[int, int] = dict(zip(splits.node.tolist(), splits.left.tolist(), strict=True))
+        self.parent = {child: node for node, left in self.left.items() for child in (left, left + 1)}
+
+    def sibling(self, node: int) -> int:
+        """The other child of the parent."""
+        left = self.left[self.parent[node]]
+        return left + (node == left)
+
+
+def _ids_by_bin(bins: Bins, members: Any) -> Int64:
+    """Numbers of the distinct ids of these rows, uint32, increasing, in each bin: int64 [bins].
+
+    A row may be there several times, and is one id: the terms allow no floor where ids repeat."""
+    out = np.zeros(bins.layout.bins, np.int64)
+    count_bins(bins.rows.by_feature, members, bins.layout.offsets, out)
+    return out

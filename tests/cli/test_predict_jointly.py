@@ -1,0 +1,242 @@
+"""`fedboost predict --party`, as the label holder types it, with the processes of the others."""
+
+import os
+import re
+import signal
+import time
+from csv import reader
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from commands import done, start
+from pyarrow import csv
+from sites import PATIENCE, fedboost
+
+import fedboost as fb
+from fedboost.runtime.local.cluster import LocalCluster
+from fedboost.runtime.telemetry import AT_HAND
+from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.terms.terms import Terms
+
+pytestmark = pytest.mark.slow
+PEOPLE, COMMON, UNKNOWN = 1400, 1200, 20
+PARTIES = "bank", "telco"
+POLICY = {
+    "by_columns": True,
+    "label_holders": ["bank"],
+    "protections": ["plain"],
+    "parties": [*PARTIES],
+    "min_parties": 2,
+    "analysts": ["analyst"],
+    "columns": "any",
+    "min_common_rows": 100,
+    "max_predicted_rows": 2000,
+    "min_rows_per_leaf": 1,
+}
+TERMS = {
+    "parties": [*PARTIES],
+    "label_holder": "bank",
+    "protection": "plain",
+    "model": "parties",
+    "rounds": 3,
+    "min_common_rows": 100,
+    "columns": {
+        "label": "default",
+        "row_id": "customer",
+        "numeric": ["age", "minutes"],
+        "categorical": {"plan": ["basic", "max"]},
+        "held": {"telco": ["minutes", "plan"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A trained consortium whose bank is not running, in the folder of its files."""
+    folder, draw = tmp_path_factory.mktemp("consortium"), np.random.default_rng(0)
+    ids, at_telco = 100_000 + draw.permutation(PEOPLE), 100_000 + draw.permutation(PEOPLE)[:COMMON]
+    bank = {"customer": ids, "age": draw.normal(size=PEOPLE), "default": draw.integers(0, 2, PEOPLE)}
+    plans = np.array(["basic", "max"])[draw.integers(0, 2, COMMON)]
+    telco = {"customer": at_telco, "minutes": draw.normal(size=COMMON), "plan": plans}
+    csv.write_csv(pa.table(bank), folder / "bank.csv")
+    csv.write_csv(pa.table(telco), folder / "telco.csv")
+    (folder / "terms.toml").write_text(terms_to_toml(Terms.read(TERMS)))
+    with LocalCluster(
+        folder, {n: folder / f"{n}.csv" for n in PARTIES}, policy=POLICY, state=folder / "state"
+    ) as cluster:
+        where = "--aggregator", cluster.address, "--keys", cluster.keys / "analyst"
+        end = done("train", folder / "terms.toml", *where, "--out", folder / "model.json")
+        said = end.out
+        assert "its structure alone: each party keeps its part" in " ".join(said.split())
+        for party in PARTIES:
+            name = part(folder, party).stem
+            assert f"model id {name}: each" in " ".join(end.err.split())
+            assert f"models/{name}.json" in end.err
+        assert re.search(r"share of the gain by the columns of each party: (bank|telco) \d+%", said)
+        stop(cluster)
+        known = draw.permutation(at_telco)[:300]
+        unknown = 900_000 + np.arange(UNKNOWN)
+        new = draw.permutation(np.concatenate([known, unknown]))
+        rows = {
+            "customer": new,
+            "age": draw.normal(size=new.size),
+            "name": [f"p{i}" for i in range(new.size)],
+        }
+        csv.write_csv(pa.table(rows), folder / "new.csv")
+        yield cluster, folder, telco, rows
+
+
+def stop(cluster):
+    cluster.parties["bank"].terminate()
+    cluster.parties["bank"].wait()
+
+
+def part(folder, party):
+    (file,) = (folder / "state" / party / "models").glob("*.json")
+    return file
+
+
+def predict(folder, *more, model=None, table="new.csv", party="bank"):
+    model = part(folder, "bank") if model is None else model
+    return fedboost("predict", model, folder / table, "--party", folder / f"{party}.toml", *more)
+
+
+def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
+    _, folder, telco, rows = site
+    done("assemble", part(folder, "bank"), part(folder, "telco"), "--out", folder / "whole.json", "--force")
+    place = {customer: number for number, customer in enumerate(telco["customer"].tolist())}
+    at = [place.get(customer) for customer in rows["customer"].tolist()]
+    joined = {
+        "age": rows["age"],
+        "minutes": pa.array([None if i is None else float(telco["minutes"][i]) for i in at]),
+        "plan": pa.array([None if i is None else str(telco["plan"][i]) for i in at]),
+    }
+    due = fb.Model.load(folder / "whole.json").predict(pa.table(joined))
+    end = predict(folder, "--keep", "name", "--out", folder / "p.csv", "--force")
+    assert end.code == 0, end.err
+    assert f"telco knows 300 of {300 + UNKNOWN} rows; in the others its columns count as missing" in end.err
+    header, *lines = reader((folder / "p.csv").read_text().splitlines())
+    assert header == ["name", "prediction"]
+    assert [name for name, _ in lines] == rows["name"]
+    assert [float(value) for _, value in lines] == due.tolist()
+    audit = " ".join(done("audit", next((folder / "state").rglob("telco.audit.jsonl"))).out.split())
+    assert "signed by bank, the label holder" in audit
+    assert "to predict rows of the label holder, with a model of binary:logistic" in audit
+    asked = f"for each of {300 + UNKNOWN} people (row ids) asked about"
+    assert f"relayed {asked}, whether it is known here, once" in audit
+    assert f"relayed {asked}, on which side of each split of this site it falls, once" in audit
+    assert "aggregator passes on what it cannot read, and learns how many rows there are" in audit
+    assert "own columns 3: customer, minutes, plan; other parties have 1 more" in audit
+
+
+@pytest.mark.parametrize(
+    ("model", "table", "more", "words"),
+    [
+        ("whole", "new.csv", [], "whole.json: a whole model, which predicts by itself: leave --party out"),
+        (
+            "telco",
+            "new.csv",
+            [],
+            "label holder bank predicts, with its own part of the model: this is the part",
+        ),
+        (
+            "analyst",
+            "new.csv",
+            [],
+            "label holder bank predicts, with its own part of the model: this is the str",
+        ),
+        ("bank", "telco.csv", [], "/telco.csv: column 'age' is missing: the columns are"),
+        ("bank", "new.csv", ["--keep", "nobody"], "column 'nobody' is missing"),
+        (
+            "bank",
+            "few.csv",
+            [],
+            "predict that many together, or set it lower by --min-common-rows where",
+        ),
+        (
+            "bank",
+            "few.csv",
+            ["--min-common-rows", "50"],
+            "; --min-common-rows 100, or set min_common_rows = 50 in [policy] there and restart",
+        ),
+        (
+            "bank",
+            "unknown.csv",
+            [],
+            "parties bank, telco have 60 rows in common, and the terms say min_common_rows = 100",
+        ),
+        ("bank", "many.csv", [], "site telco refuses: its policy has max_predicted_rows = 2000, and"),
+    ],
+)
+def test_what_cannot_be_is_one_line(site, model, table, more, words):
+    _, folder, _, rows = site
+    done("assemble", part(folder, "bank"), part(folder, "telco"), "--out", folder / "whole.json", "--force")
+    files = {"whole": folder / "whole.json", "analyst": folder / "model.json"}
+    file = files.get(model) or part(folder, model)
+    known = [i for i, customer in enumerate(rows["customer"].tolist()) if customer < 900_000]
+    few = {name: np.array(values)[known[:60]] for name, values in rows.items()}
+    csv.write_csv(pa.table(few), folder / "few.csv")
+    others = {"customer": 950_000 + np.arange(60), "age": np.zeros(60), "name": few["name"]}
+    both = {name: np.concatenate([few[name], values]) for name, values in others.items()}
+    csv.write_csv(pa.table(both), folder / "unknown.csv")
+    many = {"customer": np.arange(2001), "age": np.zeros(2001)}
+    csv.write_csv(pa.table(many), folder / "many.csv")
+    end = predict(folder, "--out", folder / "none.csv", *more, model=file, table=table)
+    last = end.err.splitlines()[-1]
+    assert end.code == 2, end.err
+    assert words in " ".join(end.err.split()), end.err
+    assert last.startswith("fedboost: ")
+    assert not (folder / "none.csv").exists()
+
+
+def test_options_for_other_parties_are_for_them_alone(site):
+    _, folder, _, _ = site
+    end = fedboost("predict", part(folder, "bank"), folder / "new.csv")
+    assert (end.code, "cannot predict without the others" in end.err) == (2, True)
+    end = fedboost("predict", folder / "whole.json", folder / "new.csv", "--min-common-rows", 5)
+    assert (end.code, "--min-common-rows is for predictions with other parties" in end.err) == (2, True)
+
+
+def test_a_site_whose_part_is_gone_says_so(site):
+    _, folder, _, _ = site
+    file = part(folder, "telco")
+    moved = file.rename(folder / "moved.json")
+    try:
+        end = predict(folder)
+    finally:
+        moved.rename(file)
+    assert end.code == 2
+    assert "party telco left: it has no part of model" in end.err
+
+
+def test_the_party_itself_must_not_run_meanwhile(site):
+    cluster, folder, _, _ = site
+    known = cluster.log("bank").count(AT_HAND)
+    cluster.start_party("bank")
+    deadline = time.monotonic() + PATIENCE
+    while cluster.log("bank").count(AT_HAND) == known:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    end = predict(folder)
+    stop(cluster)
+    assert end.code == 2, end.err
+    assert "another process of party 'bank' works with this memory; stop `fedboost party` first" in end.err
+
+
+def test_a_label_holder_that_is_killed_asks_again(site):
+    cluster, folder, _, _ = site
+    config, out = folder / "bank.toml", folder / "again.csv"
+    line = "predict", str(part(folder, "bank")), str(folder / "new.csv"), "--party", str(config)
+    known = cluster.log("telco").count("session offered")
+    process = start(*line, "--out", str(out))
+    deadline = time.monotonic() + PATIENCE
+    while cluster.log("telco").count("session offered") == known:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    end = predict(folder, "--out", out, "--force")
+    assert end.code == 0, end.err
+    assert predict(folder, "--out", folder / "p.csv", "--force").code == 0
+    assert out.read_text() == (folder / "p.csv").read_text()

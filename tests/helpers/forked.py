@@ -1,0 +1,120 @@
+"""Parties of a LocalCluster begin where the modules are loaded: each is a fork of one server, which a worker
+of the tests starts when it first needs it.
+
+They are processes of their own, with their memory, files, keys and end; what is saved is two seconds of
+imports in each. The aggregator starts from nothing: it says to gRPC what to trace before grpc is imported. So
+do parties where a test changes the environment, and those of test_docs.py, test_deployment.py, test_train.py
+and .ci/wheel.py, who have no LocalCluster.
+"""
+
+import atexit
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import forkserver
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+
+from fedboost.runtime.local.cluster import AGGREGATOR, LocalCluster
+
+START = LocalCluster._start
+NOT_OF_A_TEST = ("GRPC_", "PYTEST_")
+"""How the names begin of what commands and pytest set in this process."""
+
+
+def fork_parties():
+    """From now on a party that a LocalCluster starts is a fork, where libraries may be forked."""
+    if sys.platform != "linux":
+        return
+
+    def start(cluster, role, file, log, *options):
+        if role == AGGREGATOR or environment() != AT_FIRST:
+            return START(cluster, role, file, log, *options)
+        return Forked([role, "--config", str(file), *options], log)
+
+    LocalCluster._start = start
+
+
+def environment():
+    """That of this process, as far as tests change it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(NOT_OF_A_TEST)}
+
+
+AT_FIRST = environment()
+
+
+class Forked:
+    """`fedboost` with these arguments, whose words go to a file: what a cluster uses of subprocess.Popen."""
+
+    stdout = None
+
+    def __init__(self, arguments, log):
+        _ready()
+        program = Program(arguments, log.fileno())
+        self._process = multiprocessing.get_context("forkserver").Process(target=program, daemon=True)
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+    def poll(self):
+        return self.returncode
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("fedboost", timeout)
+        return self.returncode
+
+    def terminate(self):
+        self._process.terminate()
+
+    def kill(self):
+        self._process.kill()
+
+
+def _ready():
+    """Start the server, where there is none, in whose path is this folder."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    try:
+        forkserver.set_forkserver_preload(["loaded"])
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH")
+        os.environ |= {} if before is None else {"PYTHONPATH": before}
+
+
+class Program:
+    """What the new process does."""
+
+    def __init__(self, arguments, log):
+        self._arguments, self._log, self._folder = arguments, log, os.getcwd()
+        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._environment = {**environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+    def __getstate__(self):
+        return {**self.__dict__, "_log": DupFd(self._log)}
+
+    def __call__(self):
+        end = self._log.detach()
+        os.dup2(end, 1)
+        os.dup2(end, 2)
+        os.close(end)
+        sys.stdout = os.fdopen(1, "w")
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
+        os.environ.clear()
+        os.environ.update(self._environment)
+        os.chdir(self._folder)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        sys.argv = ["fedboost", *self._arguments]
+        from fedboost.cli.main import main
+
+        try:
+            main()
+        finally:
+            atexit._run_exitfuncs()
