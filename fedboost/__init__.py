@@ -28,6 +28,8 @@ _HOMES = {
     "Training": "fedboost.runtime.analyst",
     "assemble": "fedboost.runtime.assembly",
     "connect": "fedboost.runtime.analyst",
+    "describe": "fedboost.runtime.local.description",
+    "Description": "fedboost.runtime.description",
     "predict_jointly": "fedboost.runtime.local.prediction",
     "simulate": "fedboost.sdk",
     "FedboostError": "fedboost.errors",
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from fedboost.runtime.analyst import Training, connect
     from fedboost.runtime.assembly import assemble
     from fedboost.runtime.data.database import Database
+    from fedboost.runtime.description import Description
+    from fedboost.runtime.local.description import describe
     from fedboost.runtime.local.prediction import predict_jointly
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.party_model import PartyModel
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigError",
     "Database",
+    "Description",
     "FedboostError",
     "FederatedClassifier",
     "FederatedRanker",
@@ -68,6 +73,7 @@ __all__ = [
     "Training",
     "assemble",
     "connect",
+    "describe",
     "predict_jointly",
     "simulate",
 ]

@@ -20,6 +20,7 @@ from fedboost.cli import (
     columns,
     compare,
     demo,
+    describe,
     digest,
     estimate,
     explain,
@@ -66,6 +67,7 @@ app.command(epilog=verify.EPILOG)(verify.verify)
 app.command(epilog=check.EPILOG)(check.check)
 app.command(epilog=columns.EPILOG)(columns.columns)
 app.command(epilog=terms.EPILOG)(terms.terms)
+app.command(epilog=describe.EPILOG)(describe.describe)
 app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)
 app.command(epilog=digest.EPILOG)(digest.digest)

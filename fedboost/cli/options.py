@@ -33,6 +33,7 @@ Site = Annotated[
     str | None, typer.Option("--site", help="Column that names the site of each row.", show_default=False)
 ]
 Aggregator = Annotated[str, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)]
+Keys = Annotated[Path | None, typer.Option(help="Folder of the analyst's keys.", show_default=False)]
 InsecureLoopback = Annotated[
     bool,
     typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Aggregator, Force, InsecureLoopback, Json, TermsFile
+from fedboost.cli.options import Aggregator, Force, InsecureLoopback, Json, Keys, TermsFile
+from fedboost.errors import ConfigError
 
 EPILOG = (
     "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
@@ -16,9 +17,7 @@ def train(
     terms: TermsFile,
     aggregator: Aggregator,
     out: Annotated[Path, typer.Option(help="Where to save the model.", show_default=False)],
-    keys: Annotated[
-        Path | None, typer.Option(help="Folder of the analyst's keys.", show_default=False)
-    ] = None,
+    keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
     reproducible: Annotated[
@@ -46,11 +45,14 @@ def train(
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.signed_model import session_file
     from fedboost.runtime.terms_file import read_terms
+    from fedboost.terms.session import TO_TRAIN
 
     check_address(aggregator, "--aggregator")
     for file in (out, session_file(out)):
         check_writable(file, terms, force=force)
     agreed = read_terms(terms)
+    if agreed.task != TO_TRAIN:
+        raise ConfigError(f"{terms}: program = {agreed.task!r} trains nothing: use fedboost {agreed.task}")
     session = connect(aggregator, keys, insecure_loopback).train(
         agreed, wait, lambda parties: notice(waiting(parties, session.absent))
     )

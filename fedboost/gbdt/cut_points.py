@@ -229,6 +229,24 @@ class Quantiles:
             ends, chosen_starts[:size].copy(), chosen_widths[:size].copy(), subdivisions[:size].copy()
         )
 
+    def intervals(self, feature: int, shares: Sequence[float]) -> list[tuple[float, float]]:
+        """For each share of a feature's values, missing ones left out, the interval [low, high] that its
+        quantile lies in, ends included: that of pandas with interpolation="lower". The feature has
+        values."""
+        cells = slice(*self._known[0][feature : feature + 2])
+        starts, widths, rows = (member[cells] for member in self._known[1:])
+        ends = np.cumsum(rows)
+        ranks = np.floor(np.array(shares) * (ends[-1] - 1))
+        at = np.searchsorted(ends, ranks, side="right")
+        low, high = keys_to_floats(starts[at]), keys_to_floats(starts[at] + (1 << widths[at]) - 1)
+        return [*zip(low.tolist(), high.tolist(), strict=True)]
+
+    def is_constant(self, feature: int) -> bool:
+        """True if all values of a feature that are not missing are known to be one number."""
+        cells = slice(*self._known[0][feature : feature + 2])
+        widths, rows = self._known[2][cells], self._known[3][cells]
+        return bool(np.count_nonzero(rows) == 1) and not widths[rows > 0].any()
+
     def cut_points(self) -> "CutPoints":
         """Increasing float32 cuts of each feature, at quantiles of the rows as in XGBoost.
 

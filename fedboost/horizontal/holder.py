@@ -19,6 +19,7 @@ from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Values
@@ -149,8 +150,8 @@ class HorizontalHolder:
                 return self._leaf_sums(query)
             case ResidualQuery():
                 return self._residuals(query)
-            case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery():
-                raise PeerError(f"{query.description}: asked where all parties hold the same columns")
+            case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery() | SummaryQuery():
+                raise PeerError(f"{query.description}: asked where rows with all columns train a model")
             case _:
                 assert_never(query)
 

@@ -12,6 +12,7 @@ from fedboost.errors import printable, quoted
 from fedboost.people.audit_facts import AuditFacts, SessionFacts, WarningFacts
 from fedboost.people.audit_session import session_text
 from fedboost.people.text import WIDTH, all_shown, counted, moment
+from fedboost.people.words import MADE
 
 MAX_IN_FULL, MAX_VERDICT_LENGTH = 5, 15
 """Sessions that are printed in full; of more a line each; and columns of a verdict in that line."""
@@ -119,5 +120,5 @@ def _end(session: SessionFacts) -> str:
         return "refused"
     if not session.ending.over:
         return "open"
-    made = "prediction" if session.predicts else "model"
+    made = MADE[session.task]
     return f"no {made}" if session.ending.closed else made

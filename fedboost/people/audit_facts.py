@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from fedboost.people.words import UNASKED
 from fedboost.protocol.site import Relayed
+from fedboost.terms.session import TO_TRAIN
 
 
 @dataclass(frozen=True)
 class AgreementFacts:
     """The agreement of a site to take part in a session. Missing in old logs: attempt, analyst, request.
-    rounds: 0 of a prediction."""
+    rounds: 0 where nothing is trained; task: what the session does."""
 
     terms: str
     parties: tuple[str, ...]
@@ -27,6 +28,7 @@ class AgreementFacts:
     attempt: int | None
     analyst: str | None
     request: str | None
+    task: str
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,9 @@ class SessionFacts:
     ending: SessionEnd
 
     @property
-    def predicts(self) -> bool:
-        """True if rows were to be predicted, and nothing trained."""
-        return self.agreement is not None and not self.agreement.rounds
+    def task(self) -> str:
+        """What the session does."""
+        return self.agreement.task if self.agreement else TO_TRAIN
 
     @property
     def answers(self) -> list[ReleaseFacts]:

@@ -25,6 +25,7 @@ from fedboost.people.words import (
     queries_of,
 )
 from fedboost.privacy.protections import PROTECTIONS
+from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TRAIN
 
 ANSWER_WIDTH = 43
 """Columns of the words for an answer."""
@@ -74,7 +75,7 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
     if session.rank.under_terms > 1:
         yield _line("", f"{session.rank.under_terms} sessions of this log are under these terms")
     if agreement.analyst is not None:
-        role = "the analyst" if agreement.rounds else "the label holder"
+        role = "the label holder" if agreement.task == TO_PREDICT else "the analyst"
         yield _line("signed by", f"{delimited(agreement.analyst)}, {role}")
     elif agreement.attempt is not None:
         yield _line("signed by", "no analyst's signature (connections without keys)")
@@ -85,10 +86,12 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
         yield _line("attempts", f"begun again {times} ({numbers}){_again(session)}")
     yield _line("with", listed(agreement.parties))
     objective, rounds = shown(agreement.objective), counted(agreement.rounds, "round")
-    if agreement.rounds:
-        yield _line("to train", f"{objective}, at most {rounds}")
-    else:
-        yield _line("to predict", f"rows of the label holder, with a model of {objective}")
+    work = {
+        TO_TRAIN: f"{objective}, at most {rounds}",
+        TO_PREDICT: f"rows of the label holder, with a model of {objective}",
+        TO_DESCRIBE: "rows of all parties: counts and quantiles of columns",
+    }
+    yield _line(f"to {agreement.task}", work[agreement.task])
     own = None if session.own is None else session.own.columns
     if own is None:
         yield _line("from columns", f"{len(agreement.columns)}: {listed(agreement.columns)}")
@@ -112,7 +115,7 @@ def _again(session: SessionFacts) -> str:
 
 def _protections(session: SessionFacts) -> Iterator[str]:
     """Yield what the aggregator could see of what left."""
-    if session.predicts:
+    if session.task == TO_PREDICT:
         yield _line("aggregator", PREDICTION_SEEN)
         return
     central = session.agreement is not None and session.agreement.placement == "central"

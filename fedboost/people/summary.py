@@ -13,6 +13,8 @@ from fedboost.errors import printable
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
+from fedboost.terms.describing import class_names
+from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -73,6 +75,8 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
     """
     if terms.vertical.predicts:
         return "\n".join(entry(*line) for line in [("terms", terms.digest), *_prediction(terms)])
+    if terms.task == TO_DESCRIBE:
+        return "\n".join(entry(*line) for line in _description(terms, analysts, counts))
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     lines = [
@@ -109,6 +113,26 @@ def _prediction(terms: Terms) -> list[tuple[str, str]]:
         ("aggregator", PREDICTION_SEEN),
         ("row id", f"{delimited(columns.row_id or '')}: by which rows are matched"),
         ("features", f"{len(columns.features)}: {listed(columns.features)}"),
+    ]
+
+
+def _description(terms: Terms, analysts: Sequence[str], counts: Counts | None) -> list[tuple[str, str]]:
+    """What a description of rows is, and who learns what by it."""
+    floor, label = terms.evaluation.min_count, terms.columns.label
+    of_label = "rows of each value" if class_names(terms) else "quantiles"
+    seen = (
+        "rows, missing values, rows of each level that is declared and of all others, quantiles of numbers; "
+        f"of the label {delimited(label)} {of_label}; counts of fewer than {floor} rows are left out"
+    )
+    participants = [line for line in _participants(terms) if line[0] != "other sites"]
+    return [
+        ("terms", terms.digest),
+        ("describes", "the rows of all sites together; nothing is trained"),
+        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
+        ("is given", seen),
+        *participants,
+        *_columns(terms),
+        *_categories(terms, counts),
     ]
 
 

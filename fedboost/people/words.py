@@ -13,6 +13,7 @@ from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.terms.noise import CUT_POINTS, START, TREES
+from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TRAIN
 
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
 """The names of releases that answer no question."""
@@ -46,6 +47,9 @@ RELAYED = {
     "it falls",
 }
 """What other parties get by a relay, by its kind, where the kind alone does not say it."""
+
+MADE = {TO_TRAIN: "model", TO_PREDICT: "prediction", TO_DESCRIBE: "description"}
+"""What a session ends with, by what it does."""
 
 NO_METRICS = "end of a round: no metrics, no numbers"
 """The end of a round where the terms want no metrics, as those with noise do."""

@@ -276,7 +276,7 @@ class AggregatorSession:
 
     def conclude(self) -> Outbox:
         try:
-            self.run.booster = finished(self)
+            self.run.outcome = finished(self)
         except Refused as error:
             return self.fail(str(error))
         self.phase = "done"

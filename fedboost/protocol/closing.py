@@ -4,13 +4,14 @@ Refuses: signatures on other queries or trees than the session's (PeerError).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError, Refused, quoted
-from fedboost.gbdt.booster import Booster
 from fedboost.protocol import key_exchange
 from fedboost.protocol.attendance import note_loss
+from fedboost.protocol.contracts import Outcome
 from fedboost.protocol.events import Disconnected, Outbox, Violation
 from fedboost.protocol.key_exchange import Attempt, Trust
 from fedboost.protocol.messages import Attest, Leave
@@ -69,14 +70,14 @@ class Closing:
         self.attestations[party] = attest
 
 
-def finished(session: "AggregatorSession") -> Booster:
+def finished(session: "AggregatorSession") -> Outcome:
     """The model with the thresholds of all parties. Refused while one is missing."""
-    booster = session.run.booster
-    assert booster is not None
-    given = session.closing.thresholds if session.closing else Thresholds(session.terms, booster)
+    made = session.run.outcome
+    assert made is not None
+    given = session.closing.thresholds if session.closing else Thresholds(session.terms, made.booster)
     for party in filter(given.lacks, session.terms.parties):
         raise Refused(f"party {party} gave no thresholds of its columns, and the model needs them")
-    return given.of_model()
+    return replace(made, booster=given.of_model())
 
 
 def attest(session: "AggregatorSession", party: str, attest: Attest) -> Outbox:

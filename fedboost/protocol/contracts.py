@@ -10,7 +10,7 @@ the same at the aggregator and at every party. A **Holder** computes a party's a
 
 import hashlib
 import hmac
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -361,10 +361,18 @@ class Rowless:
         return np.zeros(query.cells, np.int64)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a program makes: a model, and a summary beside it, which is JSON."""
+
+    booster: Booster
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+
 GrownTrees = list[tuple[Tree, Splits]]
 """The trees of a session so far, each with the splits that its last histograms led to."""
-Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster]]
-"""An algorithm: a generator that yields queries, receives the sum of each, and returns the model; queries
-that share a turn are one (`several.Several`). TreeAborted is thrown into it instead of a sum that will not
-come, TrainingStopped after the last round that is wanted; it keeps its trees in the list it is given, and
-does not ask for those that are there already."""
+Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster | Outcome]]
+"""An algorithm: a generator that yields queries, receives the sum of each, and returns the model, or an
+Outcome; queries that share a turn are one (`several.Several`). TreeAborted is thrown into it instead of a sum
+that will not come, TrainingStopped after the last round that is wanted; it keeps its trees in the list it is
+given, and does not ask for those that are there already."""

@@ -13,7 +13,7 @@ from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol import journal
-from fedboost.protocol.contracts import Program, Query, TrainingState
+from fedboost.protocol.contracts import Outcome, Program, Query, TrainingState
 from fedboost.protocol.journal import Record
 from fedboost.protocol.replay import TreeLog, replay, with_tree
 from fedboost.terms.terms import Terms
@@ -55,7 +55,8 @@ class TrainingRun:
         self.state = state
         """Where the training stands before that query."""
         self.history: list[Round] = []
-        self.booster: Booster | None = None
+        self.outcome: Outcome | None = None
+        """What the program made, once it has ended."""
         self.last: Int64 | None = None
         """The sum of the last turn, once the program has ended."""
         self.enough = False
@@ -70,6 +71,11 @@ class TrainingRun:
         self._failure = ""
         """What the last sum of the records made the program fail with."""
         replay(self, terms, tuple(past))
+
+    @property
+    def booster(self) -> Booster | None:
+        """The model, once the program has ended."""
+        return None if self.outcome is None else self.outcome.booster
 
     @property
     def pending(self) -> Query:
@@ -162,11 +168,12 @@ class TrainingRun:
             if self.enough and ended:
                 query = self._program.throw(TrainingStopped("no more rounds are wanted"))
         except StopIteration as end:
-            if not isinstance(end.value, Booster):
+            made = Outcome(end.value) if isinstance(end.value, Booster) else end.value
+            if not isinstance(made, Outcome):
                 raise Refused(f"program {self._terms.session.program!r} returned no model") from None
             if asked is None:
                 raise Refused(f"program {self._terms.session.program!r} asked nothing") from None
-            self.booster, self.last = end.value, total
+            self.outcome, self.last = made, total
             return
         except TrainingStopped:
             raise Refused(

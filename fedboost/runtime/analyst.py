@@ -20,11 +20,13 @@ from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
 from fedboost.runtime.assembly import read_trained
 from fedboost.runtime.config import check_address, choose_keys
+from fedboost.runtime.description import Description
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.telemetry import Row
+from fedboost.terms.describing import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.wire.checks import SiteReply, decode_check_reply, encode_check_request
 from fedboost.wire.status import Status, decode_status
@@ -242,6 +244,21 @@ class Connection:
         _check_parties(terms)
         seconds = min(threading.TIMEOUT_MAX, wait)
         return Training(self._address, self._bundle, terms, seconds, on_waiting)
+
+    def describe(
+        self,
+        terms: Terms,
+        min_count: int | None = None,
+        wait: float = 60.0,
+        on_waiting: OnWaiting | None = None,
+    ) -> Description:
+        """Have the rows of all parties counted (`fedboost.describe`), and wait for the description.
+
+        terms: those of a training, or with `program = "describe"`; min_count: fewest rows of a count, in
+        place of that of the terms; wait, on_waiting: as for `train`.
+        """
+        session = self.train(terms_to_describe(terms, min_count), wait, on_waiting)
+        return Description.of(session.model, session.traffic)
 
     def check(self, terms: Terms, wait: float = 60.0) -> tuple[SiteReply, ...]:
         """Ask every party of the terms whether it would take part, without a session: the answer of each, in

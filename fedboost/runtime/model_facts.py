@@ -36,6 +36,7 @@ class Facts:
     rosters: Mapping[int, tuple[str, ...]]
     request: Request | None
     salts: Mapping[str, bytes]
+    summary: Mapping[str, Any]
 
     def to_attributes(self, session: bool = True) -> dict[str, str]:
         """The attributes that hold these facts, with those of the session unless they are kept elsewhere."""
@@ -48,6 +49,7 @@ class Facts:
             _PREFIX + "parties": json.dumps(terms.parties),
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
             **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
+            **({_PREFIX + "summary": json.dumps(self.summary)} if self.summary else {}),
             **({_PREFIX + "privacy": json.dumps(report_of(terms))} if terms.noise is not None else {}),
             **(self.session_attributes() if session else {}),
         }
@@ -62,9 +64,11 @@ class Facts:
             changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
             rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
             signed = session_of(attributes)
+            summary = dict(json.loads(attributes.get(_PREFIX + "summary", "{}")))
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
-        facts = cls(terms, rounds, signed.attestations, signed.session, rosters, signed.request, signed.salts)
+        of_session = signed.attestations, signed.session, rosters, signed.request, signed.salts
+        facts = cls(terms, rounds, *of_session, summary)
         facts._check_repeated(attributes, source)
         return facts
 

@@ -42,7 +42,8 @@ class SignedModel:
     it (nothing where no party has keys), over the session's digest `session`; rosters: from which round on
     sums were over other parties than in the round before (nothing where it always were all); request: the
     analyst's signed request for the session, which the signatures are bound to; salts: of a model that was
-    put together of parts, what the hash of each part was made with.
+    put together of parts, what the hash of each part was made with; summary: what the program said beside the
+    trees, as JSON.
     """
 
     booster: Booster = field(repr=False)
@@ -53,6 +54,7 @@ class SignedModel:
     rosters: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
     request: Request | None = field(default=None, repr=False, compare=False)
     salts: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
+    summary: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         trees, parties = len(self.booster.trees), ", ".join(self.parties)
@@ -181,7 +183,7 @@ class SignedModel:
     @property
     def _facts(self) -> Facts:
         signed = self.attestations, self.session, self.rosters, self.request, self.salts
-        return Facts(self.terms, self.rounds, *signed)
+        return Facts(self.terms, self.rounds, *signed, self.summary)
 
     def save(self, path: Path | str, reproducible: bool = False) -> None:
         """Write the model file: XGBoost JSON. reproducible: session and signatures, in which two trainings
@@ -296,6 +298,7 @@ def facts_of(session: AggregatorSession) -> dict[str, Any]:
         "session": digest,
         "rosters": rosters,
         "request": request,
+        "summary": {} if session.run.outcome is None else session.run.outcome.summary,
     }
 
 

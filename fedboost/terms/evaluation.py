@@ -14,6 +14,7 @@ from fedboost.terms.reading import MAX_CHARS, Several, require_known
 from fedboost.terms.trees import MAX_ROUNDS
 
 MAX_METRICS = 1 << 8
+MAX_MIN_COUNT = 1_000_000
 MAX_FIGURES = 1 << 14
 """Of a round: each metric of each set of rows."""
 
@@ -48,6 +49,14 @@ class Evaluation(Group):
         le=MAX_ROUNDS,
         description="Stop once the last metric of the validation rows has not improved for that many rounds, "
         "and keep the rounds up to the best. By default all rounds are trained.",
+    )
+
+    min_count: int = Field(
+        default=10,
+        ge=1,
+        le=MAX_MIN_COUNT,
+        description='With `program = "describe"`: the fewest rows of a count that the analyst gets. The '
+        "aggregator sees all counts of all parties together. A site may ask for [more](policy.md).",
     )
 
     def validates(self, columns: Schema) -> bool:

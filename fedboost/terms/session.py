@@ -9,6 +9,8 @@ from fedboost.terms.flat import Group
 from fedboost.terms.reading import MAX_CHARS, Name, Several
 
 MAX_PARTIES = 1 << 12
+TO_TRAIN, TO_PREDICT, TO_DESCRIBE = "train", "predict", "describe"
+"""What sessions do: `Terms.task`."""
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -53,8 +55,8 @@ class Session(Group):
     )
     program: Name = Field(
         default="boosting",
-        description="Algorithm of the session: `boosting`, or the name of a program that the aggregator "
-        "offers.",
+        description="What the session does: `boosting` trains, `describe` counts the rows of all parties "
+        "([describe](lifecycle.md#describe)); or the name of a program that the aggregator offers.",
     )
 
     def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:

@@ -30,7 +30,7 @@ from fedboost.terms.hiding import Hiding
 from fedboost.terms.noise import Noise, Plan, plan_for
 from fedboost.terms.objective import Objective
 from fedboost.terms.reading import MAX_FEATURES, read_model
-from fedboost.terms.session import MAX_PARTIES, Parties, Session
+from fedboost.terms.session import MAX_PARTIES, TO_DESCRIBE, TO_PREDICT, TO_TRAIN, Parties, Session
 from fedboost.terms.trees import Histograms, Trees
 from fedboost.terms.vertical import Blocks, Vertical
 
@@ -64,9 +64,17 @@ _ORDER = (
         "label_epsilon",
         "predict_with",
         "predict_rows",
+        "min_count",
     ),
 )
 """The keys as they stand in the JSON that is hashed."""
+
+
+_OMITTED = (
+    *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
+    *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
+    "min_count",
+)
 
 
 class Terms(Flat):
@@ -74,10 +82,7 @@ class Terms(Flat):
     `rounds`, read into groups. A group is checked by itself, then against the others (`combinations`)."""
 
     ORDER: ClassVar[tuple[str, ...]] = _ORDER
-    OMITTED: ClassVar[tuple[str, ...]] = (
-        *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
-        *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    )
+    OMITTED: ClassVar[tuple[str, ...]] = _OMITTED
 
     columns: Schema = Field(description="The columns that every party must have.")
     parties: Parties = Field(
@@ -110,6 +115,12 @@ class Terms(Flat):
         def __init__(self, **settings: Any) -> None: ...
 
     # ---- what follows from several groups -----------------------------------------------------------
+
+    @property
+    def task(self) -> str:
+        """What a session under these terms does: TO_TRAIN, TO_PREDICT or TO_DESCRIBE."""
+        describes = self.session.program == TO_DESCRIBE
+        return TO_PREDICT if self.vertical.predicts else TO_DESCRIBE if describes else TO_TRAIN
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -184,9 +195,9 @@ class Terms(Flat):
     @cached_property
     def max_turns(self) -> int:
         """Most queries of a session."""
-        turns = 2 + ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
-        turns += (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
-        return ALIGNMENT_TURNS if self.vertical.predicts else turns
+        before = 2 + ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
+        turns = before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
+        return {TO_PREDICT: ALIGNMENT_TURNS, TO_DESCRIBE: 1 + MAX_REFINEMENTS}.get(self.task, turns)
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
@@ -206,8 +217,7 @@ class Terms(Flat):
 
     @property
     def constant_rounds(self) -> int:
-        """Rounds of the model before this session's first tree: those of the model that is continued, and the
-        constant's, which is a leaf where there are base margins."""
+        """Rounds before this session's first tree: of a continued model, or of a constant that is a leaf."""
         constant = int(self.columns.base_margin is not None)
         return constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
 
@@ -297,8 +307,6 @@ class Terms(Flat):
     def from_canonical(cls, text: str) -> Self:
         """Terms from the text of `canonical`."""
         return cls.read(_parsed(text))
-
-    # ---- how they are read --------------------------------------------------------------------------
 
     @field_validator("objective")
     @classmethod

@@ -35,7 +35,9 @@ from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
+from fedboost.horizontal.summary import SummaryHolder
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
+from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
 from fedboost.vertical.bin_floor import BinFloor
 from fedboost.vertical.common_rows import CommonRows
@@ -347,6 +349,8 @@ def holder_for(
             if model_of is None:
                 raise Refused(f"party {name} is asked to predict, and has no models to predict with")
             return PredictionHolder(read, terms, name, secret, model_of(terms), nthread)
+        if terms.task == TO_DESCRIBE:
+            return SummaryHolder(lambda: read(terms), terms, nthread)
         return VerticalHolder(read, terms, name, secret, nthread) if terms.blocks else whole(terms, secret)
 
     return hold

@@ -4,6 +4,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.errors import ConfigError, PeerError
 from fedboost.protocol.messages import (
     Request,
@@ -73,6 +74,13 @@ def bounded(items: Any, most: int, what: str) -> tuple[Any, ...]:
     if len(items) > most:
         raise out_of_bounds(f"{len(items)} {what}; {most} are allowed")
     return tuple(items)
+
+
+def rows_of(query: Any) -> int:
+    """The number of rows that a query is about."""
+    rows: int = query.rows
+    require(0 < rows < MAX_ROWS, f"{rows} rows")
+    return rows
 
 
 def require(condition: bool, what: str) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
-from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
+from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import PeerError
@@ -38,7 +39,15 @@ from fedboost.wire.alignment import (
     places_to_pb,
     reach_from_pb,
 )
-from fedboost.wire.bounds import bounded, out_of_bounds, require
+from fedboost.wire.bounds import bounded, out_of_bounds, require, rows_of
+from fedboost.wire.columns import (
+    bins_from_pb,
+    bins_to_pb,
+    ranges_from_pb,
+    ranges_to_pb,
+    summary_from_pb,
+    summary_to_pb,
+)
 
 Fields = dict[str, Any]
 """The fields of a message by name, those of messages in it as such a dictionary."""
@@ -108,24 +117,7 @@ def _quantiles_to_pb(query: QuantileQuery) -> Fields:
 def _quantiles_from_pb(q: Any) -> QuantileQuery:
     sizes = _array(q.sizes, _UINT32, "sizes of grids").astype(np.int64)
     require(sizes.size <= MAX_FEATURES, f"{sizes.size} grids; {MAX_FEATURES} are allowed")
-    return QuantileQuery(_rows(q), _grids_from_pb(q, sizes))
-
-
-def _bins_to_pb(query: BinsQuery) -> Fields:
-    return {"features": query.features}
-
-
-def _bins_from_pb(q: Any) -> BinsQuery:
-    require(q.features <= MAX_FEATURES, f"{q.features} features; {MAX_FEATURES} are allowed")
-    return BinsQuery(q.features)
-
-
-def _ranges_to_pb(query: RangeQuery) -> Fields:
-    return {"rows": query.rows, "features": query.features}
-
-
-def _ranges_from_pb(q: Any) -> RangeQuery:
-    return RangeQuery(_rows(q), q.features)
+    return QuantileQuery(rows_of(q), _grids_from_pb(q, sizes))
 
 
 def _start_to_pb(query: StartQuery) -> Fields:
@@ -143,7 +135,7 @@ def _start_to_pb(query: StartQuery) -> Fields:
 
 def start_from_pb(q: Any) -> StartQuery:
     """The query with the cut points."""
-    return StartQuery(_rows(q), _cut_points_from_pb(q), scale_from_pb(q.gradient), scale_from_pb(q.hessian))
+    return StartQuery(rows_of(q), _cut_points_from_pb(q), scale_from_pb(q.gradient), scale_from_pb(q.hessian))
 
 
 def _sums_to_pb(query: SumsQuery) -> Fields:
@@ -252,8 +244,9 @@ _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Quer
     ReachQuery: ("reach", places_to_pb, reach_from_pb),
     RowsQuery: ("rows", _rows_to_pb, _rows_from_pb),
     QuantileQuery: ("quantiles", _quantiles_to_pb, _quantiles_from_pb),
-    BinsQuery: ("bins", _bins_to_pb, _bins_from_pb),
-    RangeQuery: ("ranges", _ranges_to_pb, _ranges_from_pb),
+    BinsQuery: ("bins", bins_to_pb, bins_from_pb),
+    RangeQuery: ("ranges", ranges_to_pb, ranges_from_pb),
+    SummaryQuery: ("summary", summary_to_pb, summary_from_pb),
     StartQuery: ("start", _start_to_pb, start_from_pb),
     SumsQuery: ("sums", _sums_to_pb, _sums_from_pb),
     HistogramQuery: ("histograms", _histograms_to_pb, _histograms_from_pb),
@@ -274,7 +267,7 @@ def _tree_to_pb(query: Any) -> Fields:
 
 
 def _tree_from_pb(q: Any) -> tuple[int, int, Splits]:
-    return _rows(q), q.tree, splits_from_pb(q.splits)
+    return rows_of(q), q.tree, splits_from_pb(q.splits)
 
 
 def _scales_to_pb(query: Any) -> Fields:
@@ -294,13 +287,6 @@ def _elected_from_pb(elected: Any) -> tuple[Elected, ...]:
     features = sum(len(node.features) for node in nodes)
     require(features <= MAX_ELECTED, f"{features} elected features; {MAX_ELECTED} are allowed")
     return tuple(Elected(tuple(node.features), node.bins) for node in nodes)
-
-
-def _rows(query: Any) -> int:
-    rows: int = query.rows
-    if not 0 < rows < MAX_ROWS:
-        raise out_of_bounds(f"{rows} rows")
-    return rows
 
 
 def scale_to_pb(scale: Scale) -> Fields:

@@ -26,6 +26,7 @@ from fedboost.privacy.masked.pairwise import KEY_BYTES
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
 from fedboost.privacy.relay import sealed_size
 from fedboost.protocol.contracts import MAX_CELLS
+from fedboost.terms.session import TO_PREDICT, TO_TRAIN
 from fedboost.terms.terms import Terms
 
 CHECK_BYTES = 2 * KEY_BYTES
@@ -64,7 +65,7 @@ class IdCountQuery(BeforeRows, BaseQuery):
 
     description = "number of row ids"
     only_turn = 1
-    predicts = True
+    tasks = frozenset({TO_TRAIN, TO_PREDICT})
 
     parties: int
 
@@ -90,7 +91,7 @@ class AlignQuery(BeforeRows, BaseQuery):
 
     description = "row ids, blinded by all parties"
     only_turn = 2
-    predicts = True
+    tasks = frozenset({TO_TRAIN, TO_PREDICT})
 
     sizes: tuple[int, ...]
 

@@ -22,6 +22,7 @@ from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.noise import ROWS, Noise, Release
+from fedboost.terms.session import TO_TRAIN
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
@@ -65,10 +66,8 @@ class BaseQuery(ABC):
     """The turn that it is asked in, alone, if it is asked once in a session."""
     needs_noise: ClassVar[bool] = False
     """True if only answers with noise are allowed."""
-    trains: ClassVar[bool] = True
-    """True if it is asked in sessions that train."""
-    predicts: ClassVar[bool] = False
-    """True if it is asked in sessions that predict."""
+    tasks: ClassVar[frozenset[str]] = frozenset({TO_TRAIN})
+    """What the sessions do that it is asked in (`Terms.task`)."""
 
     def __post_init__(self) -> None:
         if type(self.splits) is not Splits:
@@ -77,7 +76,7 @@ class BaseQuery(ABC):
     @classmethod
     @abstractmethod
     def max_count(cls, terms: Terms) -> int:
-        """The most queries of this kind in one training by program `boosting`."""
+        """The most queries of this kind in one session, by a program of fedboost."""
 
     @property
     @abstractmethod
@@ -103,8 +102,8 @@ class BaseQuery(ABC):
 
     @classmethod
     def serves(cls, terms: Terms) -> bool:
-        """True if it is for what a session under these terms does: to train, or to predict."""
-        return cls.predicts if terms.vertical.predicts else cls.trains
+        """True if it is for what a session under these terms does."""
+        return terms.task in cls.tasks
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """True if it is allowed where answers get this noise."""
@@ -138,8 +137,7 @@ class BaseQuery(ABC):
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow it."""
         if not self.serves(terms):
-            does = "predict, and train nothing" if terms.vertical.predicts else "train, and predict nothing"
-            raise Refused(f"{self.name} is asked, and the terms {does}")
+            raise Refused(f"{self.name} is asked, and the terms {terms.task}, and do nothing else")
         if self.cells > MAX_CELLS:
             raise Refused(
                 f"an answer of {self.cells} integers, at most {MAX_CELLS} are given; lower max_depth"

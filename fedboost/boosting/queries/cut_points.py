@@ -9,7 +9,9 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import cell_bits
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grids
 from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.terms.describing import gridded
 from fedboost.terms.noise import CUT_POINTS, Noise, Release
+from fedboost.terms.session import TO_DESCRIBE, TO_TRAIN
 from fedboost.terms.terms import Terms
 
 BYTES_PER_COUNT = 64
@@ -19,9 +21,10 @@ the cells it becomes (24) beside those it refines (24)."""
 
 @dataclass(frozen=True)
 class QuantileQuery(BeforeTrees, BaseQuery):
-    """Counts of rows in each subcell of these grids (one a numeric feature)."""
+    """Counts of rows in each subcell of these grids (one for each of `gridded`)."""
 
     description = "how many rows lie in each column interval"
+    tasks = frozenset({TO_TRAIN, TO_DESCRIBE})
 
     rows: int
     grids: Grids
@@ -44,7 +47,7 @@ class QuantileQuery(BeforeTrees, BaseQuery):
         """Refuse grids of other features than the terms', and grids finer than a program needs."""
         if terms.hides_columns:
             raise Refused("counts of rows by value, and the terms leave cut points to their owners")
-        numeric = len(terms.columns.numeric)
+        numeric = len(gridded(terms))
         max_cells = max(terms.histograms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
         grids = self.grids
         if not numeric or grids.features != numeric or (grids.cells_by_feature > max_cells).any():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fedboost.boosting.queries.alignment import ToldPlaces
 from fedboost.errors import Refused
 from fedboost.privacy.relay import sealed_size
+from fedboost.terms.session import TO_PREDICT
 from fedboost.terms.terms import Terms
 
 BATCH_BYTES = 1 << 24
@@ -32,8 +33,7 @@ class ReachQuery(ToldPlaces):
     of rows, from the label holder."""
 
     description = "number of rows that were predicted"
-    trains = False
-    predicts = True
+    tasks = frozenset({TO_PREDICT})
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:

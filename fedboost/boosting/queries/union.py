@@ -7,6 +7,7 @@ from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.protocol.several import Several
 
@@ -16,6 +17,8 @@ OfTree = TreeQuery | ResidualQuery | SumsQuery
 """What is asked of a tree before its end."""
 OfRows = IdCountQuery | AlignQuery | PlacesQuery | ReachQuery
 """What is asked to match rows by their ids, and of rows that are predicted."""
-Query = OfRows | RowsQuery | BinsQuery | QuantileQuery | RangeQuery | StartQuery | OfTree | EndRoundQuery
+OfColumns = SummaryQuery | BinsQuery | QuantileQuery | RangeQuery
+"""What is asked of the values of columns."""
+Query = OfRows | RowsQuery | OfColumns | StartQuery | OfTree | EndRoundQuery
 OfTurn = Query | Several
 """What a program asks in one turn."""

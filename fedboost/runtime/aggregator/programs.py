@@ -7,11 +7,13 @@ from importlib import import_module
 from typing import cast
 
 from fedboost.boosting.programs import boosting, dp_random_trees, reach
+from fedboost.boosting.programs.describe import describe
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Program
+from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
 
-BUILT_IN: dict[str, Program] = {"boosting": boosting.train}
+BUILT_IN: dict[str, Program] = {"boosting": boosting.train, TO_DESCRIBE: describe}
 
 
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:

@@ -11,6 +11,7 @@ from fedboost.fixedpoint import Float32
 from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.terms.columns import Schema
+from fedboost.terms.describing import class_names
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
@@ -86,12 +87,8 @@ def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
 
 def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
     """The rows that have each value of a label of two values or of classes; nothing for other labels."""
-    columns, classes = terms.columns, range(terms.objective.num_class or 0)
-    values = columns.classes or tuple(map(str, classes))
-    if terms.objective.loss.xgboost_equivalent.classes_key == "positive":
-        values = ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
-    if not values:
+    if not class_names(terms):
         return {}
     codes, rows = np.unique(label, return_counts=True)
     rows_by_code = dict(zip(codes.tolist(), rows.tolist(), strict=True))
-    return {value: rows_by_code.get(code, 0) for code, value in enumerate(values)}
+    return {value: rows_by_code.get(code, 0) for code, value in enumerate(class_names(terms))}

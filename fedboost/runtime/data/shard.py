@@ -30,6 +30,7 @@ from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.terms.columns import Schema
+from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
@@ -64,8 +65,9 @@ _NAMED_LABELS = {
 
 def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
     """The label, weight, base margin and features the terms name, as float32. A category the terms do not
-    declare counts as missing. Raises Refused with one line: for a column that is absent, and SchemaMismatch
-    for all that depends on what the rows hold (a CSV file's types do, too)."""
+    declare counts as missing, and is `UNKNOWN` where rows are described. Raises Refused
+    with one line: for a column that is absent, and SchemaMismatch for all that depends on what the rows hold
+    (a CSV file's types do, too)."""
     schema = terms.blocks.columns_of(site)
     for fault in column_faults(table, schema):
         raise Refused(f"party {site}: {fault.public}", fault.detail)
@@ -108,9 +110,9 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str) -> Shard:
     margin = schema.base_margin
     base: Reader | None = partial(base_margin_of, name=margin, terms=terms) if margin else None
     features: dict[str, Reader] = {name: partial(finite, name=name) for name in schema.numeric}
+    codes = codes_of if terms.task == TO_DESCRIBE else declared_codes
     features |= {
-        name: partial(declared_codes, name=name, categories=declared)
-        for name, declared in schema.categorical.items()
+        name: partial(codes, name=name, categories=declared) for name, declared in schema.categorical.items()
     }
     if isinstance(table, SparseTable):
         sparse = tuple(table.column(name) or read(table.dense) for name, read in features.items())

@@ -39,6 +39,7 @@ from fedboost.runtime.data.stream import keep, stream_of
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.result import Result, finish
 from fedboost.runtime.telemetry import Meter, Row
+from fedboost.terms.session import TO_PREDICT, TO_TRAIN
 from fedboost.terms.terms import Terms
 from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
@@ -71,17 +72,32 @@ def simulate(
     digit; where one returns True the training ends, and the model has the rounds so far.
     on_table: called with the terms and each party's name and table, before the training.
     """
+    if terms.task != TO_TRAIN:
+        verb = {TO_PREDICT: "predict_jointly"}.get(terms.task, terms.task)
+        raise ConfigError(f"these terms {terms.task}, and train nothing; give them to {verb}")
+    if program is None and terms.session.program != "boosting":
+        raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
+    return finish(*run_session(terms, shards, program, seed, on_round, nthread, callbacks, on_table, site))
+
+
+def run_session(
+    terms: Terms,
+    shards: Mapping[str, Any] | Sequence[Any],
+    program: Program | None = None,
+    seed: int = 0,
+    on_round: Callable[[Row], None] | None = None,
+    nthread: int = 1,
+    callbacks: Iterable[Callback] = (),
+    on_table: OnTable | None = None,
+    site: str | None = None,
+) -> tuple[AggregatorSession, Meter, list[Part]]:
+    """Run a session in this process, with the arguments of `simulate`: the session once it is over, its
+    traffic, and the parts of the model that parties keep."""
     if nthread < 1:
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
     keep_freed_memory()
     shards = _by_party(terms, shards, site)
     terms = _for_parties(terms, list(shards))
-    if program is None and terms.session.program != "boosting":
-        raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
-    if terms.vertical.predicts:
-        raise ConfigError(
-            "predict_with: these terms predict, and train nothing; give them to predict_jointly"
-        )
     readers = {name: reader_of(data, terms, name, on_table) for name, data in shards.items()}
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
@@ -91,7 +107,7 @@ def simulate(
     holders = {name: holder_for(read, name, nthread) for name, read in readers.items()}
     parts: dict[str, Part] = {}
     play(session, sites_of(terms, holders, parts), seed, meter, on_round)
-    return finish(session, meter, parts.values())
+    return session, meter, [*parts.values()]
 
 
 def play(

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from fedboost.protocol.site import Relayed, Release
 from fedboost.terms.reading import Frozen
+from fedboost.terms.session import TO_PREDICT, TO_TRAIN
 
 BEFORE_THE_FIRST = "0" * 64
 """The previous hash of the first entry."""
@@ -28,7 +29,8 @@ class Admitted(Frozen):
     there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
     analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party
     and dataset: the names of this site and of its rows, missing in old logs; names: by its name in the terms
-    the name of each column in this site's table, where that is another.
+    the name of each column in this site's table, where that is another; task: what the session does where
+    nothing is trained, missing in old logs of predictions, which have 0 rounds.
     """
 
     kind: Literal["admitted"] = "admitted"
@@ -48,6 +50,12 @@ class Admitted(Frozen):
     party: str | None = None
     dataset: str | None = None
     names: dict[str, str] | None = None
+    task: str | None = None
+
+    @property
+    def does(self) -> str:
+        """What the session does (`Terms.task`)."""
+        return self.task or (TO_TRAIN if self.rounds else TO_PREDICT)
 
 
 class Released(Frozen):

@@ -164,4 +164,5 @@ def _end_facts(session: Session) -> SessionEnd:
 def _agreement_facts(admitted: Admitted) -> AgreementFacts:
     return AgreementFacts(
         **admitted.model_dump(exclude={"kind", "session", "protection", "party", "dataset", "names"})
+        | {"task": admitted.does}
     )

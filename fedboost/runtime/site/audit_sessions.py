@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from fedboost.people.words import UNASKED
+from fedboost.people.words import MADE, UNASKED
 from fedboost.privacy.noise.accounting import epsilon_of
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
 from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Event, Released, Sent
+from fedboost.terms.session import TO_TRAIN
 
 
 @dataclass
@@ -166,7 +167,7 @@ class Session:
             )
         if not self.over:
             return f"not yet: {self.ended.reason}, the session may go on"
-        made = "a prediction" if self.admitted is not None and not self.admitted.rounds else "a model"
+        made = f"a {MADE[self.admitted.does if self.admitted else TO_TRAIN]}"
         if not self.ended.reason:
             return f"with {made}, the aggregator says"
         return f"without {made}: {self.ended.reason}"

@@ -29,6 +29,9 @@ MIN_ROWS_PER_BIN = 10
 """Rows of a bin where labels are hidden, unless a policy says otherwise: as many as `min_rows_per_leaf` of a
 leaf. Models lose nothing by it that is more than their spread (docs/vertical.md)."""
 
+MIN_COUNT = 10
+"""Fewest rows of a count that an analyst gets: as many as `min_rows_per_leaf` of a leaf."""
+
 PINNED = ("parties", "analysts", "columns")
 """Keys of names, all of which an approval has."""
 
@@ -65,6 +68,7 @@ PROTECTS = {
     "validation": "metrics over few validation rows, or over two sets that differ by one, tell labels",
     "base_margin": "a metric shows how the values of this column are distributed, to the last row",
     "continue_models": "trees that somebody else made may put single rows into a leaf",
+    "min_count": "counts of few rows, by level or label, are about these people",
     "vote_top_k": "where all parties vote alike, each one's vote is known",
     "subsample": "sums over many known draws of the rows give each row by itself",
     "min_key_bits": "shorter keys may be broken while what they hide still matters",
@@ -107,6 +111,7 @@ class PolicyKeys(Frozen):
     for terms that give the analyst all cut points where columns are hidden; min_alone_rounds: the fewest
     rounds that grow on the columns of this site alone, where it has the labels; min_rows_per_bin: the
     fewest rows whose sums by bin are told, None for MIN_ROWS_PER_BIN where columns are hidden, else 1;
+    min_count: the fewest rows of a count that an analyst gets where rows are described;
     max_label_epsilon: the largest epsilon of the noise on its labels there, None for labels without noise;
     subsample: the smallest share of the rows that a tree may grow on where masks hide its sums; colluding:
     the fewest parties that must be able to collude and learn nothing, None for what fits the number of
@@ -147,6 +152,7 @@ class PolicyKeys(Frozen):
     validation: bool = False
     base_margin: bool = False
     continue_models: bool = False
+    min_count: int = Field(default=MIN_COUNT, ge=1)
     vote_top_k: int = Field(default=0, ge=0)
     subsample: float = Field(default=1.0, gt=0, le=1)
     min_key_bits: int = Field(default=3072, ge=1)

@@ -35,6 +35,7 @@ from fedboost.runtime.site.policy_breach import (
 )
 from fedboost.runtime.site.policy_by_columns import breaches_by_columns
 from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
+from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT
 from fedboost.terms.terms import Terms
 
 Rule = Callable[[PolicyKeys, Terms], Breach | None]
@@ -45,7 +46,7 @@ def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "", party: str = "
     yield from filter(None, (_parties(policy, terms), _analysts(policy, terms, analyst)))
     yield from _columns(policy, terms, party)
     yield from breaches_by_columns(policy, terms, party)
-    rules = OF_PREDICTIONS if terms.vertical.predicts else RULES
+    rules = {TO_PREDICT: OF_PREDICTIONS, TO_DESCRIBE: OF_DESCRIPTIONS}.get(terms.task, RULES)
     yield from filter(None, (rule(policy, terms) for rule in rules))
 
 
@@ -246,6 +247,14 @@ def _max_category_levels(policy: PolicyKeys, terms: Terms) -> Breach | None:
     return Breach("max_category_levels", str(limit), why, "group rare levels in the tables", count)
 
 
+def _min_count(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    count, limit = terms.evaluation.min_count, policy.min_count
+    if count >= limit:
+        return None
+    why = f"the terms have min_count = {count}"
+    return Breach("min_count", str(limit), why, f"set min_count = {limit}", count)
+
+
 # ---- metrics -----------------------------------------------------------------------------------------
 
 
@@ -308,6 +317,9 @@ OF_PREDICTIONS: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _collu
 """The rules for terms that predict, in place of all of RULES: the others are about what training tells of the
 rows, and nothing is trained. What predictions tell is bounded by max_predicted_rows alone: no noise goes on
 them, and no budget of epsilon is charged."""
+
+OF_DESCRIPTIONS: tuple[Rule, ...] = (*OF_PREDICTIONS, _placements, _budget, _max_category_levels, _min_count)
+"""The rules for terms that describe rows: no tree grows, and no metric is computed."""
 
 
 def rows_per_leaf(terms: Terms) -> tuple[int, str]:

@@ -170,7 +170,7 @@ class Request(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "then")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "summary", "then")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,7 @@ class Ask(_message.Message):
     PLACES_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     REACH_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
@@ -206,8 +207,9 @@ class Ask(_message.Message):
     places: PlacesQuery
     bins: BinsQuery
     reach: ReachQuery
+    summary: SummaryQuery
     then: _containers.RepeatedCompositeFieldContainer[Ask]
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
 
 class Introduce(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual", "places")
@@ -304,6 +306,16 @@ class ReachQuery(_message.Message):
     sizes: _containers.RepeatedScalarFieldContainer[int]
     places: bytes
     def __init__(self, total: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., places: _Optional[bytes] = ...) -> None: ...
+
+class SummaryQuery(_message.Message):
+    __slots__ = ("numeric", "levels", "classes")
+    NUMERIC_FIELD_NUMBER: _ClassVar[int]
+    LEVELS_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    numeric: int
+    levels: _containers.RepeatedScalarFieldContainer[int]
+    classes: int
+    def __init__(self, numeric: _Optional[int] = ..., levels: _Optional[_Iterable[int]] = ..., classes: _Optional[int] = ...) -> None: ...
 
 class QuantileQuery(_message.Message):
     __slots__ = ("rows", "sizes", "starts", "widths", "subdivisions")

@@ -1,0 +1,109 @@
+"""The description of all parties' rows as a program: counts, then quantiles by grid refinement.
+
+Promises: a pure function of the terms and the sums; counts of fewer rows than `min_count`, and what would
+tell them by subtraction, are not in the result.
+Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
+"""
+
+from collections.abc import Generator, Mapping
+from itertools import islice
+from typing import Any
+
+from fedboost.boosting.queries.base import MAX_ROWS
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.queries.union import OfTurn
+from fedboost.errors import ConfigError, PeerError
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles
+from fedboost.protocol.contracts import GrownTrees, Outcome
+from fedboost.protocol.parts import UNTOLD_SCORE
+from fedboost.terms.describing import class_names, gridded
+from fedboost.terms.terms import Terms
+
+SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""The quantiles of a number."""
+MISSING, UNDECLARED, PRESENT = "missing", "undeclared", "present"
+
+
+def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
+    """Count the rows of all parties, and find the quantiles of their numbers."""
+    query = SummaryQuery.of(terms)
+    total = yield query
+    counts = iter(total.tolist())
+    rows = next(counts)
+    if not 0 < rows < MAX_ROWS or (total < 0).any() or (total > rows).any():
+        raise PeerError(f"the parties count {rows} rows in all, and more or fewer than can be in a part")
+    if rows < terms.evaluation.min_count:
+        raise ConfigError(f"the parties have fewer rows than min_count = {terms.evaluation.min_count}")
+    missing = [*islice(counts, query.numeric)]
+    levels = [[*islice(counts, size + 2)] for size in query.levels]
+    classes = [*counts]
+    if any(sum(part) != rows for part in (*levels, *filter(None, [classes]))):
+        raise PeerError(f"the counts of a column do not sum to the {rows} rows there are")
+    quantiles = Quantiles(terms.histograms.max_bin, rows, len(gridded(terms)))
+    for _ in range(MAX_REFINEMENTS if gridded(terms) else 0):
+        if not quantiles.grids.cells:
+            break
+        quantiles.refine((yield QuantileQuery(rows, quantiles.grids)))
+    summary = _summary(terms, rows, missing, levels, classes, quantiles)
+    return Outcome(_no_model(terms), summary)
+
+
+def _summary(
+    terms: Terms,
+    rows: int,
+    missing: list[int],
+    levels: list[list[int]],
+    classes: list[int],
+    quantiles: Quantiles,
+) -> dict[str, Any]:
+    """The result, as JSON: what it says stands in docs/lifecycle.md."""
+    floor, schema = terms.evaluation.min_count, terms.columns
+    numbers = [_numbers(quantiles, place, rows, floor) for place in range(len(gridded(terms)))]
+    columns: list[dict[str, Any]] = []
+    for name, absent, known in zip(schema.numeric, missing, numbers, strict=False):
+        counts = published({MISSING: absent, PRESENT: rows - absent}, floor)
+        columns.append({"name": name, "kind": "numeric", MISSING: counts[MISSING], **known})
+    for (name, declared), counted in zip(schema.categorical.items(), levels, strict=True):
+        keys = [MISSING, *range(len(declared)), UNDECLARED]
+        by_key = published(dict(zip(keys, counted, strict=True)), floor)
+        of_levels = {level: by_key[place] for place, level in enumerate(declared)}
+        beside = {key: by_key[key] for key in (MISSING, UNDECLARED)}
+        columns.append({"name": name, "kind": "categorical", **beside, "levels": of_levels})
+    label: dict[str, Any] = {"name": schema.label}
+    if classes:
+        names = class_names(terms)
+        label["levels"] = published(dict(zip(names, classes, strict=True)), floor)
+    elif len(gridded(terms)) > len(schema.numeric):
+        label |= numbers[-1]
+    return {"rows": rows, "min_count": floor, "columns": columns, "label": label}
+
+
+def _numbers(quantiles: Quantiles, place: int, rows: int, floor: int) -> dict[str, Any]:
+    """The quantiles of a column of numbers, each as the interval that it lies in; None where fewer rows than
+    the floor lie beyond it."""
+    present = rows - int(quantiles.missing[place])
+    told = [share for share in SHARES if min(share, 1 - share) * present >= floor]
+    intervals = map(list, quantiles.intervals(place, told)) if told else ()
+    known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
+    known |= zip((f"{share:g}" for share in told), intervals, strict=True)
+    constant = quantiles.is_constant(place) and present >= floor
+    return {"quantiles": known, "constant": constant}
+
+
+def published(counts: Mapping[Any, int], floor: int) -> dict[Any, int | None]:
+    """The counts that the analyst gets, of parts that sum to a known number: None for those of 1 to floor - 1
+    rows, and for the smallest others until those that are left out are two and have `floor` rows together."""
+    out: dict[Any, int | None] = dict(counts)
+    hidden = [key for key, count in counts.items() if 0 < count < floor]
+    others = sorted((key for key, count in counts.items() if count >= floor), key=lambda key: counts[key])
+    while hidden and others and (len(hidden) < 2 or sum(counts[key] for key in hidden) < floor):
+        hidden.append(others.pop(0))
+    return out | dict.fromkeys(hidden)
+
+
+def _no_model(terms: Terms) -> Booster:
+    kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
+    return Booster(terms.objective.loss, UNTOLD_SCORE, terms.columns.features, (), *kind)

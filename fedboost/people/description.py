@@ -1,0 +1,147 @@
+"""The description of all parties' rows, in words: a table, and what to change.
+
+Promises: nothing but what the description says; lines of advice name the column and the remedy.
+Refuses: nothing.
+"""
+
+import itertools
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedboost.people.text import WIDTH, Block, cell, counted, delimited, paragraph, table
+
+MUCH_MISSING = 0.5
+"""Share of missing values from which a column is named."""
+UNIT_FACTOR = 10.0
+"""Values on the two sides of a gap this wide may be of different units, such as m and cm."""
+SHOWN_LEVELS = 6
+_QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
+
+Summary = Mapping[str, Any]
+
+
+def describe(summary: Summary) -> Iterator[Block]:
+    """Yield the rows, a line for each column, and what to change."""
+    rows, floor = summary["rows"], summary["min_count"]
+    yield f"{rows:,} rows of all parties\n"
+    numbers = [column for column in summary["columns"] if column["kind"] == "numeric"]
+    label = summary["label"]
+    if "quantiles" in label:
+        numbers.append({**label, "missing": 0})
+    if numbers:
+        yield _numbers(numbers, rows)
+    groups = [column for column in summary["columns"] if column["kind"] == "categorical"]
+    if "levels" in label:
+        groups.append({**label, "missing": 0, "undeclared": 0})
+    if groups:
+        yield ""
+        yield from (_levels(column, rows) for column in groups)
+    yield ""
+    yield paragraph(
+        "quantiles are rounded as their grid allows; missing is a share of all rows. ... stands for what "
+        f"would tell of fewer than {floor} rows."
+    )
+    for line in advice(summary):
+        yield ""
+        yield paragraph(line)
+
+
+def _numbers(columns: list[Any], rows: int) -> Block:
+    lines = table("column", "missing", *(f"{float(share):.0%}" for share in _QUANTILES))
+    for column in columns:
+        known = (column["quantiles"][share] for share in _QUANTILES)
+        lines.add_row(cell(column["name"]), share_of(column["missing"], rows), *map(_value, known))
+    return lines
+
+
+def _value(interval: list[float] | None) -> str:
+    """Return a quantile, to the digits that its interval has."""
+    if interval is None:
+        return "..."
+    low, high = interval
+    middle = (low + high) / 2
+    for digits in range(1, 8):
+        text = f"{middle:.{digits}g}"
+        if low <= float(text) <= high:
+            return f"{float(text):g}"
+    return f"{low:g}"
+
+
+def share_of(count: int | None, rows: int) -> str:
+    """Return a count as a share of rows."""
+    return "..." if count is None else "0" if not count else f"{max(count / rows, 0.001):.1%}"
+
+
+def _levels(column: Any, rows: int) -> str:
+    counts = [*column["levels"].items(), ("undeclared", column["undeclared"]), ("missing", column["missing"])]
+    counts = [(name, rows_of) for name, rows_of in counts if rows_of != 0 or name in column["levels"]]
+    known = sorted(counts, key=lambda pair: -(pair[1] or 0))
+    words = [f"{delimited(name)} {share_of(count, rows)}" for name, count in known[:SHOWN_LEVELS]]
+    further = len(known) - SHOWN_LEVELS
+    words += [f"{further} more"] if further > 0 else []
+    return textwrap.fill(f"{delimited(column['name'])}: {', '.join(words)}", WIDTH, subsequent_indent="  ")
+
+
+def advice(summary: Summary) -> Iterator[str]:
+    """Yield what to change in the terms or the tables, a sentence each."""
+    rows = summary["rows"]
+    for column in summary["columns"]:
+        name, missing = delimited(column["name"]), column["missing"]
+        if missing == rows:
+            yield f"column {name} has no value in any row: take it out of the terms"
+        elif missing is not None and missing > MUCH_MISSING * rows:
+            share = f"{missing / rows:.0%}"
+            yield f"column {name} is missing in {share} of the rows: is it named alike at all sites?"
+        if column["kind"] == "categorical":
+            yield from _advice_on_levels(column, name)
+        elif column["constant"] and missing != rows:
+            yield f"column {name} has one value in all rows that have any: take it out of the terms"
+        elif (gap := _gap(column["quantiles"])) is not None:
+            low, high = gap
+            yield (
+                f"column {name} has values up to {low:g} and from {high:g} on, and hardly any between: do "
+                f"all sites use the same unit?"
+            )
+    label = summary["label"]
+    levels = label.get("levels", {})
+    if empty := [level for level, count in levels.items() if count == 0]:
+        listed = ", ".join(map(delimited, empty))
+        yield f"label {delimited(label['name'])} never has {listed}: is it spelled so?"
+    if label.get("constant"):
+        yield f"label {delimited(label['name'])} is the same in every row: there is nothing to learn"
+
+
+def _advice_on_levels(column: Any, name: str) -> Iterator[str]:
+    undeclared, empty = column["undeclared"], [key for key, count in column["levels"].items() if count == 0]
+    if undeclared != 0:
+        number = "some rows" if undeclared is None else f"{undeclared:,} rows"
+        yield (
+            f"column {name} has other levels than those declared in {number}, which count as missing: "
+            f"declare them under [columns.categorical], or correct the tables (`fedboost check` at each site "
+            f"names them)"
+        )
+    if empty:
+        shown, more = empty[:SHOWN_LEVELS], len(empty) - SHOWN_LEVELS
+        rest = f" and {counted(more, 'more level')}" if more > 0 else ""
+        listed = ", ".join(map(delimited, shown))
+        yield f"column {name} never has {listed}{rest}: take them away, or correct them"
+    present = [count for count in column["levels"].values() if count != 0]
+    if len(present) == 1 and undeclared == 0:
+        yield f"column {name} has one level in all rows that have any: take it out of the terms"
+
+
+def _gap(quantiles: Mapping[str, list[float] | None]) -> tuple[float, float] | None:
+    """Return the widest gap between neighbouring quantiles of one sign, if it is wider than all values on
+    either side of it are apart."""
+    known = [pair for pair in quantiles.values() if pair is not None]
+    positive = [pair for pair in known if pair[0] > 0]
+    if len(positive) < 4 or len(positive) < len(known):
+        return None
+    gaps = [right[0] / left[1] for left, right in itertools.pairwise(positive)]
+    at = max(range(len(gaps)), key=gaps.__getitem__)
+    below, above = positive[: at + 1], positive[at + 1 :]
+    spread = max(below[-1][1] / below[0][0], above[-1][1] / above[0][0])
+    if gaps[at] < UNIT_FACTOR or gaps[at] < spread or min(len(below), len(above)) < 2:
+        return None
+    return below[-1][1], above[0][0]

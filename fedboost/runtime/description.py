@@ -1,0 +1,56 @@
+"""The description of all parties' rows, as an analyst gets it.
+
+Promises: counts of fewer rows than `min_count` are None.
+Refuses: models, which are no description (PeerError).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedboost.errors import PeerError
+from fedboost.people.description import advice
+from fedboost.runtime.signed_model import SignedModel
+from fedboost.terms.terms import Terms
+
+
+@dataclass(frozen=True)
+class Description:
+    """Counts and quantiles over the rows of all parties.
+
+    rows: their number; columns: for each feature in order `name`, `kind` and `missing`, for a numeric one
+    `quantiles` (share to the interval [low, high] that it lies in) and `constant`, for a categorical one
+    `levels` (level to rows) and `undeclared`; label: `name`, and `levels` or `quantiles`. A count below
+    `min_count` is None, and so are counts that would tell it by subtraction. signed_by: parties that signed
+    what they answered; traffic: party to (bytes sent, bytes received).
+    """
+
+    terms: Terms = field(repr=False)
+    rows: int
+    min_count: int
+    columns: tuple[Mapping[str, Any], ...] = field(repr=False)
+    label: Mapping[str, Any] = field(repr=False)
+    signed_by: tuple[str, ...] = field(repr=False)
+    traffic: Mapping[str, tuple[int, int]] = field(repr=False)
+
+    @classmethod
+    def of(cls, model: SignedModel, traffic: Mapping[str, tuple[int, int]]) -> "Description":
+        """The description that a session ended with. PeerError if it is none."""
+        summary = model.summary
+        try:
+            columns, rows, floor = tuple(summary["columns"]), int(summary["rows"]), int(summary["min_count"])
+            label = summary["label"]
+        except (KeyError, TypeError, ValueError):
+            raise PeerError("the aggregator ended the session without a description") from None
+        return cls(model.terms, rows, floor, columns, label, tuple(model.attestations), traffic)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to change in the terms or the tables, a sentence each."""
+        return tuple(advice(self.summary))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The description as JSON."""
+        head = {"rows": self.rows, "min_count": self.min_count}
+        return {**head, "columns": [*self.columns], "label": self.label}

@@ -1,0 +1,53 @@
+"""Sessions that describe rows: their terms, and the columns that are counted.
+
+Refuses: terms of parties that hold different columns (ConfigError).
+"""
+
+from typing import Any
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.terms.hiding import Hiding
+from fedboost.terms.objective import Objective
+from fedboost.terms.session import TO_DESCRIBE
+from fedboost.terms.terms import Terms
+
+_KEPT = frozenset(
+    {
+        *("columns", "parties", "max_bin", "turn_timeout", "rejoin_timeout", "min_count"),
+        *(key for group in (Objective, Hiding) for key in group.file_keys()),
+    }
+)
+"""Keys that a description goes by; the others are about trees."""
+
+
+def class_names(terms: Terms) -> tuple[str, ...]:
+    """The values of a label of classes, from class 0 on; none for other labels."""
+    columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
+    if loss.classes_key == "positive":
+        return ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
+    return columns.classes or tuple(map(str, range(terms.objective.num_class or 0)))
+
+
+def gridded(terms: Terms) -> tuple[str, ...]:
+    """The columns whose rows are counted by value: the numeric features, and a label that is described and is
+    a number."""
+    kind = terms.objective.loss.xgboost_equivalent.label_kind
+    counts_label = terms.task == TO_DESCRIBE and kind not in (LabelKind.CLASS, LabelKind.INTERVAL)
+    return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))
+
+
+def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
+    """The terms by which the rows of a training under `terms` are described, or those themselves if they
+    describe. min_count: in place of theirs."""
+    if terms.vertical.is_used:
+        raise ConfigError(
+            f"{terms.vertical.key}: rows are described where each party has all columns; `fedboost check` "
+            f"tells each party about its own table"
+        )
+    values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
+    if terms.task != TO_DESCRIBE:
+        values = {key: value for key, value in values.items() if key in _KEPT} | {"program": TO_DESCRIBE}
+    if min_count is not None:
+        values["min_count"] = min_count
+    return Terms.read(values)
