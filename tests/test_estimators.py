@@ -67,6 +67,7 @@ OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
 """Whose labels are no y of scikit-learn's."""
 
 
+OF_DESCRIPTIONS = {"min_count"}
 OF_KEYS = {"keyholder", "keyholder_rows", "key_bits"}
 OF_COLUMNS_APART = {
     "label_holder",
@@ -97,7 +98,16 @@ def test_parameters_are_those_of_the_terms():
             parameters.pop("random_state"),
         )
         assert parameters.pop("callbacks").default is None
-        others = OF_COLUMNS_APART | OF_A_NETWORK | OF_A_RANKING | OF_TIMES | OF_FIT | OF_NOISE | OF_KEYS
+        others = (
+            OF_COLUMNS_APART
+            | OF_A_NETWORK
+            | OF_A_RANKING
+            | OF_TIMES
+            | OF_FIT
+            | OF_NOISE
+            | OF_KEYS
+            | OF_DESCRIPTIONS
+        )
         assert set(parameters) == set(fb.Terms.file_keys()) - others
         for name, parameter in parameters.items():
             if parameter.default is not None and name != "protection":

@@ -22,7 +22,7 @@ IN_LINES = {
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
-    *("predict_with", "predict_rows"),
+    *("predict_with", "predict_rows", "min_count"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 

@@ -165,12 +165,10 @@ def _check_continuation(terms: "Terms") -> None:
 
 def _check_describe(terms: "Terms") -> None:
     if terms.task == "describe" and terms.noise is not None:
-        raise ValueError(
-            "program 'describe' gives exact counts, which noise does not go with: take noise away"
-        )
+        raise ValueError("program describe gives exact counts: take noise away")
 
 
 CHECKS: tuple[Callable[["Terms"], None], ...] = (
-    *(_check_noise, _check_model, _check_draws, _check_vertical, _check_hiding, _check_losses),
-    *(_check_columns, _check_continuation, _check_describe),
+    *(_check_describe, _check_noise, _check_model, _check_draws, _check_vertical, _check_hiding),
+    *(_check_losses, _check_columns, _check_continuation),
 )

@@ -45,6 +45,8 @@ def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
             f"{terms.vertical.key}: rows are described where each party has all columns; `fedboost check` "
             f"tells each party about its own table"
         )
+    if terms.noise is not None:
+        raise ConfigError("noise: rows are described by exact counts; take it away if the sites allow that")
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
     if terms.task != TO_DESCRIBE:
         values = {key: value for key, value in values.items() if key in _KEPT} | {"program": TO_DESCRIBE}

@@ -1,0 +1,219 @@
+"""`describe`: what an analyst is told of the rows of all parties, and nothing of few of them."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sites import bundles_of, consortium, in_time, rows, shared_out, terms
+
+import fedboost as fb
+from fedboost.boosting.programs.describe import MISSING, SHARES, UNDECLARED, published
+from fedboost.boosting.queries.base import MAX_ROWS
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.state import NOTHING_YET
+from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
+from fedboost.gbdt.cut_points import Grids
+from fedboost.people.description import describe as text_of
+from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.site.policy_rules import breaches
+from fedboost.terms.describing import terms_to_describe
+
+COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
+
+
+def with_undeclared(table):
+    """The table with a ward that terms do not declare, and one without a ward, in some rows."""
+    wards = table["ward"].to_pylist()
+    wards = ["d" if place % 9 == 0 else None if place % 11 == 0 else ward for place, ward in enumerate(wards)]
+    return table.set_column(table.schema.get_field_index("ward"), "ward", pa.array(wards))
+
+
+@pytest.mark.parametrize("parties", [1, 3, 5])
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_it_is_that_of_the_pooled_table(parties, protection):
+    if protection == "masked" and parties < 3:
+        pytest.skip("masks hide a party among three")
+    table = with_undeclared(rows(900))
+    known = fb.describe(terms(protection=protection, max_bin=256), shared_out(parties, table), min_count=1)
+    pooled = table.to_pandas()
+    age, dose, ward = known.columns
+    assert known.rows == len(pooled)
+    assert dose["missing"] == pooled.dose.isna().sum()
+    assert ward["missing"] == pooled.ward.isna().sum()
+    counts = pooled.ward.value_counts()
+    assert ward["levels"] == {level: counts[level] for level in "abc"}
+    assert ward["undeclared"] == counts["d"]
+    assert known.label["levels"] == {str(value): count for value, count in pooled.y.value_counts().items()}
+    for column, values in ((age, pooled.age), (dose, pooled.dose)):
+        values = values.astype(np.float32)
+        for share in SHARES:
+            low, high = column["quantiles"][f"{share:g}"]
+            assert low <= values.quantile(share, interpolation="lower") <= high
+            assert ((values >= low) & (values <= high)).mean() < 1 / 256
+
+
+def test_a_label_that_is_a_number_has_quantiles_and_classes_have_counts():
+    table = rows(600)
+    numbers = table.set_column(table.schema.get_field_index("y"), "y", table["age"])
+    known = fb.describe(terms(objective="reg:squarederror"), shared_out(2, numbers))
+    low, high = known.label["quantiles"]["0.5"]
+    assert low <= np.quantile(table["age"].to_numpy().astype(np.float32), 0.5, method="lower") <= high
+    named = {"objective": "multi:softprob", "columns": {**COLUMNS, "label": "ward", "classes": list("cab")}}
+    named["columns"].pop("categorical")
+    known = fb.describe(terms(**named), shared_out(2, table))
+    assert known.label["levels"] == table.to_pandas().ward.value_counts()[list("cab")].to_dict()
+
+
+def test_over_grpc_it_is_the_same_and_each_party_signs_it(tmp_path):
+    tables, agreed = shared_out(3, with_undeclared(rows(900))), terms(protection="masked")
+    agreed = agreed.with_parties(tables)
+    bundles = bundles_of(tmp_path / "keys", agreed.parties)
+
+    async def scenario():
+        import asyncio
+
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            return await asyncio.to_thread(one.analyst.describe, agreed)
+
+    known = in_time(scenario())
+    assert known.summary == fb.describe(agreed, tables).summary
+    assert known.signed_by == agreed.parties
+    assert all(sent > 0 for sent, _ in known.traffic.values())
+
+
+def test_what_tells_of_few_rows_is_left_out():
+    table = rows(900)
+    wards = ["a"] * 5 + ["b"] * 300 + ["c"] * 595
+    table = table.set_column(table.schema.get_field_index("ward"), "ward", pa.array(wards))
+    dose = [None] * 3 + [1.0] * 897
+    table = table.set_column(table.schema.get_field_index("dose"), "dose", pa.array(dose))
+    age, dose, ward = fb.describe(terms(), shared_out(3, table)).columns
+    assert ward["levels"] == {"a": None, "b": None, "c": 595}
+    assert dose["missing"] is None
+    assert age["quantiles"]["0.01"] is None
+    assert age["quantiles"]["0.05"] is not None
+    with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 901"):
+        fb.describe(terms(), shared_out(3, table), min_count=901)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 20))
+def test_no_count_below_the_floor_follows_from_those_that_are_given(counts, floor):
+    given_out = published(dict(enumerate(counts)), floor)
+    shown = [count for count in given_out.values() if count is not None]
+    hidden = [counts[key] for key, count in given_out.items() if count is None]
+    assert all(count == 0 or count >= floor for count in shown)
+    assert all(given_out[key] in (None, count) for key, count in enumerate(counts))
+    if hidden and any(shown):
+        assert len(hidden) > 1
+        assert sum(hidden) >= floor
+    if not any(0 < count < floor for count in counts):
+        assert not hidden
+
+
+def test_it_says_what_to_change():
+    table = with_undeclared(rows(900))
+    age = table["age"].to_numpy().copy()
+    age[::3] *= 365.25
+    dose = pa.array([None] * 600 + [2.0] * 300, pa.float64())
+    for name, values in (("age", pa.array(age)), ("dose", dose)):
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    agreed = terms(columns={**COLUMNS, "categorical": {"ward": ["a", "b", "c", "ICU"]}})
+    known = fb.describe(agreed, shared_out(3, table))
+    advice = "\n".join(known.advice)
+    assert "column dose is missing in 67% of the rows" in advice
+    assert "column dose has one value in all rows that have any" in advice
+    assert "column ward has other levels than those declared in 100 rows" in advice
+    assert "column ward never has ICU" in advice
+    assert "column age has values up to" in advice
+    assert "do all sites use the same unit?" in advice
+    assert fb.describe(terms(), shared_out(3, rows(900))).advice == ()
+
+
+@pytest.mark.parametrize("objective", ["binary:logistic", "survival:aft"])
+def test_columns_without_values_and_labels_that_are_intervals(objective):
+    columns = {"label": "y", "numeric": ["age", "dose"]}
+    if objective == "survival:aft":
+        columns["label_upper_bound"] = "end"
+    table = rows(300)
+    table = table.set_column(table.schema.get_field_index("dose"), "dose", pa.nulls(300, pa.float64()))
+    table = table.append_column("end", table["age"])
+    known = fb.describe(terms(columns=columns, objective=objective), shared_out(2, table))
+    assert known.columns[1]["missing"] == 300
+    assert known.columns[1]["quantiles"] == dict.fromkeys(f"{share:g}" for share in SHARES)
+    assert known.advice == ("column dose has no value in any row: take it out of the terms",)
+    assert ("levels" in known.label) is (objective == "binary:logistic")
+
+
+def test_terms_of_a_training_are_described_by_what_they_say_of_columns():
+    agreed = terms(["north", "south"], rounds=7, seed=3, min_count=25, scale_pos_weight=2.0)
+    own = terms_to_describe(agreed)
+    assert (own.task, own.session.program, own.evaluation.min_count) == ("describe", "describe", 25)
+    assert own == terms_to_describe(agreed.changed(rounds=9, max_depth=2))
+    assert terms_to_describe(own) == own
+    assert terms_to_describe(own, 30).evaluation.min_count == 30
+
+
+def test_bad_input():
+    agreed = terms(program="describe")
+    with pytest.raises(ConfigError, match="these terms describe, and train nothing; give them to describe"):
+        fb.simulate(agreed, shared_out(2))
+    with pytest.raises(ConfigError, match="program describe gives exact counts"):
+        terms(program="describe", noise={"epsilon": 1.0, "delta": 1e-6}, max_depth=3, rounds=20)
+    ranged = {"columns": {**COLUMNS, "ranges": {"age": [0, 100], "dose": [-5, 5]}}, "rounds": 20}
+    ranged["protection"] = "masked"
+    with pytest.raises(ConfigError, match="noise: rows are described by exact counts"):
+        fb.describe(terms(**ranged, noise={"epsilon": 1.0, "delta": 1e-6}), shared_out(3))
+    with pytest.raises(ConfigError, match="min_count"):
+        fb.describe(terms(), shared_out(2), min_count=0)
+    columns = {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}
+    apart = terms(["north", "south"], columns=columns, label_holder="north")
+    with pytest.raises(ConfigError, match="label_holder: rows are described where"):
+        fb.describe(apart, shared_out(2))
+
+
+def test_a_site_is_asked_by_its_policy():
+    open_to_all = {"parties": "any", "analysts": "any", "columns": "any"}
+    agreed = terms_to_describe(terms(["north", "south", "east"], protection="masked"), 5)
+    (breach,) = breaches(PolicyKeys(**open_to_all), agreed)
+    assert breach.key == "min_count"
+    assert "set min_count = 10" in str(breach.refusal("north"))
+    assert not [*breaches(PolicyKeys(**open_to_all, min_count=5), agreed)]
+    levels = {"columns": {**COLUMNS, "categorical": {"ward": [*map(str, range(40))]}}}
+    (breach,) = breaches(PolicyKeys(**open_to_all), agreed.changed(**levels, min_count=10))
+    assert breach.key == "max_category_levels"
+
+
+def test_queries_of_other_sessions_are_refused():
+    agreed, trained = terms_to_describe(terms()), terms()
+    with pytest.raises(Refused, match="RowsQuery is asked, and the terms describe, and do nothing else"):
+        RowsQuery().check(agreed)
+    with pytest.raises(Refused, match="SummaryQuery is asked, and the terms train"):
+        SummaryQuery.of(agreed).check(trained)
+    with pytest.raises(Refused, match="counts of other columns, levels or classes"):
+        SummaryQuery(2, (4,), 2).check(agreed)
+    with pytest.raises(Refused, match="the terms allow grids of 2 numeric features"):
+        QuantileQuery(MAX_ROWS - 1, Grids.first(3)).check(agreed)
+    counted = NOTHING_YET.after(QuantileQuery(MAX_ROWS - 1, Grids.first(2)))
+    with pytest.raises(PeerError, match="rows are counted by level before they are counted by value"):
+        SummaryQuery.of(agreed).check_order(agreed, counted)
+    counted.check(agreed)
+
+
+def test_the_text_fits_a_terminal_and_names_cannot_move_the_cursor(capsys):
+    from fedboost.cli.output import print_text
+
+    nasty = "do\u202ese"
+    table = rows(900).rename_columns(["age", nasty, "ward", "site", "y"])
+    agreed = terms(columns={**COLUMNS, "numeric": ["age", nasty]})
+    known = fb.describe(agreed, shared_out(3, with_undeclared(table)))
+    print_text(text_of(json.loads(json.dumps(known.summary))))
+    out = capsys.readouterr().out
+    assert "\u202e" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "900 rows of all parties" in out
+    assert {MISSING, UNDECLARED} <= {*known.columns[2]}
