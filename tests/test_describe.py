@@ -171,7 +171,7 @@ def test_bad_input():
     with pytest.raises(ConfigError, match="min_count"):
         fb.describe(terms(), shared_out(2), min_count=0)
     columns = {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}
-    apart = terms(["north", "south"], columns=columns, label_holder="north")
+    apart = terms(["north", "south"], columns=columns, label_holder="north", rows="in_order")
     with pytest.raises(ConfigError, match="label_holder: rows are described where"):
         fb.describe(apart, shared_out(2))
 

@@ -48,6 +48,9 @@ RELAYED = {
 }
 """What other parties get by a relay, by its kind, where the kind alone does not say it."""
 
+APPROVE = "fedboost approve terms.toml"
+"""The command by which a site allows terms, as refusals name it."""
+
 MADE = {TO_TRAIN: "model", TO_PREDICT: "prediction", TO_DESCRIBE: "description"}
 """What a session ends with, by what it does."""
 

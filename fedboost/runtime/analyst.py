@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
+from fedboost.people.words import APPROVE
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
@@ -27,6 +28,7 @@ from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
 from fedboost.wire.checks import SiteReply, decode_check_reply, encode_check_request
 from fedboost.wire.status import Status, decode_status
@@ -184,6 +186,8 @@ class Training:
                         model = read_trained(bytes(data), "the aggregator's model")
                         self._check(model)
                         self._model = model
+                case Failed(reason) if self._terms.task == TO_DESCRIBE:
+                    raise SessionFailed(reason.replace(APPROVE, f"{APPROVE} --describe"))
                 case Failed(reason):
                     raise SessionFailed(reason)
 

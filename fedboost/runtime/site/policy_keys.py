@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError
+from fedboost.people.words import APPROVE
 from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
 from fedboost.protocol.site_memory import MAX_SESSIONS, MAX_SPLITS
 from fedboost.runtime.site.budget import Budget
@@ -18,7 +19,7 @@ from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
 
 OnLoss = Literal["wait", "shrink", "stop"]
 
-COMMAND = "fedboost approve terms.toml --config party.toml"
+COMMAND = f"{APPROVE} --config party.toml"
 """The command by which a site allows terms that its policy refuses."""
 
 MAX_ROWS_PER_LEAF = 1_000_000_000
