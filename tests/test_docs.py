@@ -244,6 +244,12 @@ def test_the_page_on_models(tmp_path, monkeypatch, capsys):
     assert len((tmp_path / "shap.csv").read_text().splitlines()) == 81
 
 
+def test_the_python_of_the_page_on_what_comes_before_and_after(demo_tables, capsys):
+    (code,) = blocks(ROOT / "docs" / "lifecycle.md", "python")
+    exec(compile(code, "lifecycle.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("427 [13.3")
+
+
 @pytest.mark.slow
 def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
