@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.labels import LabelKind
-from fedboost.terms import continuation
+from fedboost.terms import continuation, tuning
 from fedboost.terms.noise import check_noise
 
 if TYPE_CHECKING:
@@ -169,6 +169,14 @@ def _check_describe(terms: "Terms") -> None:
 
 
 CHECKS: tuple[Callable[["Terms"], None], ...] = (
-    *(_check_describe, _check_noise, _check_model, _check_draws, _check_vertical, _check_hiding),
+    *(
+        tuning.check,
+        _check_describe,
+        _check_noise,
+        _check_model,
+        _check_draws,
+        _check_vertical,
+        _check_hiding,
+    ),
     *(_check_losses, _check_columns, _check_continuation),
 )

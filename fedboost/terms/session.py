@@ -9,8 +9,10 @@ from fedboost.terms.flat import Group
 from fedboost.terms.reading import MAX_CHARS, Name, Several
 
 MAX_PARTIES = 1 << 12
-TO_TRAIN, TO_PREDICT, TO_DESCRIBE = "train", "predict", "describe"
+TO_TRAIN, TO_PREDICT, TO_DESCRIBE, TO_TUNE = "train", "predict", "describe", "tune"
 """What sessions do: `Terms.task`."""
+TRAINING = frozenset({TO_TRAIN, TO_TUNE})
+"""Of these what grows trees."""
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -56,8 +58,14 @@ class Session(Group):
     program: Name = Field(
         default="boosting",
         description="What the session does: `boosting` trains, `describe` counts the rows of all parties "
-        "([describe](lifecycle.md#describe)); or the name of a program that the aggregator offers.",
+        "([describe](lifecycle.md#describe)), `tune` trains `candidates` side by side "
+        "([tune](lifecycle.md#tune)); or the name of a program that the aggregator offers.",
     )
+
+    @property
+    def task(self) -> str:
+        """What the session does by its program; a program of one's own trains."""
+        return self.program if self.program in (TO_DESCRIBE, TO_TUNE) else TO_TRAIN
 
     def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:
         """ValueError unless a roster of these parties can shrink as it may. fewest: the fewest parties whose

@@ -30,7 +30,7 @@ from fedboost.terms.hiding import Hiding
 from fedboost.terms.noise import Noise, Plan, plan_for
 from fedboost.terms.objective import Objective
 from fedboost.terms.reading import MAX_FEATURES, read_model
-from fedboost.terms.session import MAX_PARTIES, TO_DESCRIBE, TO_PREDICT, TO_TRAIN, Parties, Session
+from fedboost.terms.session import MAX_PARTIES, TO_DESCRIBE, TO_PREDICT, Parties, Session
 from fedboost.terms.trees import Histograms, Trees
 from fedboost.terms.vertical import Blocks, Vertical
 
@@ -64,7 +64,7 @@ _ORDER = (
         "label_epsilon",
         "predict_with",
         "predict_rows",
-        "min_count",
+        *("min_count", "candidates"),
     ),
 )
 """The keys as they stand in the JSON that is hashed."""
@@ -73,7 +73,7 @@ _ORDER = (
 _OMITTED = (
     *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
     *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    "min_count",
+    *("min_count", "candidates"),
 )
 
 
@@ -118,9 +118,8 @@ class Terms(Flat):
 
     @property
     def task(self) -> str:
-        """What a session under these terms does: TO_TRAIN, TO_PREDICT or TO_DESCRIBE."""
-        describes = self.session.program == TO_DESCRIBE
-        return TO_PREDICT if self.vertical.predicts else TO_DESCRIBE if describes else TO_TRAIN
+        """What a session under these terms does: TO_TRAIN, TO_PREDICT, TO_DESCRIBE or TO_TUNE."""
+        return TO_PREDICT if self.vertical.predicts else self.session.task
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -259,8 +258,8 @@ class Terms(Flat):
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's own."""
-        own = (self.objective.loss.default_metric,)
-        return () if self.noise is not None else self.evaluation.eval_metric or own
+        own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
+        return () if self.noise is not None else self.objective.of_trials(own)
 
     @cached_property
     def sets(self) -> tuple[str, ...]:

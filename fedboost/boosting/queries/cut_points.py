@@ -11,7 +11,7 @@ from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.terms.describing import gridded
 from fedboost.terms.noise import CUT_POINTS, Noise, Release
-from fedboost.terms.session import TO_DESCRIBE, TO_TRAIN
+from fedboost.terms.session import TO_DESCRIBE, TRAINING
 from fedboost.terms.terms import Terms
 
 BYTES_PER_COUNT = 64
@@ -24,7 +24,7 @@ class QuantileQuery(BeforeTrees, BaseQuery):
     """Counts of rows in each subcell of these grids (one for each of `gridded`)."""
 
     description = "how many rows lie in each column interval"
-    tasks = frozenset({TO_TRAIN, TO_DESCRIBE})
+    tasks = TRAINING | {TO_DESCRIBE}
 
     rows: int
     grids: Grids

@@ -18,6 +18,7 @@ from fedboost.gbdt.tree import Splits
 from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.noise import TREES, Noise, Release
+from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32
@@ -329,7 +330,8 @@ def check_growing(
             f"tree {tree}: a question about nodes whose gradients are scaled or drawn otherwise than the "
             f"root's"
         )
-    if (levels == 0) != (query.nodes == terms.roots):
+    some = terms.task == TO_TUNE and set(query.nodes) <= set(terms.roots)  # of candidates that go on
+    if (levels == 0) != (some or query.nodes == terms.roots):
         raise PeerError(f"tree {tree}: the root must be asked for once, and first")
     if levels == terms.max_turns_per_tree:
         raise PeerError(f"tree {tree}: more levels than the terms allow")
