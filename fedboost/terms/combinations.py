@@ -77,7 +77,6 @@ def _check_symmetric(terms: "Terms") -> None:
             "min_rows_per_bin",
             "each node has groups of bins of its own, and a level has one cut; set depthwise",
         ),
-        (terms.noise is not None, "noise", "it is not measured; set depthwise"),
     )
     for is_so, setting, reason in refused:
         if is_so:

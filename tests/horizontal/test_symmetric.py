@@ -7,6 +7,7 @@ from inprocess import model_of, one_party, randomly, run, terms_of
 from naive_symmetric import train as train_naively
 from trainings import LEVELS, ROWS, SMALL, data, turns_of
 
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.gbdt.booster import Booster
 
 SHAPE = {"grow_policy": "symmetric", "rounds": 2, "max_depth": 3, "max_bin": 8, "min_child_weight": 2.0}
@@ -15,7 +16,7 @@ SETTINGS = {
     "light leaves": ("binary", {"min_child_weight": 0.0, "reg_lambda": 0.0, "max_depth": 4}),
     "heavy leaves": ("binary", {"min_child_weight": 12.0, "max_depth": 5}),
     "squared error": ("number", {"objective": "reg:squarederror", "min_child_weight": 20.0}),
-    "gamma": ("binary", {"gamma": 4.0, "max_depth": 5}),
+    "gamma": ("binary", {"gamma": 6.0, "max_depth": 5}),
     "penalties": ("binary", {"reg_alpha": 2.0, "max_delta_step": 0.3, "min_child_weight": 0.5}),
     "classes": ("classes", {"objective": "multi:softprob", "num_class": 3}),
     "levels": ("levels", {"levels": LEVELS}),
@@ -141,3 +142,23 @@ def test_xgboost_loads_them_and_predicts_the_same(name):
     rows = xgboost.DMatrix(X, feature_names=[*booster.features], feature_types=kinds, enable_categorical=True)
     np.testing.assert_allclose(theirs.predict(rows), booster.predict(X), rtol=1e-5, atol=1e-5)
     assert Booster.from_xgboost(booster.to_xgboost())[0] == booster
+
+
+def test_features_meet_on_a_path_only_where_they_may():
+    X, y, _ = data()
+    groups = [{0, 1}, {1, 3}]
+    named = [[f"f{feature}" for feature in sorted(group)] for group in groups]
+    settings = {**SHAPE, "max_depth": 5, "rounds": 6, "interaction_constraints": named}
+    trees = run(X, y, one_party(ROWS), **settings).booster.trees
+    used = [{decision[0] for own in by_level(tree).values() for decision in own} for tree in trees]
+    assert all(any(features <= group for group in [*groups, {2}, {4}]) for features in used)
+    assert any(len(features) == 2 for features in used)
+
+
+def test_parties_are_asked_for_the_smaller_child_alone():
+    """The other one is the parent minus it."""
+    X, y, settings, _ = whole("logistic")
+    asked = [part for query in turns_of(X, y, one_party(ROWS), **settings).values() for part in query.parts]
+    levels = [part for part in asked if isinstance(part, HistogramQuery) and part.nodes != (0,)]
+    assert levels
+    assert all(len(query.nodes) == len(query.splits) for query in levels)
