@@ -26,34 +26,39 @@ def _list_all_bins(cells, absent, missing, code, sums, codes):
 
 
 @loop
-def _list_feature(cells, pooled, f, layout, factors, penalties, max_categories, sums, codes):
+def _list_feature(cells, order, has, f, layout, most, sums, codes):
     """List the splits of a feature in one leaf: the same ones in the same order for all leaves of a level.
 
-    cells: int64 [2 T], the histogram of the leaf; pooled: that of the feature summed over the level, from
-    which the order of categories is. Returns how many are listed."""
+    cells: int64 [2 T], the histogram of the leaf; order, has: as of `_pool`; most: max_cat_threshold. Returns
+    how many are listed."""
     offsets, value_bins, missing, categorical = layout
-    first, bins, code = np.int64(offsets[f]), value_bins[f], f << 10
-    end, absent, has = first + bins, (np.int64(0), np.int64(0)), False
+    first, code, zero = np.int64(offsets[f]), f << 10, 0
+    end, absent = first + value_bins[f], (np.int64(0), np.int64(0))
     if missing[f]:
         absent = (cells[2 * end], cells[2 * end + 1])
-        has = pooled[2 * bins] != 0 or pooled[2 * bins + 1] != 0
     own = cells[2 * first : 2 * end]
-    if not categorical[f]:
-        return _list_all_bins(own, absent, has, code, sums, codes)
-    order, most, zero = _order(pooled[: 2 * bins], max_categories, factors, penalties), max_categories[1], 0
-    return _list_partitions(own, absent, has, order, most, code, np.int64(zero), sums, codes, zero)
+    if categorical[f]:
+        return _list_partitions(own, absent, has, order, most, code, np.int64(zero), sums, codes, zero)
+    return _list_all_bins(own, absent, has, code, sums, codes)
 
 
 @loop
-def _pool(leaves, histograms, f, layout, pooled):
-    """pooled = the sums of the bins of a feature over these leaves."""
-    offsets, value_bins, missing, _ = layout
-    first, size = 2 * np.int64(offsets[f]), 2 * (value_bins[f] + np.int64(missing[f]))
-    pooled[:size] = 0
+def _pool(leaves, histograms, f, layout, rule, pooled):
+    """pooled = the sums of the bins of a feature over these leaves. Returns the order of its categories by
+    these sums (`_order`), empty for a numeric feature; and True if a value of any leaf is missing."""
+    offsets, value_bins, missing, categorical = layout
+    factors, penalties, max_categories = rule
+    first, bins = 2 * np.int64(offsets[f]), value_bins[f]
+    size = 2 * (bins + np.int64(missing[f]))
+    pooled[: 2 * bins + 2] = 0
     for leaf in leaves:
         cells = histograms[leaf.slot]
         for i in range(size):
             pooled[i] += cells[first + i]
+    order = np.empty(0, np.int64)
+    if categorical[f]:
+        order = _order(pooled[: 2 * bins], max_categories, factors, penalties)
+    return order, pooled[2 * bins] != 0 or pooled[2 * bins + 1] != 0
 
 
 @elementwise
@@ -70,16 +75,16 @@ def _may_part(left, right, units, penalties, bounds, sign):
 @loop
 def _find(leaves, histograms, features, layout, rule, signs, lists, pooled):
     """(sum of gains, code) of the split of highest sum over these leaves, the first of them; code -1 if none
-    is above 0. pooled: int64 [2 * 256 + 2], left as that of the split's feature."""
-    factors, penalties, _ = rule
+    is above 0."""
+    factors, penalties, (_, most) = rule
     (sums, codes, gains), units = lists, (1.0 / factors[0], 1.0 / factors[1])
     totals, best, code = np.empty(_LIST, np.float64), 0.0, np.int64(-1)
     constrained, sign, zero = signs.size > 0, np.int64(0), np.int64(0)
     for f in range(layout[0].size):
         if features.size and not features[f]:
             continue
-        _pool(leaves, histograms, f, layout, pooled)
-        totals[:] = 0.0
+        order, has = _pool(leaves, histograms, f, layout, rule, pooled)
+        totals[: 2 * (layout[1][f] + 1)] = 0.0
         count = 0
         if constrained:
             sign = signs[f]
@@ -89,30 +94,29 @@ def _find(leaves, histograms, features, layout, rule, signs, lists, pooled):
                 (leaf.gradient, leaf.hessian),
                 (leaf.lower, leaf.upper),
             )
-            count = _list_feature(cells, pooled, f, layout, *rule, sums, codes)
+            count = _list_feature(cells, order, has, f, layout, most, sums, codes)
             _gains(sums, count, total, units, penalties, bounds, constrained, sign, zero, gains, zero)
             for i in range(count):
                 totals[i] += gains[i]
         for i in range(count):
             if totals[i] > best:
                 best, code = totals[i], np.int64(codes[i])
-    if code >= 0:
-        _pool(leaves, histograms, code >> 10, layout, pooled)
     return best, code
 
 
 @loop
 def _assign(leaves, histograms, code, layout, rule, signs, lists, pooled):
     """Give these leaves the split of this code, with the gain and the sums of each; feature -1 to a leaf that
-    may not be split by it. Returns how many may."""
-    factors, penalties, _ = rule
+    may not be split by it, and pooled the sums of its feature. Returns how many may."""
+    factors, penalties, (_, most) = rule
     (sums, codes, gains), units = lists, (1.0 / factors[0], 1.0 / factors[1])
     f, zero, parted = code >> 10, np.int64(0), 0
     constrained = signs.size > 0
     sign = signs[f] if constrained else zero
+    order, has = _pool(leaves, histograms, f, layout, rule, pooled)
     for leaf in leaves:
         total, bounds = (leaf.gradient, leaf.hessian), (leaf.lower, leaf.upper)
-        _list_feature(histograms[leaf.slot], pooled, f, layout, *rule, sums, codes)
+        _list_feature(histograms[leaf.slot], order, has, f, layout, most, sums, codes)
         place = 0
         while codes[place] != code:
             place += 1
