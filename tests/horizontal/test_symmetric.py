@@ -19,6 +19,7 @@ SETTINGS = {
     "gamma": ("binary", {"gamma": 6.0, "max_depth": 5}),
     "penalties": ("binary", {"reg_alpha": 2.0, "max_delta_step": 0.3, "min_child_weight": 0.5}),
     "classes": ("classes", {"objective": "multi:softprob", "num_class": 3}),
+    "few levels": ("levels", {"levels": (4, 30, 255), "max_depth": 2, "rounds": 1, "max_cat_to_onehot": 5}),
     "levels": ("levels", {"levels": LEVELS}),
     "levels, penalties": ("levels", {"levels": LEVELS, "reg_alpha": 0.3, "max_cat_threshold": 3}),
     "monotone": ("binary", {"monotone_constraints": {"f0": 1, "f3": -1}, "max_depth": 4}),
