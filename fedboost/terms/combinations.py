@@ -52,6 +52,37 @@ def _check_draws(terms: "Terms") -> None:
         raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
 
 
+def _check_symmetric(terms: "Terms") -> None:
+    """Levels that are split by one feature and cut."""
+    if terms.trees.grow_policy != "symmetric":
+        return
+    refused = (
+        (
+            terms.trees.max_leaves > 0,
+            f"max_leaves = {terms.trees.max_leaves}",
+            "levels are split as a whole; set max_depth, and take max_leaves away",
+        ),
+        (
+            terms.draws.colsample_bynode < 1.0,
+            f"colsample_bynode = {terms.draws.colsample_bynode:g}",
+            "the nodes of a level have one split; set colsample_bylevel",
+        ),
+        (
+            terms.histograms.vote_top_k > 0,
+            "vote_top_k",
+            "features are elected for each node, and a level has one split; take vote_top_k away",
+        ),
+        (
+            terms.vertical.min_rows_per_bin > 1,
+            "min_rows_per_bin",
+            "each node has groups of bins of its own, and a level has one cut; set depthwise",
+        ),
+    )
+    for is_so, setting, reason in refused:
+        if is_so:
+            raise ValueError(f"grow_policy symmetric with {setting}: {reason}")
+
+
 def _check_vertical(terms: "Terms") -> None:
     """Parties that hold different columns of the same rows."""
     terms.vertical.check(terms.parties, terms.columns)
@@ -169,14 +200,6 @@ def _check_describe(terms: "Terms") -> None:
 
 
 CHECKS: tuple[Callable[["Terms"], None], ...] = (
-    *(
-        tuning.check,
-        _check_describe,
-        _check_noise,
-        _check_model,
-        _check_draws,
-        _check_vertical,
-        _check_hiding,
-    ),
-    *(_check_losses, _check_columns, _check_continuation),
+    *(tuning.check, _check_describe, _check_noise, _check_model, _check_draws, _check_symmetric),
+    *(_check_vertical, _check_hiding, _check_losses, _check_columns, _check_continuation),
 )

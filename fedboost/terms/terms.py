@@ -185,7 +185,7 @@ class Terms(Flat):
     @cached_property
     def max_turns_per_tree(self) -> int:
         """Most queries about one tree before its end: levels, votes, residuals."""
-        deepest = self.trees.max_depth if self.trees.grow_policy == "depthwise" else self.max_leaves_per_round
+        deepest = self.max_leaves_per_round if self.trees.grow_policy == "lossguide" else self.trees.max_depth
         renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
             return self.trees.max_depth if self.noise.method == "hist" else 1

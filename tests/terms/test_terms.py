@@ -287,5 +287,6 @@ def test_no_more_features_are_elected_than_there_are():
 
 def test_votes_are_questions_of_a_tree_as_well():
     assert terms(max_depth=4).max_turns_per_tree == 4
+    assert terms(max_depth=4, grow_policy="symmetric").max_turns_per_tree == 4
     assert terms(max_depth=4, vote_top_k=1).max_turns_per_tree == 7
     assert terms(max_depth=1, vote_top_k=1).max_turns_per_tree == 1

@@ -12,6 +12,7 @@ SETTINGS = {
     "poisson": ("count", {"objective": "count:poisson"}),
     "absolute": ("number", {"objective": "reg:absoluteerror"}),
     "lossguide": ("binary", {"grow_policy": "lossguide", "max_leaves": 7, "max_depth": 5}),
+    "symmetric": ("classes", {"objective": "multi:softprob", "num_class": 3, "grow_policy": "symmetric"}),
     "validation": ("binary", {"columns": {"validation": "held_out"}, "early_stopping_rounds": 2}),
     "subsample": ("binary", {"subsample": 0.6, "colsample_bytree": 0.7, **IDS}),
     "forest": ("binary", {"num_parallel_tree": 3, "subsample": 0.7, "learning_rate": 1.0, **IDS}),

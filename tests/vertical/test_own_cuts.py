@@ -74,7 +74,9 @@ def test_the_model_is_that_of_pooled_rows(setting, layout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["classes", "absolute", "lossguide", "validation", "forest", "monotone"])
+@pytest.mark.parametrize(
+    "setting", ["classes", "absolute", "lossguide", "symmetric", "validation", "forest", "monotone"]
+)
 def test_the_model_is_that_of_pooled_rows_in_more_settings(setting):
     check_equal(setting, "three holders")
 

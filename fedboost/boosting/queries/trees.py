@@ -306,7 +306,7 @@ class VoteQuery(BaseQuery):
 
 def max_levels(terms: Terms) -> int:
     """Most queries for the histograms of one tree."""
-    return terms.trees.max_depth if terms.trees.grow_policy == "depthwise" else terms.max_leaves_per_round
+    return terms.max_leaves_per_round if terms.trees.grow_policy == "lossguide" else terms.trees.max_depth
 
 
 def check_growing(
