@@ -32,6 +32,8 @@ _HOMES = {
     "Description": "fedboost.runtime.description",
     "predict_jointly": "fedboost.runtime.local.prediction",
     "simulate": "fedboost.sdk",
+    "tune": "fedboost.runtime.local.tuning",
+    "Tuning": "fedboost.runtime.tuning",
     "FedboostError": "fedboost.errors",
     "ConfigError": "fedboost.errors",
     "PeerError": "fedboost.errors",
@@ -49,9 +51,11 @@ if TYPE_CHECKING:
     from fedboost.runtime.description import Description
     from fedboost.runtime.local.description import describe
     from fedboost.runtime.local.prediction import predict_jointly
+    from fedboost.runtime.local.tuning import tune
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.party_model import PartyModel
     from fedboost.runtime.result import Result
+    from fedboost.runtime.tuning import Tuning
     from fedboost.sdk import Terms, simulate
 
 __all__ = [
@@ -71,11 +75,13 @@ __all__ = [
     "TableWarning",
     "Terms",
     "Training",
+    "Tuning",
     "assemble",
     "connect",
     "describe",
     "predict_jointly",
     "simulate",
+    "tune",
 ]
 
 

@@ -25,7 +25,7 @@ from fedboost.people.words import (
     queries_of,
 )
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TRAIN
+from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TRAIN, TO_TUNE
 
 ANSWER_WIDTH = 43
 """Columns of the words for an answer."""
@@ -89,6 +89,7 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
     work = {
         TO_TRAIN: f"{objective}, at most {rounds}",
         TO_PREDICT: f"rows of the label holder, with a model of {objective}",
+        TO_TUNE: f"{objective}, candidates side by side, at most {rounds}",
         TO_DESCRIBE: "rows of all parties: counts and quantiles of columns",
     }
     yield _line(f"to {agreement.task}", work[agreement.task])

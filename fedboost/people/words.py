@@ -13,7 +13,7 @@ from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.terms.noise import CUT_POINTS, START, TREES
-from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TRAIN
+from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TRAIN, TO_TUNE
 
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
 """The names of releases that answer no question."""
@@ -51,7 +51,7 @@ RELAYED = {
 APPROVE = "fedboost approve terms.toml"
 """The command by which a site allows terms, as refusals name it."""
 
-MADE = {TO_TRAIN: "model", TO_PREDICT: "prediction", TO_DESCRIBE: "description"}
+MADE = {TO_TRAIN: "model", TO_PREDICT: "prediction", TO_DESCRIBE: "description", TO_TUNE: "result"}
 """What a session ends with, by what it does."""
 
 NO_METRICS = "end of a round: no metrics, no numbers"

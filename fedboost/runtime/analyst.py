@@ -9,7 +9,7 @@ Refuses: a session that failed raises SessionFailed with the aggregator's senten
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.telemetry import Row
+from fedboost.runtime.tuning import Tuning, terms_to_tune
 from fedboost.terms.describing import terms_to_describe
 from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
@@ -263,6 +264,21 @@ class Connection:
         """
         session = self.train(terms_to_describe(terms, min_count), wait, on_waiting)
         return Description.of(session.model, session.traffic)
+
+    def tune(
+        self,
+        terms: Terms,
+        space: Mapping[str, Sequence[float]] | None = None,
+        trials: int | None = None,
+        wait: float = 60.0,
+        on_waiting: OnWaiting | None = None,
+    ) -> Tuning:
+        """Have candidates tried side by side (`fedboost.tune`, with its arguments), and wait for the result.
+
+        wait, on_waiting: as for `train`.
+        """
+        session = self.train(terms_to_tune(terms, space, trials), wait, on_waiting)
+        return Tuning.of(session.model, session.traffic)
 
     def check(self, terms: Terms, wait: float = 60.0) -> tuple[SiteReply, ...]:
         """Ask every party of the terms whether it would take part, without a session: the answer of each, in
