@@ -65,7 +65,7 @@ def tune(
         agreed, wait, lambda parties: notice(waiting(parties, session.absent))
     )
     try:
-        found = Tuning.of(session.model, session.traffic)
+        found = Tuning.of(agreed, session.model, session.traffic)
     except KeyboardInterrupt:
         session.stop()
         raise

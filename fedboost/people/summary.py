@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedboost.errors import printable
+from fedboost.gbdt.metrics.registry import own_name
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.terms.describing import class_names
-from fedboost.terms.session import TO_DESCRIBE
+from fedboost.terms.session import TO_DESCRIBE, TO_TUNE
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -22,7 +23,7 @@ IN_LINES = {
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
-    *("predict_with", "predict_rows", "min_count"),
+    *("predict_with", "predict_rows", "min_count", "candidates"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
@@ -79,6 +80,7 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
         return "\n".join(entry(*line) for line in _description(terms, analysts, counts))
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
+    model = "the settings that are best" if terms.task == TO_TUNE else model
     lines = [
         ("terms", terms.digest),
         *([("analyst", f"{listed(analysts)}: {get} {model} and the metrics")] if analysts else []),
@@ -266,7 +268,7 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
         + (f", after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
         + (
             ""
-            if terms.session.program == "boosting"
+            if terms.session.program in ("boosting", TO_TUNE)
             else f", by the program {delimited(terms.session.program)}"
         )
     )
@@ -280,7 +282,10 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
     if terms.histograms.vote_top_k:
         settings.append(f"vote_top_k {terms.histograms.vote_top_k}: parties vote for features")
     settings += _other_settings(terms)
-    return [("model", model), ("settings", ", ".join(settings))]
+    candidates = terms.objective.candidates
+    tried = "; ".join(", ".join(f"{name} {value:g}" for name, value in each.items()) for each in candidates)
+    trials = [("candidates", f"{len(candidates)}, trained side by side: {tried}")] if candidates else []
+    return [("model", model), ("settings", ", ".join(settings)), *trials]
 
 
 def _other_settings(terms: Terms) -> list[str]:
@@ -307,7 +312,9 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     if not terms.metrics:
         return [("metrics", "none")]
     rows = "the rows of all parties" + (", and of each party alone" if terms.evaluation.party_metrics else "")
-    return [("metrics", f"{listed(terms.metrics)}; after each round, over {rows}")]
+    names = listed(dict.fromkeys(map(own_name, terms.metrics)))
+    each = " of each candidate" if terms.objective.candidates else ""
+    return [("metrics", f"{names}{each}; after each round, over {rows}")]
 
 
 def _columns(terms: Terms) -> list[tuple[str, str]]:

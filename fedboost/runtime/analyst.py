@@ -277,8 +277,9 @@ class Connection:
 
         wait, on_waiting: as for `train`.
         """
-        session = self.train(terms_to_tune(terms, space, trials), wait, on_waiting)
-        return Tuning.of(session.model, session.traffic)
+        agreed = terms_to_tune(terms, space, trials)
+        session = self.train(agreed, wait, on_waiting)
+        return Tuning.of(agreed, session.model, session.traffic)
 
     def check(self, terms: Terms, wait: float = 60.0) -> tuple[SiteReply, ...]:
         """Ask every party of the terms whether it would take part, without a session: the answer of each, in

@@ -19,7 +19,7 @@ from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
 from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms
-from fedboost.terms.tuning import TUNED, settings_of
+from fedboost.terms.tuning import TUNED, terms_of
 
 SPACE: dict[str, list[float]] = {
     "learning_rate": [0.02, 0.3],
@@ -59,12 +59,14 @@ def terms_to_tune(
     bounds = {
         "max_depth": max(int(each["max_depth"]) for each in candidates),
         "min_child_weight": min(float(each["min_child_weight"]) for each in candidates),
-        "max_leaves": max((int(each.get("max_leaves", 0)) for each in candidates), default=0),
     }
+    if "max_leaves" in ranges:
+        bounds["max_leaves"] = max(int(each["max_leaves"]) for each in candidates)
     if not terms.validates:
         bounds["validation_fraction"] = 0.2
-    without = {"early_stopping_rounds": None}
-    return terms.changed(program=TO_TUNE, candidates=candidates, **bounds, **without)
+    values = terms.model_dump(mode="json", exclude_unset=True) | bounds
+    values.pop("early_stopping_rounds", None)
+    return type(terms).read({**values, "program": TO_TUNE, "candidates": candidates})
 
 
 def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[dict[str, float]]:
@@ -123,23 +125,22 @@ class Tuning:
     traffic: Mapping[str, tuple[int, int]] = field(repr=False)
 
     @classmethod
-    def of(cls, model: SignedModel, traffic: Mapping[str, tuple[int, int]]) -> "Tuning":
-        """What a session ended with. PeerError if it is nothing of the kind."""
+    def of(cls, terms: Terms, model: SignedModel, traffic: Mapping[str, tuple[int, int]]) -> "Tuning":
+        """What a session under these terms ended with. PeerError if it is nothing of the kind."""
         summary = model.summary
         try:
             trials, metric, best = tuple(summary["trials"]), str(summary["metric"]), int(summary["best"])
-            known = 0 <= best < len(trials) == len(model.terms.objective.candidates)
+            known = 0 <= best < len(trials) == len(terms.objective.candidates)
             if not known or trials[best]["best_round"] < 1:
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             raise PeerError("the aggregator ended the session without a result of its trials") from None
-        return cls(model.terms, metric, trials, best, traffic)
+        return cls(terms, metric, trials, best, traffic)
 
     @property
     def terms(self) -> Terms:
         """The terms of a training with the best settings, for as many rounds as were best."""
-        rounds = self.trials[self.best]["best_round"]
-        return self.tuned.changed(**settings_of(self.tuned, self.best), rounds=rounds)
+        return terms_of(self.tuned, self.best).changed(rounds=self.trials[self.best]["best_round"])
 
     def save(self, path: Path | str) -> None:
         """Write these terms to a TOML file, whole or not at all."""

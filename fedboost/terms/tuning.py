@@ -26,12 +26,9 @@ KEEP = 3
 
 def terms_of(terms: "Terms", number: int) -> "Terms":
     """The terms of a training with the settings of a candidate."""
-    return terms.changed(**settings_of(terms, number))
-
-
-def settings_of(terms: "Terms", number: int) -> dict[str, Any]:
-    """What is another setting in a training with the settings of a candidate."""
-    return {**terms.objective.candidates[number], "candidates": [], "program": "boosting"}
+    kept = terms.model_dump(mode="json", exclude_unset=True)
+    kept = {key: value for key, value in kept.items() if key not in ("program", "candidates")}
+    return type(terms).read({**kept, **terms.objective.candidates[number]})
 
 
 def stages(terms: "Terms") -> dict[int, int]:

@@ -46,6 +46,12 @@ class Trials(Objective):
         bounds: tuple[int, int] | None = self.base.bounds
         return bounds
 
+    @property
+    def quantile(self) -> float | None:
+        """That of the objective."""
+        quantile: float | None = self.base.quantile
+        return quantile
+
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float] | None:
         """Those of the objective."""
         bounds: tuple[float, float] | None = self.base.bounds_after(gradient, hessian, step)

@@ -27,4 +27,4 @@ def tune(
     """
     agreed = terms_to_tune(terms, space, trials)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Tuning.of(signed_model_of(session), meter.traffic)
+    return Tuning.of(agreed, signed_model_of(session), meter.traffic)
