@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 from generated import from_party, requests, terms, to_party, train_events
-from hypothesis import find, given
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from fedboost.boosting.queries.union import Query
@@ -70,10 +70,11 @@ def test_what_an_analyst_submits_comes_back(submitted, wish, request):
 
 
 def test_every_message_of_a_session_comes_back():
-    """The strategies of both directions have each kind of message."""
+    """The strategies of both directions have each kind of message; the first one found will do."""
+    any_one = settings(phases=[Phase.generate])
     for strategy, kinds in ((from_party, FromParty), (to_party, ToParty)):
         for kind in get_args(kinds):
-            assert find(strategy, lambda message, kind=kind: isinstance(message, kind))
+            assert find(strategy, lambda message, kind=kind: isinstance(message, kind), settings=any_one)
 
 
 def test_the_comparison_of_these_tests_sees_small_differences():
