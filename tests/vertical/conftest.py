@@ -6,11 +6,11 @@ import pytest
 from consortium import installed
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def key():
-    from fedboost.privacy.encrypted.paillier import Paillier
+    import one_paillier
 
-    return Paillier().new_secret(2048)
+    return one_paillier.secret()
 
 
 @pytest.fixture
