@@ -113,6 +113,7 @@ def test_the_quickstart_as_typed(demo_tables):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_readme_as_typed(demo_tables):
     run_as_typed(ROOT / "README.md", demo_tables)
     assert fb.Model.load("model.json").parties == SITES

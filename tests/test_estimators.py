@@ -41,7 +41,8 @@ SMALL = {"n_estimators": 3, "max_depth": 3, "max_bin": 16}
 
 @pytest.mark.slow
 @parametrize_with_checks(
-    [fb.FederatedClassifier(), fb.FederatedRegressor()], expected_failed_checks=lambda estimator: NOT_TRUE
+    [fb.FederatedClassifier(n_estimators=20), fb.FederatedRegressor(n_estimators=20)],
+    expected_failed_checks=lambda estimator: NOT_TRUE,
 )
 def test_the_checks_of_scikit_learn(estimator, check):
     check(estimator)

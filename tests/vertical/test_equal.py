@@ -20,10 +20,16 @@ SETTINGS = {
     "base margins": ("binary", {"columns": {"base_margin": "margin"}}),
     "monotone": ("binary", {"monotone_constraints": {"age": 1, "visits": -1}}),
 }
+PAIRS = [
+    (setting, layout)
+    for s, setting in enumerate(SETTINGS)
+    for at, layout in enumerate(LAYOUTS)
+    if setting == "logistic" or (s + at) % len(LAYOUTS) in (0, 2)
+]
+"""One setting with every layout, every other one with two."""
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(("setting", "layout"), PAIRS)
 def test_the_model_is_that_of_pooled_rows(setting, layout):
     label, settings = SETTINGS[setting]
     table = pooled(label=label)

@@ -374,7 +374,7 @@ def test_a_party_that_gives_thresholds_that_cannot_be_is_named(monkeypatch, wron
         return change(own) if party == "bank" else own
 
     monkeypatch.setattr(membership, "packed", given)
-    apart = play(max_depth=3)
+    apart = play(max_depth=3, rounds=1)
     assert apart.session.phase == "failed"
     assert apart.error.startswith("party bank broke the protocol: ")
     assert says in apart.error
