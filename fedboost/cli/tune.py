@@ -36,8 +36,8 @@ def tune(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Try settings of trees side by side in one session, by successive halving on validation rows, and save
-    the terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
+    """Try settings of trees side by side in one session, drop the worst by validation rows, and save the
+    terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
     without --aggregator the terms are written, and nobody is asked."""
     from fedboost.cli.output import notice, show
     from fedboost.gbdt.metrics.registry import grows

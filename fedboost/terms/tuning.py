@@ -20,8 +20,11 @@ TUNED = (
 )
 """The settings that candidates differ in: what the aggregator alone goes by, so that all share one set of
 bins, and one set of rows that trees grow on."""
-KEEP = 3
-"""Of so many candidates one is kept at the end of a stage."""
+SHARES = (0.1, 0.2, 0.4, 0.6)
+"""The shares of all rounds after which candidates are dropped."""
+KEPT = (2, 3)
+"""Two of three candidates go on each time: fewer would be those that learn fast, and not those that learn
+well (decision 0028)."""
 
 
 def terms_of(terms: "Terms", number: int) -> "Terms":
@@ -32,15 +35,11 @@ def terms_of(terms: "Terms", number: int) -> "Terms":
 
 
 def stages(terms: "Terms") -> dict[int, int]:
-    """Successive halving: the number of rounds after which candidates are dropped, to the number of those
-    that go on. Each stage has KEEP times the rounds of the one before, and a KEEP-th of its candidates."""
+    """The number of rounds after which candidates are dropped, to the number of those that go on."""
     left, ends = len(terms.objective.candidates), {}
-    number = 0
-    while KEEP ** (number + 1) <= left and terms.trees.rounds // KEEP ** (number + 1) > 0:
-        number += 1
-    for stage in range(number, 0, -1):
-        left = -(-left // KEEP)
-        ends[terms.trees.rounds // KEEP**stage] = left
+    for share in SHARES:
+        if rounds := int(share * terms.trees.rounds):
+            ends[rounds] = left = -(-left * KEPT[0] // KEPT[1])
     return ends
 
 

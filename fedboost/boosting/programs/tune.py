@@ -1,4 +1,4 @@
-"""Successive halving as a program: candidates train side by side in the turns of one training.
+"""Candidates train side by side in the turns of one training, as a program; the worst are dropped.
 
 Each candidate is one output of the round (`objectives.trials`): its trees grow by its own settings, and the
 histograms of all candidates travel in one answer.

@@ -18,7 +18,7 @@ def tune(
     nthread: int = 1,
     site: str | None = None,
 ) -> Tuning:
-    """Try settings of trees side by side in this process, by successive halving on validation rows.
+    """Try settings of trees side by side in this process, dropping the worst by validation rows.
 
     terms: those of a training, or with `program = "tune"` and `candidates`; space: setting to [low, high], or
     to a list of three values and more, `tuning.SPACE` unless given; trials: candidates, 27 unless given, of
