@@ -3,7 +3,8 @@
 `fb.tune` tries 27 candidates in one session of three uneven parties, and drops a third at a time. XGBoost
 (`hist`) draws as many at random from the same space, trains each for all rounds on pooled rows, and keeps the
 best round of the best. Both watch the AUC of the same validation rows, a fifth of the table by one split a
-seed. XGBoost searches with so many seeds of its own, since luck decides among few candidates; their mean counts.
+seed. XGBoost searches with so many seeds of its own, since luck decides among few candidates; their mean
+counts.
 
 The claims: over the seeds the mean validation AUC is no lower; the turns are at most half of those of a
 session for each candidate (those that are dropped included).
