@@ -38,9 +38,12 @@ def describe(summary: Summary) -> Iterator[Block]:
         yield ""
         yield from (_levels(column, rows) for column in groups)
     yield ""
+    hidden = f"what would tell of fewer than {floor} rows"
+    if noise := summary.get("noise"):
+        hidden = f"what is lost in the noise, whose standard deviation is {noise:.3g} rows"
     yield paragraph(
-        "quantiles are rounded as their grid allows; missing is a share of all rows. ... stands for what "
-        f"would tell of fewer than {floor} rows."
+        "quantiles are rounded as their grid allows; missing is a share of all rows. ... stands for "
+        f"{hidden}."
     )
     for line in advice(summary):
         yield ""
@@ -94,7 +97,7 @@ def advice(summary: Summary) -> Iterator[str]:
             share = f"{missing / rows:.0%}"
             yield f"column {name} is missing in {share} of the rows: is it named alike at all sites?"
         if column["kind"] == "categorical":
-            yield from _advice_on_levels(column, name)
+            yield from _advice_on_levels(column, name, "noise" in summary)
         elif column["constant"] and missing != rows:
             yield f"column {name} has one value in all rows that have any: take it out of the terms"
         elif (gap := _gap(column["quantiles"])) is not None:
@@ -112,7 +115,9 @@ def advice(summary: Summary) -> Iterator[str]:
         yield f"label {delimited(label['name'])} is the same in every row: there is nothing to learn"
 
 
-def _advice_on_levels(column: Any, name: str) -> Iterator[str]:
+def _advice_on_levels(column: Any, name: str, is_noisy: bool) -> Iterator[str]:
+    if is_noisy and column["undeclared"] is None:
+        return
     undeclared, empty = column["undeclared"], [key for key, count in column["levels"].items() if count == 0]
     if undeclared != 0:
         number = "some rows" if undeclared is None else f"{undeclared:,} rows"

@@ -12,7 +12,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
-from fedboost.terms.noise import CUT_POINTS, START, TREES
+from fedboost.terms.noise import CUT_POINTS, START, SUMMARY, TREES
 from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TRAIN, TO_TUNE
 
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
@@ -63,7 +63,7 @@ NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric
 PREDICTION_SEEN = "passes on what it cannot read, and learns how many rows there are"
 """What the aggregator of a prediction does and learns, whatever protection the terms name."""
 
-RELEASES = {CUT_POINTS: "rows", START: "gradients", TREES: "gradients"}
+RELEASES = {CUT_POINTS: "rows", SUMMARY: "rows", START: "gradients", TREES: "gradients"}
 """The unit that the noise of a release is stated in, by release."""
 
 PLACEMENTS = {

@@ -194,12 +194,7 @@ def _check_continuation(terms: "Terms") -> None:
         raise ValueError(str(error)) from None
 
 
-def _check_describe(terms: "Terms") -> None:
-    if terms.task == "describe" and terms.noise is not None:
-        raise ValueError("program describe gives exact counts: take noise away")
-
-
 CHECKS: tuple[Callable[["Terms"], None], ...] = (
-    *(tuning.check, _check_describe, _check_noise, _check_model, _check_draws, _check_symmetric),
+    *(tuning.check, _check_noise, _check_model, _check_draws, _check_symmetric),
     *(_check_vertical, _check_hiding, _check_losses, _check_columns, _check_continuation),
 )

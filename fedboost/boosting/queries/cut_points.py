@@ -128,6 +128,7 @@ class RangeQuery(BeforeTrees, BaseQuery):
     """
 
     description = "how many rows lie in each part of a range"
+    tasks = TRAINING | {TO_DESCRIBE}
     needs_noise = True
 
     rows: int
