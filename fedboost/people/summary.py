@@ -14,7 +14,7 @@ from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.terms.describing import class_names
-from fedboost.terms.session import TO_DESCRIBE
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -22,7 +22,7 @@ IN_LINES = {
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
-    *("predict_with", "predict_rows", "min_count"),
+    *("predict_with", "predict_rows", "min_count", "subgroups", "threshold"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
@@ -77,6 +77,8 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
         return "\n".join(entry(*line) for line in [("terms", terms.digest), *_prediction(terms)])
     if terms.task == TO_DESCRIBE:
         return "\n".join(entry(*line) for line in _description(terms, analysts, counts))
+    if terms.task == TO_EVALUATE:
+        return "\n".join(entry(*line) for line in _evaluation(terms, analysts, counts))
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     lines = [
@@ -131,6 +133,32 @@ def _description(terms: Terms, analysts: Sequence[str], counts: Counts | None) -
         *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
         ("is given", seen),
         *participants,
+        *_columns(terms),
+        *_categories(terms, counts),
+    ]
+
+
+def _evaluation(terms: Terms, analysts: Sequence[str], counts: Counts | None) -> list[tuple[str, str]]:
+    """What an evaluation of a model is, and who learns what by it."""
+    evaluation, by = terms.evaluation, listed(terms.evaluation.subgroups)
+    binary = terms.objective.loss.xgboost_equivalent.classes_key == "positive"
+    seen = f"{listed(terms.metrics)}" + (
+        f"; ROC curve, calibration, rows by label and prediction at threshold {evaluation.threshold:g}"
+        if binary
+        else "; rows by class and predicted class"
+        if class_names(terms)
+        else ""
+    )
+    parts = [f"of the levels of {by}"] * bool(by) + ["of each site alone"] * evaluation.party_metrics
+    seen += f"; also {' and '.join(parts)}" if parts else ""
+    trees = len(terms.earlier.trees) if terms.earlier else 0
+    return [
+        ("terms", terms.digest),
+        ("evaluates", "a model on the rows of all sites together; nothing is trained"),
+        ("model", f"{delimited(terms.objective.name)}, {trees} trees, which are in the terms"),
+        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
+        ("is given", f"{seen}; counts of fewer than {evaluation.min_count} rows are left out"),
+        *(line for line in _participants(terms) if line[0] != "other sites"),
         *_columns(terms),
         *_categories(terms, counts),
     ]

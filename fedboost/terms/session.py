@@ -9,7 +9,7 @@ from fedboost.terms.flat import Group
 from fedboost.terms.reading import MAX_CHARS, Name, Several
 
 MAX_PARTIES = 1 << 12
-TO_TRAIN, TO_PREDICT, TO_DESCRIBE = "train", "predict", "describe"
+TO_TRAIN, TO_PREDICT, TO_DESCRIBE, TO_EVALUATE = "train", "predict", "describe", "evaluate"
 """What sessions do: `Terms.task`."""
 
 
@@ -56,8 +56,14 @@ class Session(Group):
     program: Name = Field(
         default="boosting",
         description="What the session does: `boosting` trains, `describe` counts the rows of all parties "
-        "([describe](lifecycle.md#describe)); or the name of a program that the aggregator offers.",
+        "([describe](lifecycle.md#describe)), `evaluate` measures a model "
+        "([evaluate](lifecycle-evaluate.md)); or the name of a program that the aggregator offers.",
     )
+
+    @property
+    def task(self) -> str:
+        """What a session with this program does, unless it predicts."""
+        return self.program if self.program in (TO_DESCRIBE, TO_EVALUATE) else TO_TRAIN
 
     def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:
         """ValueError unless a roster of these parties can shrink as it may. fewest: the fewest parties whose

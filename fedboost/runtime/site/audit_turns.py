@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from fedboost.boosting.queries.base import BaseQuery
+from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY, EvaluationQuery
 from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.boosting.queries.trees import HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
@@ -17,6 +18,7 @@ from fedboost.people.words import QUERIES, queries_of
 from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
 KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
@@ -29,10 +31,11 @@ MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
     """The number of questions of each kind that the terms allow; empty for a program that is not
     fedboost's."""
-    if terms.session.program != "boosting":
+    if terms.session.program not in ("boosting", TO_DESCRIBE, TO_EVALUATE):
         return {}
     counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
-    return {**counts, BY_PARTY: counts[EndRoundQuery.__name__]}
+    by_party = {BY_PARTY: EndRoundQuery, EVALUATION_BY_PARTY: EvaluationQuery}
+    return {**counts, **{name: counts[kind.__name__] for name, kind in by_party.items()}}
 
 
 def turns_warnings(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
