@@ -30,6 +30,7 @@ from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
+from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.describing import terms_to_describe
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
@@ -211,9 +212,15 @@ def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_says_so(
         async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
             for name, table in tables.items():
                 one.start_party(name, table, audit=tmp_path / f"{name}.jsonl")
-            return await asyncio.to_thread(one.analyst.evaluate, model, agreed, ["ward"], True)
+            known = await asyncio.to_thread(one.analyst.evaluate, model, agreed, ["ward"], True)
+            options = "--aggregator", one.address, "--keys", tmp_path / "keys" / "analyst", "--json"
+            options += "--terms", tmp_path / "terms.toml", "--by", "ward", "--by-site"
+            return known, await asyncio.to_thread(fedboost, "evaluate", tmp_path / "m.json", *options)
 
-    known = in_time(scenario())
+    model.save(tmp_path / "m.json")
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
+    known, typed = in_time(scenario())
+    assert (typed.code, json.loads(typed.out)) == (0, known.summary)
     here = fb.evaluate(model, tables, agreed, by=["ward"], by_site=True)
     assert json.dumps(known.summary) == json.dumps(here.summary)
     assert known.signed_by == agreed.parties
@@ -399,3 +406,54 @@ def test_a_person_reads_what_is_asked_and_what_is_found(model, capsys):
     assert max(map(len, out.splitlines())) <= 80
     assert "900 rows of all parties" in out
     assert "apart by" in out
+
+
+def test_the_command(model, tmp_path):
+    tables, file = shared_out(3, TABLE), tmp_path / "model.json"
+    model.save(file)
+    here = fb.evaluate(model, tables, by=["ward"]).summary
+
+    async def scenario(*commands):
+        async with consortium(tmp_path / "c", tables) as one:
+            address = "--aggregator", one.address, "--insecure-loopback"
+            run = [asyncio.to_thread(fedboost, "evaluate", *command, *address) for command in commands]
+            return [await each for each in run]
+
+    asked = (file, "--by", "ward")
+    text, as_json, few = in_time(scenario(asked, (*asked, "--json"), (file, "--min-count", 901)))
+    assert (text.code, as_json.code) == (0, 0)
+    assert json.loads(as_json.out) == json.loads(json.dumps(here))
+    assert "900 rows of all parties" in text.out
+    assert (few.code, few.out) == (2, "")
+    assert "the parties have fewer rows than min_count = 901" in few.err
+
+
+def test_the_command_with_bad_input(model, tmp_path):
+    file, part, foreign = (tmp_path / f"{name}.json" for name in ("model", "part", "foreign"))
+    model.save(file)
+    part.write_text(f"{PART_BEGINS},...")
+    xgboost.train({}, xgboost.DMatrix(np.eye(3), np.arange(3)), 1).save_model(foreign)
+    other = tmp_path / "other.toml"
+    other.write_text(terms_to_toml(terms(columns={**COLUMNS, "numeric": ["dose", "age"]})))
+    for words, why in (
+        ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
+        ((tmp_path,), "cannot read the model: not a regular file"),
+        ((part,), "part.json: a part of a model: put the parts together (fedboost assemble)"),
+        ((foreign,), "foreign.json: its features have no names"),
+        ((other,), "other.toml: not a fedboost model: not JSON"),
+        ((file, "--terms", other), "xgb_model cannot be evaluated: its feature 1 is 'age'"),
+        ((file, "--terms", tmp_path / "none.toml"), "none.toml"),
+        ((file, "--by", "sex"), "subgroups: 'sex' is no categorical feature"),
+        ((file, "--by", "ward", "--by", "ward"), "subgroups name 'ward' more than once"),
+        ((file, "--threshold", "1.5"), "threshold"),
+        ((file, "--threshold", "0"), "threshold"),
+        ((file, "--threshold", "nan"), "threshold"),
+        ((file, "--min-count", "0"), "--min-count"),
+        ((file, "--aggregator", "nowhere"), "--aggregator"),
+    ):
+        address = () if "--aggregator" in words else ("--aggregator", "127.0.0.1:1")
+        end = fedboost("evaluate", *words, *address, "--insecure-loopback")
+        assert (end.code, end.out) == (2, ""), words
+        assert why in end.err
+        assert "Traceback" not in end.err
+        assert end.err.count("\n") == 1
