@@ -228,6 +228,8 @@ class Booster:
             raise ConfigError(f"{source}: not a fedboost model: {why}") from None
         if name not in OBJECTIVES:
             raise ConfigError(f"{source}: objective {name!r} is not one of {', '.join(OBJECTIVES)}")
+        if not features:
+            raise ConfigError(f"{source}: its features have no names: set feature_names before it is saved")
         try:
             loss = make_objective(name, settings)
         except (LookupError, TypeError, ValueError):

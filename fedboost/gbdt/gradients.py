@@ -29,6 +29,10 @@ Reweigh = Callable[[RowIndex, Float64, Float64], tuple[Float64, Float64]]
 """Gradients and hessians of some rows, times the weights that sampling gives these rows."""
 
 
+SumOfRows = Callable[[Objective, Float64, Float32, Float32], Int64]
+"""A sum over rows, from the objective and their margins, labels and weights: int64 [cells]."""
+
+
 def in_units(gradient: Scale, hessian: Scale) -> Quantise:
     """Quantisation in units of these scales."""
     factors, limit = (gradient.factor, hessian.factor), float(gradient.limit)
@@ -113,11 +117,15 @@ class Gradients:
     def sum_metrics(self, names: tuple[str, ...], weight: Scale, among: Mask) -> Int64:
         """Sums of these metrics over these rows, whole groups; weight: the scale of weights."""
 
+        return self.sum_rows(lambda loss, m, y, w: metrics.sums(names, loss, m, y, w, weight), among)
+
+    def sum_rows(self, of_rows: SumOfRows, among: Mask) -> Int64:
+        """The sum of a vector over these rows, whole groups."""
+
         def sums(block: Block) -> Int64:
             part = block.only(among)
             label, weights = self._label[..., part.rows], self._weight[part.rows]
-            objective = in_groups(self._objective, part.starts)
-            return metrics.sums(names, objective, self._margins(part), label, weights, weight)
+            return of_rows(in_groups(self._objective, part.starts), self._margins(part), label, weights)
 
         return self._sum(sums)
 

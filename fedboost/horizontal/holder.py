@@ -14,6 +14,7 @@ import numpy as np
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.reach import ReachQuery
@@ -150,8 +151,10 @@ class HorizontalHolder:
                 return self._leaf_sums(query)
             case ResidualQuery():
                 return self._residuals(query)
-            case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery() | SummaryQuery():
-                raise PeerError(f"{query.description}: asked where rows with all columns train a model")
+            case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery():
+                raise PeerError(f"{query.description}: asked where all parties hold the same columns")
+            case SummaryQuery() | EvaluationQuery():
+                raise PeerError(f"{query.description}: asked where a model is trained")
             case _:
                 assert_never(query)
 

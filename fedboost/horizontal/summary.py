@@ -5,6 +5,7 @@ with all rows.
 Refuses: queries out of order, and those of other sessions (PeerError).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import cast
 
@@ -29,11 +30,10 @@ UNDECLARED = -1.0
 """The value of a category that the terms do not declare."""
 
 
-class SummaryHolder:
-    """The rows of a party in one session that describes them, and where it stands (`state`)."""
+class CountingHolder(ABC):
+    """The rows of a party in one session that trains nothing, and where it stands (`state`)."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
-        """read: returns the rows, with `UNDECLARED` for categories that the terms do not declare."""
         self.state = NOTHING_YET
         self._terms = terms
         self._threads = Threads(nthread)
@@ -65,6 +65,15 @@ class SummaryHolder:
             answers.append(self._counts(part))
             self.state = self.state.after(part)
         return np.concatenate(answers)
+
+    @abstractmethod
+    def _counts(self, query: Query) -> Int64:
+        """The integers of one query. PeerError for those of other sessions."""
+
+
+class SummaryHolder(CountingHolder):
+    """The rows of a party in one session that describes them: `UNDECLARED` stands for categories that the
+    terms do not declare."""
 
     def _counts(self, query: Query) -> Int64:
         match query:

@@ -7,7 +7,7 @@ Refuses: nothing.
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import printable, quoted
 from fedboost.people.audit_facts import AgreementFacts, ReleaseFacts, SessionFacts
@@ -17,6 +17,7 @@ from fedboost.people.words import (
     NO_METRICS,
     OF_LABEL_HOLDER,
     OF_LABELS,
+    OF_ONE_SITE,
     PLACEMENTS,
     PREDICTION_SEEN,
     QUERIES,
@@ -25,7 +26,7 @@ from fedboost.people.words import (
     queries_of,
 )
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TRAIN, TO_TUNE
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
 
 ANSWER_WIDTH = 43
 """Columns of the words for an answer."""
@@ -91,6 +92,7 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
         TO_PREDICT: f"rows of the label holder, with a model of {objective}",
         TO_TUNE: f"{objective}, candidates side by side, at most {rounds}",
         TO_DESCRIBE: "rows of all parties: counts and quantiles of columns",
+        TO_EVALUATE: f"a model of {objective} on the rows of all parties",
     }
     yield _line(f"to {agreement.task}", work[agreement.task])
     own = None if session.own is None else session.own.columns
@@ -129,7 +131,7 @@ def _protections(session: SessionFacts) -> Iterator[str]:
         if central:
             seen = "sums over the parties" if hides else "this site's own numbers"
             seen += " without noise, as it added the noise itself"
-        elif hides and any(BY_PARTY in queries_of(name) for name in session.by_query):
+        elif hides and any(OF_ONE_SITE & {*queries_of(name)} for name in session.by_query):
             seen += ", but for its metrics"
         yield _line("protection", f"{shown(name)}: the aggregator could see {seen}")
 

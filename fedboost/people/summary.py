@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from fedboost.errors import printable
 from fedboost.gbdt.metrics.registry import own_name
+from fedboost.people.common_rows import rows_of_blocks, use_of_ids
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.terms.describing import class_names
-from fedboost.terms.session import TO_DESCRIBE, TO_TUNE
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_TUNE
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -23,7 +24,7 @@ IN_LINES = {
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
-    *("predict_with", "predict_rows", "min_count", "candidates"),
+    *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
@@ -78,6 +79,8 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
         return "\n".join(entry(*line) for line in [("terms", terms.digest), *_prediction(terms)])
     if terms.task == TO_DESCRIBE:
         return "\n".join(entry(*line) for line in _description(terms, analysts, counts))
+    if terms.task == TO_EVALUATE:
+        return "\n".join(entry(*line) for line in _evaluation(terms, analysts, counts))
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     model = "the settings that are best" if terms.task == TO_TUNE else model
@@ -106,7 +109,7 @@ def _prediction(terms: Terms) -> list[tuple[str, str]]:
         ("model", f"{vertical.predict_with}: each party's own part of it"),
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
         ("held apart", held),
-        ("rows", _rows_of_blocks(terms)),
+        ("rows", rows_of_blocks(terms)),
         (
             "label holder",
             "asks for it with its own certificate; learns of each of these rows which leaves of each tree "
@@ -133,6 +136,32 @@ def _description(terms: Terms, analysts: Sequence[str], counts: Counts | None) -
         *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
         ("is given", seen),
         *participants,
+        *_columns(terms),
+        *_categories(terms, counts),
+    ]
+
+
+def _evaluation(terms: Terms, analysts: Sequence[str], counts: Counts | None) -> list[tuple[str, str]]:
+    """What an evaluation of a model is, and who learns what by it."""
+    evaluation, by = terms.evaluation, listed(terms.evaluation.subgroups)
+    binary = terms.objective.loss.xgboost_equivalent.classes_key == "positive"
+    seen = f"{listed(terms.metrics)}" + (
+        f"; ROC curve, calibration, rows by label and prediction at threshold {evaluation.threshold:g}"
+        if binary
+        else "; rows by class and predicted class"
+        if class_names(terms)
+        else ""
+    )
+    parts = [f"of the levels of {by}"] * bool(by) + ["of each site alone"] * evaluation.party_metrics
+    seen += f"; also {' and '.join(parts)}" if parts else ""
+    trees = len(terms.earlier.trees) if terms.earlier else 0
+    return [
+        ("terms", terms.digest),
+        ("evaluates", "a model on the rows of all sites together; nothing is trained"),
+        ("model", f"{delimited(terms.objective.name)}, {trees} trees, which are in the terms"),
+        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
+        ("is given", f"{seen}; counts of fewer than {evaluation.min_count} rows are left out"),
+        *(line for line in _participants(terms) if line[0] != "other sites"),
         *_columns(terms),
         *_categories(terms, counts),
     ]
@@ -184,7 +213,7 @@ def _other_sites(terms: Terms) -> list[tuple[str, str]]:
         )
     return [
         *lines,
-        ("rows", _rows_of_blocks(terms)),
+        ("rows", rows_of_blocks(terms)),
         (
             "label holder",
             ("sends every row's gradient, encrypted," if terms.hides_columns else SENDS_GRADIENTS)
@@ -200,45 +229,6 @@ def _other_sites(terms: Terms) -> list[tuple[str, str]]:
             ),
         ),
     ]
-
-
-def _rows_of_blocks(terms: Terms) -> str:
-    """Which rows of the parties belong together."""
-    if not terms.vertical.aligns:
-        return "those of all tables, in the order in which they stand"
-    vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
-    sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
-    form = {"digits": ", their digits alone", "lower": ", in lower case"}.get(vertical.id_form or "", "")
-    if vertical.takes_all_rows:
-        holder = delimited(vertical.label_holder or "")
-        return (
-            f"all of label holder {holder}, matched by {name}{form}: where another site does not have one, "
-            f"its columns are missing values, and {holder} learns which rows these are; each other site has "
-            f"{vertical.fewest_common_rows:,} at least, and learns which of its own; a site enters "
-            f"{vertical.most_ids:,} ids at most; the aggregator learns how many each site has, and how many "
-            f"are common to which sites{_repeats(terms)}"
-        )
-    return (
-        f"those whose {name} {sites} have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
-        f"{vertical.most_ids:,} ids at most, and learns which of them all others have; the "
-        f"aggregator learns how many each site has, and how many are common to which sites{_repeats(terms)}"
-    )
-
-
-def _repeats(terms: Terms) -> str:
-    """What it means that rows of a label holder may have the same id."""
-    if not terms.vertical.repeated_ids:
-        return ""
-    if terms.vertical.predicts:
-        return "; the label holder may have several rows of one"
-    return "; the label holder may have several rows of one, and each other site is told how many of each"
-
-
-def _matched(terms: Terms) -> str:
-    """What row ids are for."""
-    if not terms.vertical.aligns:
-        return "drawn"
-    return "matched and drawn" if terms.draws_rows else "matched"
 
 
 def _colluders(terms: Terms) -> str:
@@ -332,7 +322,10 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
         ("weight", columns.weight and delimited(columns.weight)),
         ("base margin", columns.base_margin and f"{delimited(columns.base_margin)}: where boosting begins"),
         ("group", columns.group and f"{delimited(columns.group)}: rows ranked against each other"),
-        ("row id", columns.row_id and f"{delimited(columns.row_id)}: by which rows are {_matched(terms)}"),
+        (
+            "row id",
+            columns.row_id and f"{delimited(columns.row_id)}: by which rows are {use_of_ids(terms)}",
+        ),
         (
             "validation",
             columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics alone",

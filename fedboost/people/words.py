@@ -7,13 +7,14 @@ Refuses: nothing; a name that is not here comes from another version.
 
 from typing import get_args
 
+from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.rounds import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.terms.noise import CUT_POINTS, START, SUMMARY, TREES
-from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TRAIN, TO_TUNE
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
 
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
 """The names of releases that answer no question."""
@@ -21,11 +22,16 @@ UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
 QUERIES: dict[str, str] = {
     **{kind.__name__: kind.description for kind in get_args(Query)},
     BY_PARTY: "error of the model: all rows, this site's",
+    EVALUATION_BY_PARTY: "error of a model: all rows, this site's",
     HELP: "help to open a sum: keys, no data",
     OPENINGS: "others' sums, opened and not read here",
     THRESHOLDS: "thresholds of this site's own splits",
 }
 """The content of an answer, by the name of its query."""
+
+
+OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY})
+"""Queries that include metrics of this site's rows alone, which the aggregator sees whatever hides sums."""
 
 
 def queries_of(name: str) -> list[str]:
@@ -51,7 +57,13 @@ RELAYED = {
 APPROVE = "fedboost approve terms.toml"
 """The command by which a site allows terms, as refusals name it."""
 
-MADE = {TO_TRAIN: "model", TO_PREDICT: "prediction", TO_DESCRIBE: "description", TO_TUNE: "result"}
+MADE = {
+    TO_TRAIN: "model",
+    TO_PREDICT: "prediction",
+    TO_DESCRIBE: "description",
+    TO_EVALUATE: "evaluation",
+    TO_TUNE: "result",
+}
 """What a session ends with, by what it does."""
 
 NO_METRICS = "end of a round: no metrics, no numbers"

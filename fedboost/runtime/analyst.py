@@ -9,7 +9,7 @@ Refuses: a session that failed raises SessionFailed with the aggregator's senten
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fedboost.protocol.messages import Request
 from fedboost.runtime.assembly import read_trained
 from fedboost.runtime.config import check_address, choose_keys
 from fedboost.runtime.description import Description
+from fedboost.runtime.evaluation import Evaluation, evaluation_terms
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
@@ -280,6 +281,26 @@ class Connection:
         agreed = terms_to_tune(terms, space, trials)
         session = self.train(agreed, wait, on_waiting)
         return Tuning.of(agreed, session.model, session.traffic)
+
+    def evaluate(
+        self,
+        model: Model | Path | str,
+        terms: Terms | None = None,
+        by: Iterable[str] = (),
+        by_site: bool = False,
+        threshold: float | None = None,
+        min_count: int | None = None,
+        wait: float = 60.0,
+        on_waiting: OnWaiting | None = None,
+    ) -> Evaluation:
+        """Have a model measured on the rows of all parties (`fedboost.evaluate`), and wait for the result.
+
+        model, terms, by, by_site, threshold, min_count: as for `fedboost.evaluate`; parties are those of the
+        terms, or of the model's own; wait, on_waiting: as for `train`.
+        """
+        agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count)
+        session = self.train(agreed, wait, on_waiting)
+        return Evaluation.of(session.model, session.traffic)
 
     def check(self, terms: Terms, wait: float = 60.0) -> tuple[SiteReply, ...]:
         """Ask every party of the terms whether it would take part, without a session: the answer of each, in

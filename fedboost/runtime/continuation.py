@@ -11,6 +11,7 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.gbdt.booster import Booster
 from fedboost.runtime.model_facts import TERMS
 from fedboost.runtime.model_file import Model
+from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 
@@ -27,16 +28,24 @@ def text_of(model: object, folder: Path = Path()) -> object:
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
     path = folder / model
-    text = _read(path)
+    return read_file(path, f"xgb_model {quoted(str(path))}")[0]
+
+
+def read_file(path: Path, source: str) -> tuple[str, Terms | None]:
+    """The model in a file as terms hold it, and the terms of its training where the file has them.
+    source: how errors name the file."""
+    text = _read(path, source)
+    if text.startswith(PART_BEGINS):
+        raise ConfigError(f"{path}: a part of a model: put the parts together (fedboost assemble)")
     booster, attributes = Booster.from_any_xgboost(text, str(path))
-    columns = Terms.from_canonical(attributes[TERMS]).columns if TERMS in attributes else None
+    terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
     try:
-        return continuation.written(booster, columns)
+        return continuation.written(booster, None if terms is None else terms.columns), terms
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, source: str) -> str:
     """The text in a file. What is no regular file is not opened: it may have no end, or wait for ever."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -52,4 +61,4 @@ def _read(path: Path) -> str:
         why = "not text; save it as JSON"
     except ValueError as error:  # the above, or a null byte in the path
         why = str(error)
-    raise ConfigError(f"xgb_model {quoted(str(path))}: cannot read the model: {why}")
+    raise ConfigError(f"{source}: cannot read the model: {why}")

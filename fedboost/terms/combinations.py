@@ -10,6 +10,7 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.terms import continuation, tuning
 from fedboost.terms.noise import check_noise
+from fedboost.terms.session import TO_EVALUATE, TO_TRAIN
 
 if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
@@ -186,7 +187,7 @@ def _check_columns(terms: "Terms") -> None:
 def _check_continuation(terms: "Terms") -> None:
     if terms.xgb_model is None:
         return
-    if terms.session.program != "boosting":
+    if terms.task not in (TO_TRAIN, TO_EVALUATE) or terms.session.program not in ("boosting", TO_EVALUATE):
         raise ValueError(f"xgb_model is continued by the program boosting, not by {terms.session.program!r}")
     try:
         continuation.check(terms.xgb_model, terms)
@@ -194,7 +195,24 @@ def _check_continuation(terms: "Terms") -> None:
         raise ValueError(str(error)) from None
 
 
+def _check_task(terms: "Terms") -> None:
+    """What is no training."""
+    terms.evaluation.check_subgroups(terms.columns)
+    if terms.task != TO_EVALUATE:
+        return
+    if terms.noise is not None:
+        raise ValueError("program evaluate gives exact sums: take noise away")
+    if terms.xgb_model is None:
+        raise ValueError("program evaluate needs xgb_model, the model that is evaluated")
+    if terms.session.on_loss == "shrink":
+        raise ValueError('program evaluate with on_loss = "shrink": set wait or stop')
+    if terms.validates:
+        raise ValueError(
+            "program evaluate takes all rows: take validation_fraction or columns.validation away"
+        )
+
+
 CHECKS: tuple[Callable[["Terms"], None], ...] = (
-    *(tuning.check, _check_noise, _check_model, _check_draws, _check_symmetric),
+    *(tuning.check, _check_task, _check_noise, _check_model, _check_draws, _check_symmetric),
     *(_check_vertical, _check_hiding, _check_losses, _check_columns, _check_continuation),
 )

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
+from fedboost.terms.session import TO_EVALUATE
 
 if TYPE_CHECKING:
     from fedboost.terms.columns import Schema
@@ -54,7 +55,8 @@ def check(text: str, terms: "Terms") -> None:
     booster = read(text)
     differs = _model_difference(booster, terms) or _column_difference(booster, _trained_columns(text), terms)
     if differs:
-        raise ConfigError(f"xgb_model cannot be continued: {differs}")
+        does = "evaluated" if terms.task == TO_EVALUATE else "continued"
+        raise ConfigError(f"xgb_model cannot be {does}: {differs}")
 
 
 def _check_length(text: str) -> None:

@@ -10,11 +10,12 @@ from fedboost.terms.columns import Schema
 from fedboost.terms.draws import MIN_SHARE
 from fedboost.terms.flat import Group
 from fedboost.terms.objective import Objective
-from fedboost.terms.reading import MAX_CHARS, Several, require_known
+from fedboost.terms.reading import MAX_CHARS, Several, nearest, require_known
 from fedboost.terms.trees import MAX_ROUNDS
 
 MAX_METRICS = 1 << 8
 MAX_MIN_COUNT = 1_000_000
+MAX_SUBGROUPS = 1 << 4
 MAX_FIGURES = 1 << 14
 """Of a round: each metric of each set of rows."""
 
@@ -55,8 +56,22 @@ class Evaluation(Group):
         default=10,
         ge=1,
         le=MAX_MIN_COUNT,
-        description='With `program = "describe"`: the fewest rows of a count that the analyst gets. The '
-        "aggregator sees all counts of all parties together. A site may ask for [more](policy.md).",
+        description='With `program = "describe"` or `"evaluate"`: the fewest rows of a count that the '
+        "analyst gets. The aggregator sees all counts of all parties together. A site may ask for "
+        "[more](policy.md).",
+    )
+    subgroups: Several[str] = Field(
+        default=(),
+        max_length=MAX_SUBGROUPS,
+        description='With `program = "evaluate"`: names of categorical features, such as `["sex"]`. Metrics '
+        "and rates are also those of the rows of each level. A site has to [allow](policy.md) it.",
+    )
+    threshold: float = Field(
+        default=0.5,
+        gt=0,
+        lt=1,
+        description='With `program = "evaluate"` and `binary:logistic`: rows of a larger probability count '
+        "as predicted positive. A site has to [allow](policy.md) another one than 0.5.",
     )
 
     def validates(self, columns: Schema) -> bool:
@@ -94,6 +109,19 @@ class Evaluation(Group):
             raise ValueError(
                 "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
             )
+
+    def check_subgroups(self, columns: Schema) -> None:
+        """ValueError unless subgroups are levels of declared features."""
+        for number, name in enumerate(self.subgroups):
+            if name not in columns.categorical:
+                near, known = nearest(name, columns.categorical), ", ".join(columns.categorical) or "none"
+                raise ValueError(
+                    f"subgroups: {name[:MAX_CHARS]!r} is no categorical feature{near}; there are: {known}"
+                )
+            if name in self.subgroups[:number]:
+                raise ValueError(f"subgroups name {name!r} more than once")
+        if self.subgroups and columns.group is not None:
+            raise ValueError("subgroups: rows of one group are ranked together, whatever their levels")
 
     @field_validator("eval_metric", mode="before")
     @classmethod

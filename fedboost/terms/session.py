@@ -10,6 +10,7 @@ from fedboost.terms.reading import MAX_CHARS, Name, Several
 
 MAX_PARTIES = 1 << 12
 TO_TRAIN, TO_PREDICT, TO_DESCRIBE, TO_TUNE = "train", "predict", "describe", "tune"
+TO_EVALUATE = "evaluate"
 """What sessions do: `Terms.task`."""
 TRAINING = frozenset({TO_TRAIN, TO_TUNE})
 """Of these what grows trees."""
@@ -59,13 +60,14 @@ class Session(Group):
         default="boosting",
         description="What the session does: `boosting` trains, `describe` counts the rows of all parties "
         "([describe](lifecycle.md#describe)), `tune` trains `candidates` side by side "
-        "([tune](lifecycle.md#tune)); or the name of a program that the aggregator offers.",
+        "([tune](lifecycle.md#tune)), `evaluate` measures a model "
+        "([evaluate](lifecycle-evaluate.md)); or the name of a program that the aggregator offers.",
     )
 
     @property
     def task(self) -> str:
         """What the session does by its program; a program of one's own trains."""
-        return self.program if self.program in (TO_DESCRIBE, TO_TUNE) else TO_TRAIN
+        return self.program if self.program in (TO_DESCRIBE, TO_TUNE, TO_EVALUATE) else TO_TRAIN
 
     def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:
         """ValueError unless a roster of these parties can shrink as it may. fewest: the fewest parties whose

@@ -30,12 +30,14 @@ from fedboost.terms.hiding import Hiding
 from fedboost.terms.noise import Noise, Plan, plan_for
 from fedboost.terms.objective import Objective
 from fedboost.terms.reading import MAX_FEATURES, read_model
-from fedboost.terms.session import MAX_PARTIES, TO_DESCRIBE, TO_PREDICT, Parties, Session
+from fedboost.terms.session import MAX_PARTIES, TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, Parties, Session
 from fedboost.terms.trees import Histograms, Trees
 from fedboost.terms.vertical import Blocks, Vertical
 
 ALIGNMENT_TURNS = 3
 """Queries that match rows by their ids, or have them predicted."""
+_TURNS = {TO_PREDICT: ALIGNMENT_TURNS, TO_DESCRIBE: 1 + MAX_REFINEMENTS, TO_EVALUATE: 2}
+"""Most queries of a session that trains nothing."""
 MAX_RENEWAL_QUERIES = 3
 """Most queries about the residuals in the leaves of a tree."""
 
@@ -64,7 +66,7 @@ _ORDER = (
         "label_epsilon",
         "predict_with",
         "predict_rows",
-        *("min_count", "candidates"),
+        *("min_count", "candidates", "subgroups", "threshold"),
     ),
 )
 """The keys as they stand in the JSON that is hashed."""
@@ -73,7 +75,7 @@ _ORDER = (
 _OMITTED = (
     *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
     *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    *("min_count", "candidates"),
+    *("min_count", "candidates", "subgroups", "threshold"),
 )
 
 
@@ -99,7 +101,8 @@ class Terms(Flat):
         default=None,
         repr=False,
         description="File of a model to continue, of fedboost or XGBoost with the same features and "
-        "objective: `rounds` more are [added to it](models.md#continue-a-model).",
+        "objective: `rounds` more are [added to it](models.md#continue-a-model). With "
+        '`program = "evaluate"`, the model that is evaluated.',
     )
     objective: Objective
     trees: Trees
@@ -118,7 +121,7 @@ class Terms(Flat):
 
     @property
     def task(self) -> str:
-        """What a session under these terms does: TO_TRAIN, TO_PREDICT, TO_DESCRIBE or TO_TUNE."""
+        """What a session under these terms does, such as TO_TRAIN (`session`)."""
         return TO_PREDICT if self.vertical.predicts else self.session.task
 
     @property
@@ -196,7 +199,7 @@ class Terms(Flat):
         """Most queries of a session."""
         before = 2 + ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
         turns = before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
-        return {TO_PREDICT: ALIGNMENT_TURNS, TO_DESCRIBE: 1 + MAX_REFINEMENTS}.get(self.task, turns)
+        return _TURNS.get(self.task, turns)
 
     @cached_property
     def roots(self) -> tuple[int, ...]:

@@ -1,11 +1,13 @@
 """Limits of messages, and reading within them."""
 
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.errors import ConfigError, PeerError
+from fedboost.fixedpoint import Scale
 from fedboost.protocol.messages import (
     Request,
 )
@@ -90,3 +92,17 @@ def require(condition: bool, what: str) -> None:
 
 def out_of_bounds(what: str) -> PeerError:
     return PeerError(f"a message out of bounds: {what}")
+
+
+def scale_to_pb(scale: Scale) -> dict[str, Any]:
+    return {"exponent": scale.exponent, "bits": scale.bits}
+
+
+def scale_from_pb(scale: Any) -> Scale:
+    return _scale(scale.exponent, scale.bits)
+
+
+@lru_cache(maxsize=64)
+def _scale(exponent: int, bits: int) -> Scale:
+    require(abs(exponent) <= 256 and 1 <= bits <= 32, "a scale out of range")
+    return Scale(exponent, bits)

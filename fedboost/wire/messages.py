@@ -40,6 +40,8 @@ from fedboost.wire.bounds import (
     parsed,
     request_from_pb,
     require,
+    scale_from_pb,
+    scale_to_pb,
     serialised,
     terms_of,
     with_request,
@@ -47,8 +49,6 @@ from fedboost.wire.bounds import (
 from fedboost.wire.queries import (
     query_to_pb,
     residual_from_pb,
-    scale_from_pb,
-    scale_to_pb,
     splits_from_pb,
     splits_to_pb,
     start_from_pb,

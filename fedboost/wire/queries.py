@@ -4,7 +4,6 @@ Refuses: values outside their ranges, and longer lists than there can be (PeerEr
 """
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.reach import ReachQuery
@@ -21,7 +21,6 @@ from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
 from fedboost.gbdt.metrics.registry import is_metric
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, Splits
@@ -39,7 +38,7 @@ from fedboost.wire.alignment import (
     places_to_pb,
     reach_from_pb,
 )
-from fedboost.wire.bounds import bounded, out_of_bounds, require, rows_of
+from fedboost.wire.bounds import bounded, out_of_bounds, require, rows_of, scale_from_pb, scale_to_pb
 from fedboost.wire.columns import (
     bins_from_pb,
     bins_to_pb,
@@ -48,6 +47,7 @@ from fedboost.wire.columns import (
     summary_from_pb,
     summary_to_pb,
 )
+from fedboost.wire.evaluation import evaluation_from_pb, evaluation_to_pb
 
 Fields = dict[str, Any]
 """The fields of a message by name, those of messages in it as such a dictionary."""
@@ -252,6 +252,7 @@ _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Quer
     HistogramQuery: ("histograms", _histograms_to_pb, _histograms_from_pb),
     VoteQuery: ("votes", _votes_to_pb, _votes_from_pb),
     ResidualQuery: ("residuals", _residuals_to_pb, residual_from_pb),
+    EvaluationQuery: ("evaluation", evaluation_to_pb, evaluation_from_pb),
     EndRoundQuery: ("end_round", _end_round_to_pb, _end_round_from_pb),
 }
 """For each query its field of a question, and the functions to protobuf and back."""
@@ -287,20 +288,6 @@ def _elected_from_pb(elected: Any) -> tuple[Elected, ...]:
     features = sum(len(node.features) for node in nodes)
     require(features <= MAX_ELECTED, f"{features} elected features; {MAX_ELECTED} are allowed")
     return tuple(Elected(tuple(node.features), node.bins) for node in nodes)
-
-
-def scale_to_pb(scale: Scale) -> Fields:
-    return {"exponent": scale.exponent, "bits": scale.bits}
-
-
-def scale_from_pb(scale: Any) -> Scale:
-    return _scale(scale.exponent, scale.bits)
-
-
-@lru_cache(maxsize=64)
-def _scale(exponent: int, bits: int) -> Scale:
-    require(abs(exponent) <= 256 and 1 <= bits <= 32, "a scale out of range")
-    return Scale(exponent, bits)
 
 
 def splits_to_pb(splits: Splits) -> Fields:

@@ -14,6 +14,7 @@ from inprocess import sites_of
 from sites import fedboost, rows, terms
 
 from fedboost.boosting.programs.boosting import train as boosting
+from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.rounds import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET
@@ -296,6 +297,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     table = capsys.readouterr().out.split("what left")[1]
     kinds = {kind for release in releases for kind in release.what.split(AND)}
     absent = {"IdCountQuery", "AlignQuery", "PlacesQuery", "ReachQuery", "BinsQuery"}
+    absent |= {"EvaluationQuery", EVALUATION_BY_PARTY}
     absent |= {"SummaryQuery", "VoteQuery", "ResidualQuery", BY_PARTY, "RangeQuery", "SumsQuery", *UNASKED}
     assert kinds == set(QUERIES) - absent
     assert all(QUERIES[kind] in table for kind in kinds)
@@ -306,7 +308,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
 
 
 def test_every_question_there_is_has_words():
-    others = {*UNASKED, BY_PARTY}
+    others = {*UNASKED, BY_PARTY, EVALUATION_BY_PARTY}
     assert {question.__name__ for question in get_args(Query)} == set(QUERIES) - others
 
 

@@ -129,11 +129,11 @@ EDITS = {
             "\n\ndef _label_sum_to_pb(query: LabelSumQuery) -> Fields:\n"
             '    return {"rows": query.rows, "scale": scale_to_pb(query.scale)}\n'
             "\n\ndef _label_sum_from_pb(q: Any) -> LabelSumQuery:\n"
-            "    return LabelSumQuery(_rows(q), scale_from_pb(q.scale))\n",
+            "    return LabelSumQuery(rows_of(q), scale_from_pb(q.scale))\n",
         ),
     ],
     "protos/fedboost/wire/v1/fedboost.proto": [
-        ("    SumsQuery sums = 13;\n", "    LabelSumQuery label_sum = 20;\n"),
+        ("    SumsQuery sums = 13;\n", "    LabelSumQuery label_sum = 99;\n"),
         ("message RowsQuery {}\n", "message LabelSumQuery {\n  uint64 rows = 1;\n  Scale scale = 2;\n}\n"),
     ],
 }

@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 import fedboost.people
+from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.rounds import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.people.audit_session import ANSWER_WIDTH
@@ -25,7 +26,8 @@ from fedboost.terms import noise
 
 
 def test_every_query_has_a_sentence():
-    assert set(QUERIES) == {query.__name__ for query in get_args(Query)} | {BY_PARTY, *UNASKED}
+    others = {BY_PARTY, EVALUATION_BY_PARTY, *UNASKED}
+    assert set(QUERIES) == {query.__name__ for query in get_args(Query)} | others
     assert all(0 < len(words) < ANSWER_WIDTH for words in (*QUERIES.values(), NO_METRICS))
     assert len({*QUERIES.values(), NO_METRICS}) == len(QUERIES) + 1
 
@@ -35,7 +37,7 @@ def test_every_protection_has_a_sentence():
 
 
 def test_every_release_of_noise_has_a_unit():
-    assert set(RELEASES) == {noise.CUT_POINTS, noise.START, noise.TREES}
+    assert set(RELEASES) == {noise.CUT_POINTS, noise.START, noise.TREES, noise.SUMMARY}
 
 
 def test_every_placement_of_noise_has_a_sentence():

@@ -139,7 +139,7 @@ def test_every_setting_changes_the_digest():
         "predict_rows",
         "label_epsilon",
     }
-    needs |= {"alone_rounds", "min_rows_per_bin", "min_count", "candidates"}
+    needs |= {"alone_rounds", "min_rows_per_bin", "min_count", "candidates", "subgroups", "threshold"}
     assert {*OTHER, *ALONE, *needs} == set(Terms.file_keys())
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest

@@ -2,6 +2,7 @@
 
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.reach import ReachQuery
@@ -19,6 +20,6 @@ OfRows = IdCountQuery | AlignQuery | PlacesQuery | ReachQuery
 """What is asked to match rows by their ids, and of rows that are predicted."""
 OfColumns = SummaryQuery | BinsQuery | QuantileQuery | RangeQuery
 """What is asked of the values of columns."""
-Query = OfRows | RowsQuery | OfColumns | StartQuery | OfTree | EndRoundQuery
+Query = OfRows | RowsQuery | OfColumns | EvaluationQuery | StartQuery | OfTree | EndRoundQuery
 OfTurn = Query | Several
 """What a program asks in one turn."""

@@ -6,17 +6,19 @@ each metric: means of numbers have none to speak of, for their sums lose nothing
 Refuses: unknown names (at the terms).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
-from fedboost.gbdt.metrics.metric import encoded_sum
+from fedboost.gbdt.metrics.metric import Metric, encoded_sum
 from fedboost.gbdt.metrics.registry import metric_of
 from fedboost.gbdt.objectives.objective import Objective
 
+Find = Callable[[str], Metric]
+"""The metric of a name: `registry.metric_of`, or `exact_metric_of`."""
 TRAIN, VALIDATION = "train", "validation"
 """The sets of rows of metrics: those that trees grow on, and the others."""
 OF_PARTY = ":"
@@ -28,22 +30,28 @@ DIGITS = 4
 """Significant digits of a published metric: all digits could reveal exact sums of a few rows."""
 
 
-def limit(names: Iterable[str], weight: Scale) -> int:
+def limit(names: Iterable[str], weight: Scale, find: Find = metric_of) -> int:
     """Largest magnitude of an integer that one row contributes to any cell."""
-    return max([weight.limit, *(metric_of(name).limit(weight) for name in names)])
+    return max([weight.limit, *(find(name).limit(weight) for name in names)])
 
 
 @lru_cache(maxsize=256)
-def cells(names: tuple[str, ...]) -> int:
+def cells(names: tuple[str, ...], find: Find = metric_of) -> int:
     """Integers of `sums`."""
-    return 1 + sum(metric_of(name).cells for name in names)
+    return 1 + sum(find(name).cells for name in names)
 
 
 def sums(
-    names: Iterable[str], loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    names: Iterable[str],
+    loss: Objective,
+    margin: Float64,
+    label: Float32,
+    weights: Float32,
+    weight: Scale,
+    find: Find = metric_of,
 ) -> Int64:
     """This party's integers: the sum of weights, then the metrics in the order of the names."""
-    own = (metric_of(name).sums(loss, margin, label, weights, weight) for name in names)
+    own = (find(name).sums(loss, margin, label, weights, weight) for name in names)
     return np.concatenate([encoded_sum(weight, weights), *own])
 
 
@@ -89,11 +97,11 @@ def by_party(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
     return out
 
 
-def values(names: Iterable[str], total: Int64, weight: Scale) -> dict[str, float]:
+def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metric_of) -> dict[str, float]:
     """Metric by name, from the total of all parties. PeerError for sums that cannot be."""
     weights, start, out = weight.decode(int(total[0])), 1, {}
     for name in names:
-        metric = metric_of(name)
+        metric = find(name)
         own = total[start : start + metric.cells]
         if weights <= 0 or (not metric.signed and own.min() < 0):
             raise PeerError("metric sums that cannot be: no weight, or less than nothing")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
+from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.kernels.elementwise import sigmoids
 from fedboost.gbdt.metrics.metric import METRIC_BITS, encoded_sum
 from fedboost.gbdt.objectives.objective import Objective
@@ -16,6 +17,19 @@ from fedboost.gbdt.objectives.objective import Objective
 SCORE_CELLS = 512
 SCORE_CELLS_PER_LOGIT = 32
 CALIBRATION_BINS = 15
+
+
+def is_positive(margin: Float64, threshold: float) -> Mask:
+    """True where the probability is above the threshold: bool [rows]."""
+    return margin > 0.0 if threshold == 0.5 else sigmoids(margin) > threshold
+
+
+def score_cells(margin: Float64) -> Int64:
+    """The cell of each score, from 0 to SCORE_CELLS - 1: int64 [rows]."""
+    near = np.clip(margin, -SCORE_CELLS, SCORE_CELLS)  # far beyond the last cell, without overflow
+    cell = np.floor(near * SCORE_CELLS_PER_LOGIT) + SCORE_CELLS // 2
+    out: Int64 = np.clip(cell, 0, SCORE_CELLS - 1).astype(np.int64)
+    return out
 
 
 @dataclass(frozen=True)
@@ -34,8 +48,7 @@ class Error:
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
-        positive = margin > 0.0 if self.threshold == 0.5 else sigmoids(margin) > self.threshold
-        return encoded_sum(weight, weights[positive != (label > 0.5)])
+        return encoded_sum(weight, weights[is_positive(margin, self.threshold) != (label > 0.5)])
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         return weight.decode(int(total[0])) / weights
@@ -58,10 +71,7 @@ class Curve:
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
-        middle = SCORE_CELLS // 2
-        near = np.clip(margin, -SCORE_CELLS, SCORE_CELLS)  # far beyond the last cell, without overflow
-        cell = np.clip(np.floor(near * SCORE_CELLS_PER_LOGIT) + middle, 0, SCORE_CELLS - 1)
-        index = cell.astype(np.int64) + SCORE_CELLS * (label > 0.5)
+        index = score_cells(margin) + SCORE_CELLS * (label > 0.5)
         out = np.zeros(self.cells, np.int64)
         np.add.at(out, index, weight.encode(weights.astype(np.float64)))
         return out

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+import numpy as np
+
 from fedboost.gbdt.kernels.objectives import log_losses, softmax_losses
 from fedboost.gbdt.metrics.classification import (
     Calibration,
@@ -78,6 +80,16 @@ def metric_of(name: str) -> Metric:
     if not above < value < below:
         raise KeyError(name)
     return make(value)
+
+
+@lru_cache(maxsize=256)
+def exact_metric_of(name: str) -> Metric:
+    """The metric of that name, whose sum loses nothing where it is a mean. KeyError if there is none."""
+    metric = metric_of(name)
+    if not isinstance(metric, BoundedLoss):
+        return metric
+    losses = metric.losses
+    return Mean(lambda loss, margin, label: losses(margin, label, np.ones_like(label)))
 
 
 def is_metric(name: str) -> bool:

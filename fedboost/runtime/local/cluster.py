@@ -80,6 +80,7 @@ ANYTHING = {
     "validation": True,
     "base_margin": True,
     "continue_models": True,
+    "subgroups": True,
     "vote_top_k": MAX_FEATURES,
     "subsample": MIN_SHARE,
     "min_key_bits": 2048,

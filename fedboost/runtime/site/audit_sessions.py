@@ -167,7 +167,8 @@ class Session:
             )
         if not self.over:
             return f"not yet: {self.ended.reason}, the session may go on"
-        made = f"a {MADE[self.admitted.does if self.admitted else TO_TRAIN]}"
+        made = MADE[self.admitted.does if self.admitted else TO_TRAIN]
+        made = f"an {made}" if made.startswith("e") else f"a {made}"
         if not self.ended.reason:
             return f"with {made}, the aggregator says"
         return f"without {made}: {self.ended.reason}"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from fedboost.boosting.queries.base import BaseQuery
+from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY, EvaluationQuery
 from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.boosting.queries.trees import HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
@@ -33,7 +34,8 @@ def allowed_questions(terms: Terms) -> Mapping[str, int]:
     if terms.task == TO_TRAIN and terms.session.program != "boosting":
         return {}
     counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
-    return {**counts, BY_PARTY: counts[EndRoundQuery.__name__]}
+    by_party = {BY_PARTY: EndRoundQuery, EVALUATION_BY_PARTY: EvaluationQuery}
+    return {**counts, **{name: counts[kind.__name__] for name, kind in by_party.items()}}
 
 
 def turns_warnings(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:

@@ -71,6 +71,7 @@ PROTECTS = {
     "base_margin": "a metric shows how the values of this column are distributed, to the last row",
     "continue_models": "trees that somebody else made may put single rows into a leaf",
     "min_count": "counts of few rows, by level or label, are about these people",
+    "subgroups": "errors and rates by sex or ward speak of one group, which may be a small one",
     "vote_top_k": "where all parties vote alike, each one's vote is known",
     "subsample": "sums over many known draws of the rows give each row by itself",
     "min_key_bits": "shorter keys may be broken while what they hide still matters",
@@ -113,7 +114,8 @@ class PolicyKeys(Frozen):
     for terms that give the analyst all cut points where columns are hidden; min_alone_rounds: the fewest
     rounds that grow on the columns of this site alone, where it has the labels; min_rows_per_bin: the
     fewest rows whose sums by bin are told, None for MIN_ROWS_PER_BIN where columns are hidden, else 1;
-    min_count: the fewest rows of a count that an analyst gets where rows are described;
+    min_count: the fewest rows of a count that an analyst gets where rows are described or a model is
+    evaluated; subgroups: if that may be by the levels of columns, too;
     max_label_epsilon: the largest epsilon of the noise on its labels there, None for labels without noise;
     subsample: the smallest share of the rows that a tree may grow on where masks hide its sums; colluding:
     the fewest parties that must be able to collude and learn nothing, None for what fits the number of
@@ -156,6 +158,7 @@ class PolicyKeys(Frozen):
     base_margin: bool = False
     continue_models: bool = False
     min_count: int = Field(default=MIN_COUNT, ge=1)
+    subgroups: bool = False
     vote_top_k: int = Field(default=0, ge=0)
     subsample: float = Field(default=1.0, gt=0, le=1)
     min_key_bits: int = Field(default=3072, ge=1)

@@ -35,9 +35,10 @@ from fedboost.runtime.site.policy_breach import (
 )
 from fedboost.runtime.site.policy_by_columns import breaches_by_columns
 from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
-from fedboost.terms.session import TO_DESCRIBE, TO_PREDICT, TO_TUNE
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, TO_TUNE
 from fedboost.terms.terms import Terms
 
+DEFAULT_THRESHOLD = 0.5
 Rule = Callable[[PolicyKeys, Terms], Breach | None]
 
 
@@ -46,7 +47,8 @@ def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "", party: str = "
     yield from filter(None, (_parties(policy, terms), _analysts(policy, terms, analyst)))
     yield from _columns(policy, terms, party)
     yield from breaches_by_columns(policy, terms, party)
-    rules = {TO_PREDICT: OF_PREDICTIONS, TO_DESCRIBE: OF_DESCRIPTIONS}.get(terms.task, RULES)
+    others = {TO_PREDICT: OF_PREDICTIONS, TO_DESCRIBE: OF_DESCRIPTIONS, TO_EVALUATE: OF_EVALUATIONS}
+    rules = others.get(terms.task, RULES)
     yield from filter(None, (rule(policy, terms) for rule in rules))
 
 
@@ -276,7 +278,12 @@ def _metrics_at_thresholds(policy: PolicyKeys, terms: Terms) -> Breach | None:
     default = terms.objective.loss.default_metric
     names = map(own_name, terms.metrics)
     chosen = [name for name in names if is_at_threshold(name) and name != default]
-    if not chosen or policy.metrics_at_thresholds:
+    if policy.metrics_at_thresholds:
+        return None
+    if terms.task == TO_EVALUATE and terms.evaluation.threshold != DEFAULT_THRESHOLD:
+        why = f"the terms have threshold = {terms.evaluation.threshold:g}"
+        return Breach("metrics_at_thresholds", "false", why, f"set {DEFAULT_THRESHOLD:g}", True)
+    if not chosen:
         return None
     why = f"the terms ask for the metric {quoted(chosen[0])}"
     return Breach("metrics_at_thresholds", "false", why, "leave it out", True)
@@ -286,6 +293,13 @@ def _party_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
     if not terms.protection.hides or not terms.evaluation.party_metrics or policy.party_metrics:
         return None
     return Breach("party_metrics", "false", "the terms have party_metrics = true", "leave it out", True)
+
+
+def _subgroups(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if not terms.evaluation.subgroups or policy.subgroups:
+        return None
+    why = f"the terms have subgroups by {', '.join(map(quoted, terms.evaluation.subgroups))}"
+    return Breach("subgroups", "false", why, "leave subgroups out", True)
 
 
 def _validation(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -329,6 +343,12 @@ them, and no budget of epsilon is charged."""
 
 OF_DESCRIPTIONS: tuple[Rule, ...] = (*OF_PREDICTIONS, _placements, _budget, _max_category_levels, _min_count)
 """The rules for terms that describe rows: no tree grows, and no metric is computed."""
+
+OF_EVALUATIONS: tuple[Rule, ...] = (
+    *(*OF_DESCRIPTIONS, _base_margin, _max_metrics, _metrics_at_thresholds, _party_metrics, _subgroups),
+)
+"""The rules for terms that evaluate a model: no tree grows. The model may be anybody's, as no sum is over the
+rows of a leaf; what the results of two models tell together, `analysts` and `approval` bound."""
 
 
 def rows_per_leaf(terms: Terms) -> tuple[int, str]:

@@ -1,0 +1,97 @@
+"""The query that measures a model on the rows of all parties.
+
+Promises: one sum has the metrics of each set of rows, and the counts by score and label.
+Refuses: other metrics, sets of rows, classes or thresholds than the terms name (Refused).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from fedboost.boosting.queries.base import BaseQuery, BeforeTrees, once
+from fedboost.errors import Refused
+from fedboost.fixedpoint import Scale, cell_bits
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics import scores
+from fedboost.gbdt.metrics.registry import exact_metric_of
+from fedboost.terms import evaluating
+from fedboost.terms.session import TO_EVALUATE
+from fedboost.terms.terms import Terms
+
+ALL = "all"
+"""The set of all rows."""
+EVALUATION_BY_PARTY = "EvaluationQuery by party"
+"""Name of the query where it includes metrics of single parties."""
+
+
+@dataclass(frozen=True)
+class EvaluationQuery(BeforeTrees, BaseQuery):
+    """Sums over sets of rows: all, those of each level of the columns of subgroups, those of each site alone.
+
+    scores: rows are counted by score and label, which are 0 or 1; classes: of a confusion matrix, 0 without.
+    Answer: of each set its number of rows, its metric sums, and with `scores` its outcomes at the threshold
+    (`scores.count_outcomes`); then, of all rows, `scores.count_scores`, or `scores.count_classes`."""
+
+    description = "error of a model, rows by score and label"
+    only_turn = 2
+    tasks = frozenset({TO_EVALUATE})
+
+    rows: int
+    metrics: tuple[str, ...]
+    sets: tuple[str, ...]
+    sites: tuple[str, ...]
+    scores: bool
+    classes: int
+    threshold: float
+    weight: Scale
+
+    @classmethod
+    def of(cls, terms: Terms, rows: int, weight: Scale) -> Self:
+        """The query that measures the model of these terms."""
+        levels = [each.name for column in evaluating.level_sets(terms).values() for each in column]
+        kind = evaluating.is_binary(terms), evaluating.class_count(terms), terms.evaluation.threshold
+        return cls(rows, terms.metrics, (ALL, *levels), evaluating.sites_of(terms), *kind, weight)
+
+    @property
+    def cells_of_set(self) -> int:
+        """Integers of one set of rows."""
+        outcomes = len(scores.OUTCOMES) + 1 if self.scores else 0
+        return 1 + metrics.cells(self.metrics, exact_metric_of) + outcomes
+
+    @once
+    def cells(self) -> int:
+        of_all = 3 * scores.CELLS * self.scores + self.classes**2
+        return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
+
+    @property
+    def cell_bits(self) -> int:
+        most = metrics.limit(self.metrics, self.weight, exact_metric_of)
+        return cell_bits(max(most, scores.PROBABILITIES.limit * self.scores), self.rows)
+
+    @property
+    def name(self) -> str:
+        """Name in logs; another one where it includes metrics of single parties."""
+        return EVALUATION_BY_PARTY if self.sites else type(self).__name__
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """Once, where a model is evaluated."""
+        return int(terms.task == TO_EVALUATE)
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse what is not in the terms."""
+        wanted = self.of(terms, self.rows, self.weight)
+        if self.metrics != wanted.metrics:
+            raise Refused(f"the terms allow the metrics {', '.join(wanted.metrics)}")
+        if (self.sets, self.sites) != (wanted.sets, wanted.sites):
+            raise Refused(f"the terms allow metrics of the rows {', '.join((*wanted.sets, *wanted.sites))}")
+        if self != wanted:
+            raise Refused("counts by other scores, classes or thresholds than those of the terms")
+        if not evaluating.is_weight_scale(terms, self.weight):
+            raise Refused("a scale of row weights that the terms do not lead to")
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Come at any time: nothing depends on what was asked before."""
+
+    def applied_to(self, state: Any) -> Any:
+        """The same state: it changes nothing."""
+        return state

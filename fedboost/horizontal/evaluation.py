@@ -1,0 +1,82 @@
+"""A party of a session that evaluates a model: sums over its rows.
+
+Promises: sums depend on this party's rows and the model alone; adding those of all parties gives the sums of
+one party with all rows.
+Refuses: queries of other sessions (PeerError).
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.union import Query
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.gbdt.gradients import Gradients
+from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics import scores
+from fedboost.gbdt.metrics.registry import exact_metric_of
+from fedboost.gbdt.objectives.objective import Objective
+from fedboost.horizontal.shard import Shard, continue_margins
+from fedboost.horizontal.summary import CountingHolder
+from fedboost.terms.evaluating import level_sets
+from fedboost.terms.terms import Terms
+
+
+class EvaluationHolder(CountingHolder):
+    """The rows of a party in one session that evaluates a model, with their margins."""
+
+    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1, name: str = "") -> None:
+        """name: of this party in the terms."""
+        super().__init__(read, terms, nthread)
+        self._name = name
+        shard, model = self._shard, terms.earlier
+        assert model is not None
+        rows = shard.label, shard.weight, shard.group
+        self._gradients = Gradients(terms.objective.loss, *rows, self._threads, shard.allocate)
+        continue_margins(self._gradients.margin, shard.base_margin, model, shard.columns)
+
+    def _counts(self, query: Query) -> Int64:
+        match query:
+            case RowsQuery():
+                return np.append(self.rows, self._gradients.count_exponents(self._terms.objective.loss.start))
+            case EvaluationQuery():
+                return self._measured(query)
+            case _:
+                raise PeerError(f"{query.description}: asked where a model is evaluated")
+
+    def _measured(self, query: EvaluationQuery) -> Int64:
+        sums, everybody = self._gradients.sum_rows, np.ones(self.rows, np.bool_)
+        levels = [each for column in level_sets(self._terms).values() for each in column]
+        masks = [everybody, *(self._rows_of(each.column, each.place) for each in levels)]
+        of_set = partial(_of_set, query)
+        parts = [sums(of_set, among) for among in masks]
+        nothing = np.zeros_like(parts[0])
+        parts += [parts[0] if site == self._name else nothing for site in query.sites]
+        if query.scores:
+            parts.append(sums(lambda _, m, y, w: scores.count_scores(m, y, query.threshold), everybody))
+        if query.classes:
+            parts.append(sums(lambda _, m, y, w: scores.count_classes(m, y, query.classes), everybody))
+        return np.concatenate(parts)
+
+    def _rows_of(self, column: str, place: int | None) -> Mask:
+        """The rows of a level of a categorical column, or of no declared one."""
+        values = self._shard.columns[self._terms.columns.features.index(column)]
+        codes = values[0 : values.size]
+        rows: Mask = np.isnan(codes) if place is None else codes == place
+        return rows
+
+
+def _of_set(
+    query: EvaluationQuery, loss: Objective, margin: Float64, label: Float32, weights: Float32
+) -> Int64:
+    """The integers of some rows of a set: int64 [query.cells_of_set]."""
+    rows = np.array([weights.size], np.int64)
+    parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, exact_metric_of)]
+    if query.scores:
+        parts.append(scores.count_outcomes(margin, label, query.threshold))
+    return np.concatenate(parts)

@@ -1,0 +1,122 @@
+"""The evaluation of a model, in words: metrics, curves, rates by subgroup and site.
+
+Promises: nothing but what the evaluation says.
+Refuses: nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedboost.people.text import Block, cell, delimited, listed, paragraph, table
+
+SHOWN_BINS = 10
+SHOWN_CLASSES = 12
+_RATES = {
+    "selection_rate": "selected",
+    "true_positive_rate": "true pos.",
+    "false_positive_rate": "false pos.",
+    "positive_rate": "label 1",
+}
+
+Summary = Mapping[str, Any]
+
+
+def evaluated(summary: Summary) -> Iterator[Block]:
+    """Yield metrics, curves, and a table for each column of subgroups and for the sites."""
+    floor = summary["min_count"]
+    yield f"{summary['rows']:,} rows of all parties\n"
+    yield from (f"{name:<14}{_number(value)}" for name, value in summary["metrics"].items())
+    if "threshold" in summary:
+        yield from _of_two_classes(summary)
+    if "classes" in summary:
+        yield from _matrix(summary)
+    for column, split in summary.get("subgroups", {}).items():
+        yield ""
+        yield from _split(delimited(column), split)
+    if "sites" in summary:
+        yield ""
+        yield from _split("site", summary["sites"])
+    yield ""
+    yield paragraph(f"... stands for what would tell of fewer than {floor} rows, or has no value.")
+
+
+def _of_two_classes(summary: Summary) -> Iterator[Block]:
+    area = summary["auc"]
+    if area is not None:
+        yield f"{'auc':<14}{area['value']:.4f} (scores rounded: within {area['resolution']:.2g})"
+    yield ""
+    outcomes, rates = summary["confusion"], summary["rates"]
+    lines = table(f"above {summary['threshold']:g}", "predicted 0", "predicted 1")
+    lines.add_row("label 0", _count(outcomes["tn"]), _count(outcomes["fp"]))
+    lines.add_row("label 1", _count(outcomes["fn"]), _count(outcomes["tp"]))
+    yield lines
+    yield ""
+    yield f"{'precision':<14}{_share(rates['precision'])}"
+    yield f"{'recall':<14}{_share(rates['true_positive_rate'])}"
+    if summary["bins"]:
+        yield ""
+        yield from _calibration(summary["bins"])
+
+
+def _calibration(bins: Sequence[Any]) -> Iterator[Block]:
+    """Yield the bins as a table, neighbours together where they are many."""
+    lines = table("probability", "rows", "predicted", "label 1")
+    step = -(-len(bins) // SHOWN_BINS)
+    for first in range(0, len(bins), step):
+        part = bins[first : first + step]
+        rows = sum(each["rows"] for each in part)
+        predicted = sum(each["mean_prediction"] * each["rows"] for each in part) / rows
+        found = sum(each["positives"] for each in part) / rows
+        ends = f"{part[0]['low']:.3f} to {part[-1]['high']:.3f}"
+        lines.add_row(ends, f"{rows:,}", _share(predicted), _share(found))
+    yield lines
+
+
+def _matrix(summary: Summary) -> Iterator[Block]:
+    names, counts = summary["classes"], summary["confusion"]
+    if len(names) > SHOWN_CLASSES:
+        yield f"\n{len(names)} classes: `--json` has the rows by class and predicted class"
+        return
+    yield ""
+    lines = table("label", *map(_heading, names), title=None)
+    for name, row in zip(names, counts, strict=True):
+        lines.add_row(cell(name), *map(_count, row))
+    yield lines
+    yield paragraph("rows are labels, columns predictions.")
+
+
+def _heading(name: str) -> str:
+    from rich.markup import escape
+
+    return escape(str(cell(name)))
+
+
+def _split(title: str, split: Any) -> Iterator[Block]:
+    sets = split["sets"]
+    metrics = [*next(iter(sets.values()))["metrics"]] if sets else []
+    with_rates = any("rates" in known for known in sets.values())
+    shown = {key: words for key, words in _RATES.items() if with_rates}
+    lines = table(_heading(title), "rows", *metrics[:3], *shown.values())
+    for name, known in sets.items():
+        rates = [_share(known["rates"][key]) for key in shown]
+        values = [_number(known["metrics"][key]) for key in metrics[:3]]
+        lines.add_row(cell(name), f"{known['rows']:,}", *values, *rates)
+    gaps = split["gaps"]
+    if gaps:
+        values = [_number(gaps.get(key)) for key in metrics[:3]]
+        lines.add_row("apart by", "", *values, *(_share(gaps.get(key)) for key in shown))
+    yield lines
+    if split["left_out"]:
+        yield paragraph(f"left out, for few rows: {listed(split['left_out'])}")
+
+
+def _number(value: float | None) -> str:
+    return "..." if value is None else f"{value:.5g}"
+
+
+def _count(value: int | None) -> str:
+    return "..." if value is None else f"{value:,}"
+
+
+def _share(value: float | None) -> str:
+    return "..." if value is None else f"{value:.1%}"

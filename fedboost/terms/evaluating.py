@@ -1,0 +1,121 @@
+"""Sessions that evaluate a model: their terms, and the sets of rows.
+
+Refuses: terms of parties that hold different columns, and terms with noise (ConfigError).
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Int64, Scale, bound_exponent
+from fedboost.terms.hiding import Hiding
+from fedboost.terms.objective import Objective
+from fedboost.terms.session import TO_EVALUATE
+from fedboost.terms.terms import Terms
+
+MISSING = "missing"
+"""The rows without a level that the terms declare."""
+WEIGHT_BITS = 32
+_KEPT = frozenset(
+    {
+        *("columns", "parties", "num_parallel_tree", "turn_timeout", "rejoin_timeout"),
+        *("eval_metric", "party_metrics", "min_count", "subgroups", "threshold"),
+        *(key for group in (Objective, Hiding) for key in group.file_keys()),
+    }
+) - {"base_score"}
+"""Keys that an evaluation goes by; the others are about the growth of trees."""
+_UNUSED_COLUMNS = ("validation", "row_id", "ranges", "label_range")
+
+
+@dataclass(frozen=True)
+class LevelRows:
+    """The rows of a level of a categorical column; None: those of no declared level."""
+
+    column: str
+    place: int | None
+    level: str
+
+    @property
+    def name(self) -> str:
+        """The name in queries."""
+        return f"{json.dumps(self.column)} = {json.dumps(self.level)}"
+
+
+def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
+    """The rows of each level, by column of subgroups."""
+    columns = terms.columns.categorical
+    return {
+        name: (
+            *(LevelRows(name, place, level) for place, level in enumerate(columns[name])),
+            LevelRows(name, None, _free(columns[name])),
+        )
+        for name in terms.evaluation.subgroups
+    }
+
+
+def _free(levels: Iterable[str]) -> str:
+    """What stands for no level: no name of one."""
+    name, taken = MISSING, {*levels}
+    while name in taken:
+        name = f"({name})"
+    return name
+
+
+def sites_of(terms: Terms) -> tuple[str, ...]:
+    """The parties whose rows are measured alone."""
+    return terms.holders if terms.evaluation.party_metrics else ()
+
+
+def is_binary(terms: Terms) -> bool:
+    """True if rows have one probability."""
+    return terms.objective.loss.xgboost_equivalent.classes_key == "positive"
+
+
+def class_count(terms: Terms) -> int:
+    """Classes of a confusion matrix of several; 0 without."""
+    loss = terms.objective.loss
+    return loss.outputs if loss.xgboost_equivalent.classes_key == "classes" else 0
+
+
+def weight_scale(terms: Terms, counts: Int64) -> Scale:
+    """The scale of row weights, from the counts of their exponents."""
+    return terms.known_weight_scale or Scale(bound_exponent(counts), WEIGHT_BITS)
+
+
+def is_weight_scale(terms: Terms, scale: Scale) -> bool:
+    """True if a weight scale is one that `weight_scale` gives for some counts."""
+    known = terms.known_weight_scale
+    return scale == known if known else scale.bits == WEIGHT_BITS
+
+
+def terms_to_evaluate(
+    terms: Terms,
+    model: str | None = None,
+    by: Iterable[str] = (),
+    by_site: bool | None = None,
+    threshold: float | None = None,
+    min_count: int | None = None,
+) -> Terms:
+    """The terms by which a model is evaluated on the rows of a training under `terms`, or those themselves if
+    they evaluate. model: as in `xgb_model`; the others in place of those of the terms, where they are
+    given."""
+    if terms.vertical.is_used:
+        raise ConfigError(f"{terms.vertical.key}: a model is evaluated where each party has all columns")
+    if terms.noise is not None:
+        raise ConfigError(
+            "noise: a model is evaluated by exact sums; give terms without noise if the sites allow that"
+        )
+    values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
+    if terms.task != TO_EVALUATE:
+        values = {key: value for key, value in values.items() if key in _KEPT} | {"program": TO_EVALUATE}
+        values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
+    given = {
+        "xgb_model": model,
+        "subgroups": [*by] or None,
+        "party_metrics": by_site or None,
+        "threshold": threshold,
+        "min_count": min_count,
+    }
+    return Terms.read(values | {key: value for key, value in given.items() if value is not None})

@@ -1,0 +1,46 @@
+"""The query that measures a model to protobuf and back.
+
+Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+"""
+
+from typing import Any
+
+from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
+from fedboost.gbdt.metrics.registry import is_metric
+from fedboost.terms.columns import MAX_CLASSES
+from fedboost.terms.evaluation import MAX_METRICS, MAX_SUBGROUPS
+from fedboost.terms.session import MAX_PARTIES
+from fedboost.wire.bounds import bounded, require, rows_of, scale_from_pb, scale_to_pb
+
+MAX_SETS = 1 + MAX_SUBGROUPS * (1 + MAX_CATEGORIES)
+
+
+def evaluation_to_pb(query: EvaluationQuery) -> dict[str, Any]:
+    return {
+        "rows": query.rows,
+        "metrics": query.metrics,
+        "sets": query.sets,
+        "sites": query.sites,
+        "scores": query.scores,
+        "classes": query.classes,
+        "threshold": query.threshold,
+        "weight": scale_to_pb(query.weight),
+    }
+
+
+def evaluation_from_pb(q: Any) -> EvaluationQuery:
+    """The query for metrics of a model."""
+    require(all(map(is_metric, q.metrics)), "a metric this version does not know")
+    require(q.classes <= MAX_CLASSES, f"{q.classes} classes; {MAX_CLASSES} are allowed")
+    require(0 < q.threshold < 1, f"the threshold {q.threshold:g}")
+    return EvaluationQuery(
+        rows_of(q),
+        bounded(q.metrics, MAX_METRICS, "metrics"),
+        bounded(q.sets, MAX_SETS, "sets of rows"),
+        bounded(q.sites, MAX_PARTIES, "sites"),
+        q.scores,
+        q.classes,
+        q.threshold,
+        scale_from_pb(q.weight),
+    )

@@ -1,0 +1,459 @@
+"""`evaluate`: the metrics of a model over all parties' rows, and nothing of few of them."""
+
+import asyncio
+import dataclasses
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xgboost
+from hypothesis import given
+from hypothesis import strategies as st
+from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
+from sklearn import metrics as reference
+
+import fedboost as fb
+from fedboost.boosting.programs.evaluate import OUTCOMES
+from fedboost.boosting.programs.withheld import merged, withheld
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
+from fedboost.fixedpoint import UNIT
+from fedboost.gbdt.cut_points import Grids
+from fedboost.gbdt.metrics import scores
+from fedboost.people.evaluation import evaluated
+from fedboost.people.summary import summary as summary_of
+from fedboost.runtime.evaluation import evaluation_terms
+from fedboost.runtime.signed_model import PART_BEGINS
+from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.site.policy_rules import breaches
+from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.terms.describing import terms_to_describe
+
+COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
+OPEN = {"parties": "any", "analysts": "any", "columns": "any"}
+TABLE = rows(900, seed=4)
+
+
+def among(parties, table=TABLE, seed=3):
+    """The rows shared out among so many parties."""
+    owner = np.random.default_rng(seed).integers(0, parties, table.num_rows)
+    return {f"p{number}": table.filter(pa.array(owner == number)) for number in range(parties)}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fb.simulate(terms(min_child_weight=3), shared_out(3, rows(600))).model
+
+
+def outcomes_of(label, positive):
+    return dict(zip(OUTCOMES, reference.confusion_matrix(label, positive).ravel().tolist(), strict=True))
+
+
+def close(value, expected, within=1e-9):
+    assert abs(value - expected) <= within, (value, expected)
+
+
+@pytest.mark.parametrize("parties", [1, 3, 7])
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_it_is_that_of_the_pooled_rows(model, parties, protection):
+    if protection == "masked" and parties < 3:
+        pytest.skip("masks hide a party among three")
+    names = ["logloss", "error", "error@0.3", "ece", "auc"]
+    agreed = terms(protection=protection, eval_metric=names)
+    known = fb.evaluate(model, among(parties), agreed)
+    label, score = TABLE["y"].to_numpy(), model.predict(TABLE)
+    found = known.metrics
+    close(found["logloss"], reference.log_loss(label, score))
+    close(found["error"], np.mean((score > 0.5) != label))
+    close(found["error@0.3"], np.mean((score > 0.3) != label))
+    summary = known.summary
+    assert summary["confusion"] == outcomes_of(label, score > 0.5)
+    close(summary["mean_prediction"], score.mean(), 1e-8)
+    assert (
+        abs(summary["auc"]["value"] - reference.roc_auc_score(label, score)) <= summary["auc"]["resolution"]
+    )
+    assert summary["auc"]["resolution"] < 0.03
+    assert summary["auc"]["value"] == found["auc"]
+    close(summary["rates"]["precision"], reference.precision_score(label, score > 0.5))
+    close(summary["rates"]["true_positive_rate"], reference.recall_score(label, score > 0.5))
+    assert known.rows == len(label)
+
+
+@pytest.mark.parametrize("threshold", [0.03, 0.5, 0.61, 0.995])
+def test_curves_are_those_of_the_rows(model, threshold):
+    known = fb.evaluate(model, among(3), threshold=threshold, min_count=1).summary
+    label, score = TABLE["y"].to_numpy(), model.predict(TABLE)
+    assert known["confusion"] == outcomes_of(label, score > threshold)
+    for each in known["bins"]:
+        lies = (score >= each["low"]) & (score < each["high"])
+        if each["low"] == threshold:
+            lies = (score > each["low"]) & (score < each["high"])
+        assert (each["rows"], each["positives"]) == (lies.sum(), label[lies].sum())
+        close(each["mean_prediction"], score[lies].mean(), 1e-8)
+        close(each["rate"], label[lies].mean())
+    for point in known["roc"]:
+        predicted = (
+            score > point["threshold"] if point["threshold"] == threshold else score >= point["threshold"]
+        )
+        close(point["true_positive_rate"], predicted[label == 1].mean())
+        close(point["false_positive_rate"], predicted[label == 0].mean())
+    assert (known["roc"][-1]["true_positive_rate"], known["roc"][-1]["false_positive_rate"]) == (1.0, 1.0)
+
+
+def test_subgroups_and_sites_are_the_same_on_their_rows(model):
+    tables = among(3)
+    known = fb.evaluate(model, tables, terms(eval_metric=["logloss", "auc"]), by=["ward"], by_site=True)
+    parts = {ward: TABLE.filter(pa.compute.equal(TABLE["ward"], ward)) for ward in "abc"}
+    assert [*known.subgroups["ward"]["sets"]] == ["a", "b", "c"]
+    assert [*known.sites["sets"]] == [*tables]
+    told = known.subgroups["ward"]["sets"] | known.sites["sets"]
+    for name, table in (parts | tables).items():
+        alone = fb.evaluate(model, {"one": table}, terms(eval_metric=["logloss", "auc"])).summary
+        assert {key: alone[key] for key in told[name]} == told[name]
+        label, score = table["y"].to_numpy(), model.predict(table)
+        close(told[name]["metrics"]["logloss"], reference.log_loss(label, score))
+        assert told[name]["confusion"] == outcomes_of(label, score > 0.5)
+    selected = [known.subgroups["ward"]["sets"][ward]["rates"]["selection_rate"] for ward in "abc"]
+    assert known.subgroups["ward"]["gaps"]["selection_rate"] == max(selected) - min(selected)
+
+
+def test_rows_without_a_declared_level_are_a_subgroup(model):
+    wards = ["d" if place < 200 else ward for place, ward in enumerate(TABLE["ward"].to_pylist())]
+    table = TABLE.set_column(TABLE.schema.get_field_index("ward"), "ward", pa.array(wards))
+    known = fb.evaluate(model, among(3, table), by=["ward"]).subgroups["ward"]["sets"]
+    assert known["missing"]["rows"] == 200
+    assert sum(part["rows"] for part in known.values()) == 900
+
+
+AMOUNT = TABLE["age"].to_numpy() + np.random.default_rng(5).gamma(2, 10, 900) + 20
+NUMBERS = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", pa.array(AMOUNT))
+CLASSES = {"columns": {"label": "ward", "numeric": ["age", "dose"], "classes": ["c", "a", "b"]}}
+
+
+@pytest.mark.slow
+def test_numbers_and_classes_and_weights():
+    weighted = TABLE.append_column("w", pa.array(np.random.default_rng(2).uniform(0.1, 3, 900)))
+    parts = shared_out(3, NUMBERS)
+    settings = {"objective": "reg:squarederror", "eval_metric": ["rmse", "mae"]}
+    trained = fb.simulate(terms(**settings), parts).model
+    label, score = NUMBERS["y"].to_numpy().astype(np.float32), trained.predict(NUMBERS)
+    known = fb.evaluate(trained, among(3, NUMBERS))
+    close(known.metrics["rmse"], reference.root_mean_squared_error(label, score))
+    close(known.metrics["mae"], reference.mean_absolute_error(label, score))
+    assert not {"auc", "confusion", "classes"} & known.summary.keys()
+    trained = fb.simulate(terms(**CLASSES, objective="multi:softprob"), shared_out(3)).model
+    known = fb.evaluate(trained, among(3), terms(**CLASSES, objective="multi:softprob"), min_count=1)
+    label, score = [*map("cab".index, TABLE["ward"].to_pylist())], trained.predict(TABLE)
+    close(known.metrics["mlogloss"], reference.log_loss(label, score))
+    assert known.summary["confusion"] == reference.confusion_matrix(label, score.argmax(axis=1)).tolist()
+    assert known.summary["classes"] == ["c", "a", "b"]
+    columns = {"columns": {**COLUMNS, "weight": "w"}}
+    trained = fb.simulate(terms(**columns), shared_out(3, weighted)).model
+    known = fb.evaluate(trained, among(3, weighted), terms(**columns, eval_metric=["logloss", "error"]))
+    weight, score = weighted["w"].to_numpy().astype(np.float32), trained.predict(weighted)
+    label = weighted["y"].to_numpy()
+    close(known.metrics["logloss"], reference.log_loss(label, score, sample_weight=weight))
+    close(known.metrics["error"], np.average((score > 0.5) != label, weights=weight), 1e-8)
+    assert known.summary["confusion"] == outcomes_of(label, score > 0.5)
+
+
+OBJECTIVES = {
+    "count:poisson": {},
+    "reg:gamma": {},
+    "reg:quantileerror": {"quantile_alpha": 0.3},
+    "rank:ndcg": {"columns": {**COLUMNS, "label": "stars", "group": "place"}, "eval_metric": ["ndcg@3"]},
+    "survival:aft": {"columns": {**COLUMNS, "label_upper_bound": "end"}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_on_the_rows_of_a_training_it_is_the_metric_of_its_last_round(objective):
+    place = np.arange(900) // 9
+    table = NUMBERS.append_column("end", NUMBERS["y"]).append_column("place", pa.array(place))
+    table = table.append_column("stars", pa.array(np.digitize(TABLE["age"].to_numpy(), [40, 50, 60])))
+    tables = {name: table.filter(pa.array(place % 3 == n)) for n, name in enumerate("abc")}
+    result = fb.simulate(terms(**{"objective": objective, **OBJECTIVES[objective]}), tables)
+    known = fb.evaluate(result.model, tables).metrics
+    last = result.model.rounds[-1]
+    assert {name: float(f"{value:.4g}") for name, value in known.items()} == {n: last[n] for n in known}
+
+
+def test_a_model_with_base_margins_and_one_of_xgboost(tmp_path):
+    table = TABLE.append_column("offset", pa.array(np.random.default_rng(1).normal(size=900)))
+    based = {"columns": {**COLUMNS, "base_margin": "offset"}}
+    trained = fb.simulate(terms(**based), shared_out(3, table)).model
+    close(
+        fb.evaluate(trained, among(3, table)).metrics["logloss"],
+        reference.log_loss(table["y"].to_numpy(), trained.predict(table)),
+    )
+    numeric = {"columns": {"label": "y", "numeric": ["age", "dose"]}}
+    features = TABLE.select(["age", "dose"]).to_pandas()
+    matrix = xgboost.DMatrix(features, TABLE["y"].to_numpy())
+    foreign = xgboost.train({"objective": "binary:logistic", "max_depth": 3}, matrix, 4)
+    foreign.save_model(tmp_path / "foreign.json")
+    known = fb.evaluate(tmp_path / "foreign.json", among(3), terms(**numeric, eval_metric=["logloss", "auc"]))
+    close(known.metrics["logloss"], reference.log_loss(TABLE["y"].to_numpy(), foreign.predict(matrix)), 1e-6)
+    with pytest.raises(ConfigError, match="an XGBoost model without fedboost's terms: give terms"):
+        fb.evaluate(tmp_path / "foreign.json", among(3))
+
+
+@pytest.mark.slow
+def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_says_so(model, tmp_path):
+    tables = among(3)
+    agreed = terms(protection="masked").with_parties(tables)
+    bundles = bundles_of(tmp_path / "keys", agreed.parties)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            for name, table in tables.items():
+                one.start_party(name, table, audit=tmp_path / f"{name}.jsonl")
+            known = await asyncio.to_thread(one.analyst.evaluate, model, agreed, ["ward"], True)
+            options = "--aggregator", one.address, "--keys", tmp_path / "keys" / "analyst", "--json"
+            options += "--terms", tmp_path / "terms.toml", "--by", "ward", "--by-site"
+            return known, await asyncio.to_thread(fedboost, "evaluate", tmp_path / "m.json", *options)
+
+    model.save(tmp_path / "m.json")
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
+    known, typed = in_time(scenario())
+    assert (typed.code, json.loads(typed.out)) == (0, known.summary)
+    here = fb.evaluate(model, tables, agreed, by=["ward"], by_site=True)
+    assert json.dumps(known.summary) == json.dumps(here.summary)
+    assert known.signed_by == agreed.parties
+    told = fedboost("audit", tmp_path / "p0.jsonl")
+    assert told.code == 0
+    assert "to evaluate  a model of binary:logistic on the rows of all parties" in told.out
+    assert "error of a model: all rows, this site's         1       1" in told.out
+    assert "but for its metrics" in told.out
+    assert "with an evaluation, the aggregator says" in told.out
+    assert "No warnings: all that left is what the agreed terms allow." in told.out
+
+
+def test_small_groups_are_left_out(model):
+    wards = np.array(["a", "b", "c"])[np.where(np.arange(900) < 6, 0, np.where(np.arange(900) < 60, 1, 2))]
+    table = TABLE.set_column(TABLE.schema.get_field_index("ward"), "ward", pa.array(wards))
+    known = fb.evaluate(model, among(3, table), by=["ward"])
+    split = known.subgroups["ward"]
+    assert split["left_out"] == ["a", "b"]  # b would tell a by subtraction
+    assert [*split["sets"]] == ["c"]
+    with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 901"):
+        fb.evaluate(model, among(3), min_count=901)
+    label = pa.array((np.arange(900) < 4).astype(np.int64))
+    rare = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", label)
+    known = fb.evaluate(model, among(3, rare)).summary
+    assert (known["auc"], known["roc"], known["bins"]) == (None, [], [])
+    assert {*known["rates"].values()} == {None}
+    some = pa.array((np.arange(900) < 40).astype(np.int64))
+    known = fb.evaluate(model, among(3, TABLE.set_column(4, "y", some)), threshold=0.9).summary
+    assert all(n is None or n == 0 or n >= 10 for n in known["confusion"].values())
+    assert sum(each["positives"] for each in known["bins"]) == 40
+    for each in known["bins"]:
+        assert each["positives"] == 0 or each["positives"] >= 10
+        assert each["rows"] - each["positives"] >= 10
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 5, 10, 30]), st.booleans())
+def test_no_outcome_of_few_rows_follows_from_those_that_are_given(seed, floor, with_error):
+    """From the numbers that are given, what is not given has more than one solution, or no few rows."""
+    draw = np.random.default_rng(seed)
+    counts = draw.integers(0, 3 * floor + 2, (4, 4)) * (draw.random((4, 4)) < 0.8)
+    keys = {(i, j): int(counts[i, j]) for i in range(4) for j in range(4)}
+    lines = [[(i, j) for j in range(4)] for i in range(4)] + [[(i, j) for i in range(4)] for j in range(4)]
+    lines += [[(i, 1), (i, 2)] for i in range(4)] * with_error
+    sums = [line for line in lines if sum(keys[key] for key in line) >= floor]
+    hidden = withheld(keys, sums, floor)
+    assert {key for key, count in keys.items() if 0 < count < floor} <= hidden
+    for line in sums:
+        gone = [key for key in line if key in hidden]
+        assert not gone or len(gone) == len(line) or (len(gone) > 1 and sum(keys[k] for k in gone) >= floor)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 10]), st.integers(0, 30))
+def test_runs_of_cells_tell_of_no_few_rows(seed, floor, kept):
+    draw = np.random.default_rng(seed)
+    counts = draw.integers(0, 2 * floor + 1, (2, 30)) * (draw.random((2, 30)) < 0.5)
+    sides = [counts] if kept in (0, 30) else [counts[:, :kept], counts[:, kept:]]
+    told = all(n == 0 or n >= floor for side in sides for n in side.sum(axis=1))
+    runs = merged(counts, floor, kept if len(sides) > 1 and told else None)
+    for low, high in runs:
+        assert low < high
+        zeros, ones = counts[:, low:high].sum(axis=1).tolist()
+        assert zeros + ones >= floor
+        assert {zeros == 0 or zeros >= floor, ones == 0 or ones >= floor} == {True}
+    assert [low for low, _ in runs[1:]] == [high for _, high in runs[:-1]] or kept
+    if runs and told:
+        assert sum(counts[:, low:high].sum() for low, high in runs) == counts.sum()
+        assert not len(sides) > 1 or not any(low < kept < high for low, high in runs)
+
+
+@given(st.lists(st.floats(-12, 12), min_size=1, max_size=30), st.floats(0.001, 0.999))
+def test_a_cell_lies_on_one_side_of_the_threshold(margins, threshold):
+    margin = np.array(margins)
+    label = (np.arange(margin.size) % 2).astype(np.float32)
+    counts = scores.count_scores(margin, label, threshold).reshape(3, -1)[:2]
+    tn, fp, fn, tp, _ = scores.count_outcomes(margin, label, threshold).tolist()
+    at = scores.threshold_cell(threshold) + 1
+    assert counts[:, :at].sum(axis=1).tolist() == [tn, fn]
+    assert counts[:, at:].sum(axis=1).tolist() == [fp, tp]
+    edges = scores.edges(threshold)
+    assert edges.size == scores.CELLS + 1
+    assert (np.diff(edges) >= 0).all()
+    assert edges[at] == threshold
+
+
+def test_queries_of_other_sessions_and_about_other_rows_are_refused(model):
+    agreed = evaluation_terms(model, terms(["north", "south"]), ["ward"])
+    query = EvaluationQuery.of(agreed, 900, UNIT)
+    query.check(agreed)
+    RowsQuery().check(agreed)
+    for settings, why in (
+        ({"sets": ("all", "sex=F", "sex=M")}, 'the terms allow metrics of the rows all, "ward" = "a"'),
+        ({"sites": ("north", "south")}, "the terms allow metrics of the rows"),
+        ({"metrics": ("auc",)}, "the terms allow the metrics logloss"),
+        ({"threshold": 0.4}, "counts by other scores, classes or thresholds"),
+        ({"classes": 3}, "counts by other scores, classes or thresholds"),
+        ({"weight": dataclasses.replace(UNIT, bits=4)}, "a scale of row weights"),
+    ):
+        with pytest.raises(Refused, match=why):
+            dataclasses.replace(query, **settings).check(agreed)
+    trained = terms()
+    with pytest.raises(Refused, match="EvaluationQuery is asked, and the terms train"):
+        query.check(trained)
+    with pytest.raises(Refused, match="SummaryQuery is asked, and the terms evaluate"):
+        SummaryQuery.of(trained).check(agreed)
+    with pytest.raises(Refused, match="RowsQuery is asked, and the terms describe"):
+        RowsQuery().check(terms_to_describe(trained))
+    with pytest.raises(Refused, match="QuantileQuery is asked, and the terms evaluate"):
+        QuantileQuery(900, Grids.first(2)).check(agreed)
+
+
+def test_a_site_refuses_by_its_policy(model):
+    three = terms(["north", "south", "east"], protection="masked")
+
+    def broken(policy=(), **options):
+        agreed = evaluation_terms(model, options.pop("terms", three), **options)
+        return [breach.key for breach in breaches(PolicyKeys(**OPEN, **dict(policy)), agreed)]
+
+    assert broken() == []
+    assert broken(by=["ward"]) == ["subgroups"]
+    assert broken({"subgroups": True}, by=["ward"]) == []
+    assert broken(by_site=True) == ["party_metrics"]
+    assert broken(threshold=0.3) == ["metrics_at_thresholds"]
+    assert broken({"metrics_at_thresholds": True}, threshold=0.3) == []
+    assert broken(terms=three.changed(eval_metric=["error@0.4"])) == ["metrics_at_thresholds"]
+    assert broken(min_count=3) == ["min_count"]
+    assert broken({"max_metrics": 1}, terms=three.changed(eval_metric=["auc", "logloss"])) == ["max_metrics"]
+    assert broken(terms=terms(["north", "south", "east"])) == ["protections"]
+    assert broken({"epsilon": 1.0, "delta": 1e-6}) == ["epsilon"]
+
+
+def test_what_cannot_be_is_one_line(model, tmp_path):
+    def why(*args, **options):
+        with pytest.raises(ConfigError) as caught:
+            evaluation_terms(*args, **options)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "'wards' is no categorical feature (did you mean ward?); there are: ward" in why(
+        model, by=["wards"]
+    )
+    assert "subgroups" in why(model, by=["age"])
+    assert "threshold" in why(model, threshold=1.5)
+    assert "min_count" in why(model, min_count=0)
+    other = terms(columns={**COLUMNS, "numeric": ["dose", "age"]})
+    assert "xgb_model cannot be evaluated: its feature 1 is 'age'" in why(model, other)
+    other = terms(objective="reg:squarederror")
+    assert "xgb_model cannot be evaluated: its objective is binary:logistic" in why(model, other)
+    assert "nothing.json: cannot read the model: No such file" in why(tmp_path / "nothing.json")
+    (tmp_path / "part.json").write_text(f"{PART_BEGINS},...")
+    assert "part.json: a part of a model: put the parts together" in why(tmp_path / "part.json")
+    apart = {"columns": {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}}
+    apart = terms(["north", "south"], **apart, label_holder="north", rows="in_order")
+    assert "label_holder: a model is evaluated where each party has all columns" in why(model, apart)
+    ranged = {**COLUMNS, "ranges": {"age": [0, 100], "dose": [-5, 5]}}
+    noisy = terms(columns=ranged, noise={"epsilon": 1.0, "delta": 1e-6}, rounds=20, protection="masked")
+    assert "noise: a model is evaluated by exact sums" in why(model, noisy)
+    with pytest.raises(ConfigError, match="program evaluate needs xgb_model"):
+        terms(program="evaluate")
+    agreed = evaluation_terms(model)
+    with pytest.raises(ConfigError, match="these terms evaluate, and train nothing; give them to evaluate"):
+        fb.simulate(agreed, shared_out(2))
+    with pytest.raises(ConfigError, match="program evaluate takes all rows"):
+        agreed.changed(validation_fraction=0.2)
+    with pytest.raises(PeerError, match="ended the session without an evaluation"):
+        fb.Evaluation.of(model, {})
+
+
+def test_a_person_reads_what_is_asked_and_what_is_found(model, capsys):
+    from fedboost.cli.output import print_text
+
+    agreed = evaluation_terms(model, terms(["north", "south", "east"], protection="masked"), ["ward"], True)
+    text = " ".join(summary_of(agreed, ["marie"]).split())
+    assert "evaluates a model on the rows of all sites together; nothing is trained" in text
+    assert (
+        "rows by label and prediction at threshold 0.5; also of the levels of ward and of each site" in text
+    )
+    assert "counts of fewer than 10 rows are left out" in text
+    print_text(evaluated(fb.evaluate(model, among(3), by=["ward"], by_site=True).summary))
+    print_text(evaluated(fb.evaluate(model, among(3), min_count=400, by=["ward"]).summary))
+    trained = fb.simulate(terms(**CLASSES, objective="multi:softprob"), shared_out(3)).model
+    print_text(evaluated(fb.evaluate(trained, among(3)).summary))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "900 rows of all parties" in out
+    assert "apart by" in out
+
+
+def test_the_command(model, tmp_path):
+    tables, file = shared_out(3, TABLE), tmp_path / "model.json"
+    model.save(file)
+    here = fb.evaluate(model, tables, by=["ward"]).summary
+
+    async def scenario(*commands):
+        async with consortium(tmp_path / "c", tables) as one:
+            address = "--aggregator", one.address, "--insecure-loopback"
+            run = [asyncio.to_thread(fedboost, "evaluate", *command, *address) for command in commands]
+            return [await each for each in run]
+
+    asked = (file, "--by", "ward")
+    text, as_json, few = in_time(scenario(asked, (*asked, "--json"), (file, "--min-count", 901)))
+    assert (text.code, as_json.code) == (0, 0)
+    assert json.loads(as_json.out) == json.loads(json.dumps(here))
+    assert "900 rows of all parties" in text.out
+    assert (few.code, few.out) == (2, "")
+    assert "the parties have fewer rows than min_count = 901" in few.err
+
+
+def test_the_command_with_bad_input(model, tmp_path):
+    file, part, foreign = (tmp_path / f"{name}.json" for name in ("model", "part", "foreign"))
+    model.save(file)
+    part.write_text(f"{PART_BEGINS},...")
+    xgboost.train({}, xgboost.DMatrix(np.eye(3), np.arange(3)), 1).save_model(foreign)
+    other = tmp_path / "other.toml"
+    other.write_text(terms_to_toml(terms(columns={**COLUMNS, "numeric": ["dose", "age"]})))
+    for words, why in (
+        ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
+        ((tmp_path,), "cannot read the model: not a regular file"),
+        ((part,), "part.json: a part of a model: put the parts together (fedboost assemble)"),
+        ((foreign,), "foreign.json: its features have no names"),
+        ((other,), "other.toml: not a fedboost model: not JSON"),
+        ((file, "--terms", other), "xgb_model cannot be evaluated: its feature 1 is 'age'"),
+        ((file, "--terms", tmp_path / "none.toml"), "none.toml"),
+        ((file, "--by", "sex"), "subgroups: 'sex' is no categorical feature"),
+        ((file, "--by", "ward", "--by", "ward"), "subgroups name 'ward' more than once"),
+        ((file, "--threshold", "1.5"), "threshold"),
+        ((file, "--threshold", "0"), "threshold"),
+        ((file, "--threshold", "nan"), "threshold"),
+        ((file, "--min-count", "0"), "--min-count"),
+        ((file, "--aggregator", "nowhere"), "--aggregator"),
+    ):
+        address = () if "--aggregator" in words else ("--aggregator", "127.0.0.1:1")
+        end = fedboost("evaluate", *words, *address, "--insecure-loopback")
+        assert (end.code, end.out) == (2, ""), words
+        assert why in end.err
+        assert "Traceback" not in end.err
+        assert end.err.count("\n") == 1
