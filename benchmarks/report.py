@@ -108,6 +108,15 @@ SECTIONS = {
         "trees of the same depth, since a node stays a leaf where a child would be under\n"
         "`min_child_weight`, and so send less. CPU seconds differ by less than they do between runs.",
     ),
+    "tune": Section(
+        "Candidates side by side",
+        "bank_marketing: below random search by half a standard deviation of the difference. Random search\n"
+        "takes the best of 27 full curves of one validation set, `fb.tune` of the 6 that it grows to the\n"
+        "end. On the full curves of three of these splits no candidate that was dropped would have won\n"
+        "([decision 0028](decisions/0028-candidates.md)): what is left is which candidates were drawn.\n"
+        "Turns "
+        "apart are those of histograms alone.",
+    ),
     "privacy": Section(
         "Differential privacy",
         "XGBoost at these settings overfits default_credit (a rate of 0.1 does better): to be above it\n"
