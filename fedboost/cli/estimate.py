@@ -57,11 +57,11 @@ def estimate(
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.local import estimate as calibration
     from fedboost.runtime.local.layouts import Link, layouts
-    from fedboost.runtime.terms_file import read_terms
+    from fedboost.runtime.terms_file import read_training
 
     if features is not None and data is not None:
         raise ConfigError("give --features or --data, not both: the columns are those of the table")
-    agreed = read_terms(terms)
+    agreed = read_training(terms)
     if agreed.vertical.is_used:
         refused = {"--features": features, "--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth}
         return _by_columns(agreed, None if data is None else read.source(data), read, rows, refused, json)

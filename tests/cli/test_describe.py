@@ -47,15 +47,18 @@ def test_a_site_that_does_not_allow_it_says_how(tmp_path):
     assert "run there `fedboost approve terms.toml --describe --config party.toml`" in end.err
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"program": "describe"}, "program = 'describe' trains nothing: use fedboost describe"),
-    ],
-)
-def test_train_does_not_take_such_terms(tmp_path, change, says):
+@pytest.mark.parametrize("command", ["train", "estimate", "compare", "simulate"])
+@pytest.mark.parametrize("program", ["describe", "tune"])
+def test_commands_that_train_do_not_take_such_terms(tmp_path, command, program):
+    candidates = [{"max_depth": 1}, {"max_depth": 2}] if program == "tune" else []
+    change = {"program": program, "candidates": candidates, "validation_fraction": 0.2}
     (tmp_path / "terms.toml").write_text(terms_to_toml(terms(["north"], **change)))
-    where = "--aggregator", "localhost:1", "--insecure-loopback", "--out", tmp_path / "m.json"
-    end = fedboost("train", tmp_path / "terms.toml", *where)
+    options = {
+        "train": ("--aggregator", "localhost:1", "--insecure-loopback", "--out", tmp_path / "m.json"),
+        "estimate": ("--rows", 1000),
+        "compare": ("--data", "a.csv", "--site", "s"),
+        "simulate": ("--data", "a.csv", "--site", "s"),
+    }
+    end = fedboost(command, tmp_path / "terms.toml", *options[command])
     assert (end.code, end.out) == (2, "")
-    assert says in end.err
+    assert f"program = '{program}' trains nothing: use fedboost {program}" in end.err
