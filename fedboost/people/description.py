@@ -4,7 +4,6 @@ Promises: nothing but what the description says; lines of advice name the column
 Refuses: nothing.
 """
 
-import itertools
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,8 +12,6 @@ from fedboost.people.text import WIDTH, Block, cell, counted, delimited, paragra
 
 MUCH_MISSING = 0.5
 """Share of missing values from which a column is named."""
-UNIT_FACTOR = 10.0
-"""Values on the two sides of a gap this wide may be of different units, such as m and cm."""
 SHOWN_LEVELS = 6
 _QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
 
@@ -100,11 +97,11 @@ def advice(summary: Summary) -> Iterator[str]:
             yield from _advice_on_levels(column, name, "noise" in summary)
         elif column["constant"] and missing != rows:
             yield f"column {name} has one value in all rows that have any: take it out of the terms"
-        elif (gap := _gap(column["quantiles"])) is not None:
+        elif (gap := column.get("gap")) is not None:
             low, high = gap
             yield (
-                f"column {name} has values up to {low:g} and from {high:g} on, and hardly any between: do "
-                f"all sites use the same unit?"
+                f"column {name} has values up to about {low:g} and from about {high:g} on, and none between: "
+                f"do all sites use the same unit?"
             )
     label = summary["label"]
     levels = label.get("levels", {})
@@ -134,19 +131,3 @@ def _advice_on_levels(column: Any, name: str, is_noisy: bool) -> Iterator[str]:
     present = [count for count in column["levels"].values() if count != 0]
     if len(present) == 1 and undeclared == 0:
         yield f"column {name} has one level in all rows that have any: take it out of the terms"
-
-
-def _gap(quantiles: Mapping[str, list[float] | None]) -> tuple[float, float] | None:
-    """Return the widest gap between neighbouring quantiles of one sign, if it is wider than all values on
-    either side of it are apart."""
-    known = [pair for pair in quantiles.values() if pair is not None]
-    positive = [pair for pair in known if pair[0] > 0]
-    if len(positive) < 4 or len(positive) < len(known):
-        return None
-    gaps = [right[0] / left[1] for left, right in itertools.pairwise(positive)]
-    at = max(range(len(gaps)), key=gaps.__getitem__)
-    below, above = positive[: at + 1], positive[at + 1 :]
-    spread = max(below[-1][1] / below[0][0], above[-1][1] / above[0][0])
-    if gaps[at] < UNIT_FACTOR or gaps[at] < spread or min(len(below), len(above)) < 2:
-        return None
-    return below[-1][1], above[0][0]

@@ -19,8 +19,8 @@ class Description:
     """Counts and quantiles over the rows of all parties.
 
     rows: their number; columns: for each feature in order `name`, `kind` and `missing`, for a numeric one
-    `quantiles` (share to the interval [low, high] that it lies in) and `constant`, for a categorical one
-    `levels` (level to rows) and `undeclared`; label: `name`, and `levels` or `quantiles`. A count below
+    `quantiles` (share to the interval [low, high] that it lies in), `constant` and `gap`, for a categorical
+    one `levels` (level to rows) and `undeclared`; label: `name`, and `levels` or `quantiles`. A count below
     `min_count` is None, and so are counts that would tell it by subtraction. signed_by: parties that signed
     what they answered; traffic: party to (bytes sent, bytes received); noise: the standard deviation of the
     noise in a count, in rows, where the terms have noise: then None stands for what is lost in it.

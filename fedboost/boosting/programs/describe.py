@@ -23,6 +23,11 @@ from fedboost.terms.describing import MISSING, PRESENT, SHARES, UNDECLARED, clas
 from fedboost.terms.noise import ROWS
 from fedboost.terms.terms import Terms
 
+UNIT_FACTOR = 10.0
+"""Values on the two sides of a gap this wide may be of different units, such as m and cm."""
+GAP_SHARE = 0.02
+"""Share of the rows on either side of it."""
+
 
 def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Count the rows of all parties, and find the quantiles of their numbers."""
@@ -89,7 +94,9 @@ def _numbers(quantiles: Quantiles, place: int, rows: int, floor: int) -> dict[st
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     known |= zip((f"{share:g}" for share in told), intervals, strict=True)
     constant = quantiles.is_constant(place) and present >= floor
-    return {"quantiles": known, "constant": constant}
+    gap = quantiles.gap(place, max(floor, int(GAP_SHARE * present)), UNIT_FACTOR)
+    about = None if gap is None else [float(f"{end:.1g}") for end in gap]  # an end is the value of one row
+    return {"quantiles": known, "constant": constant, "gap": about}
 
 
 def published(counts: Mapping[Any, int], floor: int) -> dict[Any, int | None]:
