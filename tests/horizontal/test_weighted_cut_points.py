@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import xgboost
 from inprocess import model_of, one_party, randomly, run, shard_of, terms_of
 from trainings import one_by_one, spoiling
 
@@ -71,6 +72,18 @@ def test_cuts_lie_at_the_weighted_quantiles_of_all_rows():
     assert found == weighted_quantiles(column, weight, 8)
     assert found != weighted_quantiles(column, np.ones(3000), 8)
     assert found != cut_points(X, y, max_bin=8)[0][0]
+
+
+def test_cuts_are_those_of_xgboost():
+    """But for ties: XGBoost cuts at the value whose rank is nearest, here it is the next."""
+    rng = np.random.default_rng(1)
+    column = rng.integers(17, 91, 5000).astype(np.float32)
+    weight = rng.exponential(1, 5000) * np.exp(column / 20)
+    rows = xgboost.QuantileDMatrix(column[:, None], column > 50, weight=weight, max_bin=16)
+    due = rows.get_quantile_cut()[1][1:-1]
+    found, by_rows = (cut_points(column[:, None], column > 50, each)[0][0] for each in (weight, None))
+    assert np.abs(np.array(found) - due).max() <= 1
+    assert np.abs(np.array(by_rows) - due).max() > 10
 
 
 def test_bins_of_continuous_values_weigh_the_same():
