@@ -125,14 +125,11 @@ def first_bits(features: int) -> int:
     return max(min(FIRST_BITS, (MAX_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
 
 
-NO_UNITS = np.zeros(0, np.int64)
-
-
 def count_cells(
-    columns: Sequence[Column], grids: Grids, threads: Threads = ONE, units: Int64 = NO_UNITS
+    columns: Sequence[Column], grids: Grids, threads: Threads = ONE, units: Int64 | None = None
 ) -> Int64:
     """Rows of each column in each subcell of its grid: int64 [grids.cells]. units: what each row counts,
-    int64 [rows]; empty where each counts 1."""
+    int64 [rows]; None where each counts 1."""
     out = np.zeros(grids.cells, np.int64)
     stored = StoredValues.of(columns)
     kernels.count_stored(
@@ -148,7 +145,8 @@ def count_cells(
         column = columns[feature]
         for start in range(0, column.size if counts.size else 0, STRETCH):
             keys = float_keys(np.ascontiguousarray(column[start : start + STRETCH]))
-            bins_kernels.count_cells(keys, units[start : start + STRETCH], *cells, counts)
+            own = None if units is None else units[start : start + STRETCH]
+            bins_kernels.count_cells(keys, own, *cells, counts)
 
     threads.each(count, (feature for feature in range(len(columns)) if feature not in sparse))
     return out

@@ -27,7 +27,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import Column
-from fedboost.gbdt.cut_points import NO_UNITS, CutPoints, count_cells, count_parts
+from fedboost.gbdt.cut_points import CutPoints, count_cells, count_parts
 from fedboost.gbdt.gradients import Gradients, Quantise, in_units
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
@@ -139,7 +139,7 @@ class HorizontalHolder:
             case RowsQuery():
                 return np.append(self.rows, self._gradients.count_exponents(self._terms.objective.loss.start))
             case QuantileQuery(_, grids, weight):
-                units = NO_UNITS if weight is None else weight.encode(self._shard.weight.astype(np.float64))
+                units = None if weight is None else weight.encode(self._shard.weight.astype(np.float64))
                 return count_cells(self.columns[: grids.features], grids, self._threads, units)
             case RangeQuery():
                 return self._count_parts()

@@ -27,7 +27,7 @@ def count_stored(features, zeros, units, ends, keys, offsets, starts, widths, su
     """Count the values of columns that are nearly all 0 in subcells of grids, as `bins.count_cells` does.
 
     Column i is feature features[i]: its zeros count zeros[i], and it has the values with the keys from
-    ends[i] to ends[i + 1], each of which counts units[v], or 1 where `units` is empty. The counts of cell c
+    ends[i] to ends[i + 1], each of which counts units[v], or 1 where `units` is None. The counts of cell c
     begin at out[bases[c]].
     """
     for i in range(features.size):
@@ -35,7 +35,7 @@ def count_stored(features, zeros, units, ends, keys, offsets, starts, widths, su
         for v in range(ends[i], ends[i + 1] + 1):  # the last time the zeros
             key, rows = np.int64(ZERO_KEY), zeros[i]
             if v < ends[i + 1]:
-                key, rows = np.int64(keys[v]), units[v] if units.size else 1
+                key, rows = np.int64(keys[v]), 1 if units is None else units[v]
             c = _cells_until(key, starts, first, last) - 1
             if c < first:
                 continue
