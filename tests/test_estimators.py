@@ -18,7 +18,7 @@ import fedboost as fb
 
 NOT_TRUE = {
     "check_sample_weight_equivalence_on_dense_data": "gradients are rounded to gradient_bits: that of a row "
-    "of weight 2 once, those of two rows twice; and a row of weight 0 counts among a feature's quantiles",
+    "of weight 2 once, those of two rows twice",
     "check_sample_weight_equivalence_on_sparse_data": "as of dense data",
 }
 """The checks of scikit-learn that do not hold, and why: docs/estimators.md has them, too."""
