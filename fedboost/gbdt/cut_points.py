@@ -42,8 +42,6 @@ MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
 of at most a quarter of the rows of an even bin is fine enough."""
-VALUES_BY_GAP = 10
-"""Cells with rows on either side of a gap (`Quantiles.gap`)."""
 STRETCH = 1 << 20
 """Rows of a column that are processed together."""
 MAX_CATEGORIES = MAX_CODES - 1
@@ -258,38 +256,11 @@ class Quantiles:
             ends, chosen_starts[:size].copy(), chosen_widths[:size].copy(), subdivisions[:size].copy()
         )
 
-    def intervals(self, feature: int, shares: Sequence[float]) -> list[tuple[float, float]]:
-        """For each share of a feature's values, missing ones left out, the interval [low, high] that its
-        quantile lies in, ends included: that of pandas with interpolation="lower". The feature has
-        values."""
-        cells = slice(*self._known[0][feature : feature + 2])
-        starts, widths, rows = (member[cells] for member in self._known[1:])
-        ends = np.cumsum(rows)
-        ranks = np.floor(np.array(shares) * (ends[-1] - 1))
-        at = np.searchsorted(ends, ranks, side="right")
-        low, high = keys_to_floats(starts[at]), keys_to_floats(starts[at] + (1 << widths[at]) - 1)
-        return [*zip(low.tolist(), high.tolist(), strict=True)]
-
-    def gap(self, feature: int, least: int, factor: float) -> tuple[float, float] | None:
-        """The ends of the widest gap in the values of a feature that are all above 0, as a ratio: at least
-        `factor`, with at least so many rows, and several values, on either side of it."""
+    def cells_of(self, feature: int) -> tuple[Int64, Int64, Int64]:
+        """The cells of a feature that have rows, as far as they are known: starts, widths, rows."""
         cells = slice(*self._known[0][feature : feature + 2])
         starts, widths, rows = (member[cells][self._known[3][cells] > 0] for member in self._known[1:])
-        low, high = keys_to_floats(starts), keys_to_floats(starts + (1 << widths) - 1)
-        if rows.size < 2 * VALUES_BY_GAP or low[0] <= 0:
-            return None
-        ends, several = np.cumsum(rows)[:-1], np.arange(1, rows.size)
-        fits = (ends >= least) & (rows.sum() - ends >= least)
-        fits &= (several >= VALUES_BY_GAP) & (rows.size - several >= VALUES_BY_GAP)
-        ratios = np.where(fits, low[1:] / high[:-1], 0.0)
-        at = int(np.argmax(ratios))
-        return (float(high[at]), float(low[at + 1])) if ratios[at] >= factor else None
-
-    def is_constant(self, feature: int) -> bool:
-        """True if all values of a feature that are not missing are known to be one number."""
-        cells = slice(*self._known[0][feature : feature + 2])
-        widths, rows = self._known[2][cells], self._known[3][cells]
-        return bool(np.count_nonzero(rows) == 1) and not widths[rows > 0].any()
+        return starts, widths, rows
 
     def cut_points(self) -> "CutPoints":
         """Increasing float32 cuts of each feature, at quantiles of the rows or their weights, as in XGBoost.

@@ -63,10 +63,8 @@ class HorizontalHolder:
         self.rows = shard.rows
         """Number of rows."""
         if len(terms.roots) * shard.rows > MAX_ROWS_OF_TREES:
-            raise Refused(
-                f"{len(terms.roots)} trees a round are too many for the rows of a party; lower num_class or "
-                f"num_parallel_tree"
-            )
+            many = f"{len(terms.roots)} trees a round are too many for the rows of a party"
+            raise Refused(f"{many}; lower num_class or num_parallel_tree")
         objective = terms.objective.loss
         self._gradients = Gradients(
             objective, shard.label, shard.weight, shard.group, threads, shard.allocate

@@ -15,6 +15,7 @@ from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt import distribution
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles
 from fedboost.protocol.contracts import GrownTrees, Outcome
@@ -90,11 +91,11 @@ def _numbers(quantiles: Quantiles, place: int, rows: int, floor: int) -> dict[st
     the floor lie beyond it."""
     present = rows - int(quantiles.missing[place])
     told = [share for share in SHARES if min(share, 1 - share) * present >= floor]
-    intervals = map(list, quantiles.intervals(place, told)) if told else ()
+    intervals = map(list, distribution.intervals(quantiles, place, told)) if told else ()
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     known |= zip((f"{share:g}" for share in told), intervals, strict=True)
-    constant = quantiles.is_constant(place) and present >= floor
-    gap = quantiles.gap(place, max(floor, int(GAP_SHARE * present)), UNIT_FACTOR)
+    constant = distribution.is_constant(quantiles, place) and present >= floor
+    gap = distribution.gap(quantiles, place, max(floor, int(GAP_SHARE * present)), UNIT_FACTOR)
     about = None if gap is None else [float(f"{end:.1g}") for end in gap]  # an end is the value of one row
     return {"quantiles": known, "constant": constant, "gap": about}
 
