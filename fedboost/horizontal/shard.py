@@ -87,7 +87,7 @@ class Shard:
 
 
 def continue_margins(
-    margin: Float64, base_margin: Float32 | None, earlier: Booster, columns: Sequence[Column]
+    margin: Float64, base_margin: Float64 | Float32 | None, earlier: Booster, columns: Sequence[Column]
 ) -> None:
     """Write the margins of an earlier model that starts from the base margins: float64 [outputs, rows]."""
     step = _MAX_VALUES // len(columns) + 1

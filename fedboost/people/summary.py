@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedboost.errors import printable
+from fedboost.people.other_tasks import few_rows, of_other_tasks
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.terms.describing import class_names
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
+from fedboost.terms.session import TO_DRIFT, TO_PREDICT, TO_TRAIN
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -22,7 +22,7 @@ IN_LINES = {
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
-    *("predict_with", "predict_rows", "min_count", "subgroups", "threshold"),
+    *("predict_with", "predict_rows", "min_count", "subgroups", "threshold", "reference"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
@@ -64,7 +64,8 @@ def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]
 
 def columns_of(terms: Terms) -> tuple[str, ...]:
     """Every column that a session under the terms takes."""
-    columns = terms.columns.unlabelled() if terms.vertical.predicts else terms.columns
+    unlabelled = terms.task in (TO_PREDICT, TO_DRIFT)
+    columns = terms.columns.unlabelled() if unlabelled else terms.columns
     return (*columns.others, *columns.features)
 
 
@@ -75,10 +76,9 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
     """
     if terms.vertical.predicts:
         return "\n".join(entry(*line) for line in [("terms", terms.digest), *_prediction(terms)])
-    if terms.task == TO_DESCRIBE:
-        return "\n".join(entry(*line) for line in _description(terms, analysts, counts))
-    if terms.task == TO_EVALUATE:
-        return "\n".join(entry(*line) for line in _evaluation(terms, analysts, counts))
+    if terms.task != TO_TRAIN:
+        shown = _participants(terms), [*_columns(terms), *_categories(terms, counts)]
+        return "\n".join(entry(*line) for line in of_other_tasks(terms, analysts, *shown))
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     lines = [
@@ -115,52 +115,6 @@ def _prediction(terms: Terms) -> list[tuple[str, str]]:
         ("aggregator", PREDICTION_SEEN),
         ("row id", f"{delimited(columns.row_id or '')}: by which rows are matched"),
         ("features", f"{len(columns.features)}: {listed(columns.features)}"),
-    ]
-
-
-def _description(terms: Terms, analysts: Sequence[str], counts: Counts | None) -> list[tuple[str, str]]:
-    """What a description of rows is, and who learns what by it."""
-    floor, label = terms.evaluation.min_count, terms.columns.label
-    of_label = "rows of each value" if class_names(terms) else "quantiles"
-    seen = (
-        "rows, missing values, rows of each level that is declared and of all others, quantiles of numbers; "
-        f"of the label {delimited(label)} {of_label}; counts of fewer than {floor} rows are left out"
-    )
-    participants = [line for line in _participants(terms) if line[0] != "other sites"]
-    return [
-        ("terms", terms.digest),
-        ("describes", "the rows of all sites together; nothing is trained"),
-        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
-        ("is given", seen),
-        *participants,
-        *_columns(terms),
-        *_categories(terms, counts),
-    ]
-
-
-def _evaluation(terms: Terms, analysts: Sequence[str], counts: Counts | None) -> list[tuple[str, str]]:
-    """What an evaluation of a model is, and who learns what by it."""
-    evaluation, by = terms.evaluation, listed(terms.evaluation.subgroups)
-    binary = terms.objective.loss.xgboost_equivalent.classes_key == "positive"
-    seen = f"{listed(terms.metrics)}" + (
-        f"; ROC curve, calibration, rows by label and prediction at threshold {evaluation.threshold:g}"
-        if binary
-        else "; rows by class and predicted class"
-        if class_names(terms)
-        else ""
-    )
-    parts = [f"of the levels of {by}"] * bool(by) + ["of each site alone"] * evaluation.party_metrics
-    seen += f"; also {' and '.join(parts)}" if parts else ""
-    trees = len(terms.earlier.trees) if terms.earlier else 0
-    return [
-        ("terms", terms.digest),
-        ("evaluates", "a model on the rows of all sites together; nothing is trained"),
-        ("model", f"{delimited(terms.objective.name)}, {trees} trees, which are in the terms"),
-        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
-        ("is given", f"{seen}; counts of fewer than {evaluation.min_count} rows are left out"),
-        *(line for line in _participants(terms) if line[0] != "other sites"),
-        *_columns(terms),
-        *_categories(terms, counts),
     ]
 
 
@@ -335,7 +289,9 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     if not terms.metrics:
         return [("metrics", "none")]
     rows = "the rows of all parties" + (", and of each party alone" if terms.evaluation.party_metrics else "")
-    return [("metrics", f"{listed(terms.metrics)}; after each round, over {rows}")]
+    reference = f"after the last round rows by bin of each column and of the score, {few_rows(terms)}"
+    lines = [("metrics", f"{listed(terms.metrics)}; after each round, over {rows}")]
+    return [*lines, *([("reference", reference)] if terms.evaluation.reference else [])]
 
 
 def _columns(terms: Terms) -> list[tuple[str, str]]:

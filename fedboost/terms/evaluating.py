@@ -109,8 +109,7 @@ def terms_to_evaluate(
         )
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
     if terms.task != TO_EVALUATE:
-        values = {key: value for key, value in values.items() if key in _KEPT} | {"program": TO_EVALUATE}
-        values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
+        values = kept_settings(terms, TO_EVALUATE)
     given = {
         "xgb_model": model,
         "subgroups": [*by] or None,
@@ -119,3 +118,11 @@ def terms_to_evaluate(
         "min_count": min_count,
     }
     return Terms.read(values | {key: value for key, value in given.items() if value is not None})
+
+
+def kept_settings(terms: Terms, task: str) -> dict[str, Any]:
+    """The settings of a training that a session of another task with its model goes by."""
+    values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
+    values = {key: value for key, value in values.items() if key in _KEPT} | {"program": task}
+    values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
+    return values

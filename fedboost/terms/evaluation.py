@@ -74,6 +74,13 @@ class Evaluation(Group):
         "as predicted positive. A site has to [allow](policy.md) another one than 0.5.",
     )
 
+    reference: bool = Field(
+        default=False,
+        description="Count the rows by bin of each feature and of the score after the last round, and keep "
+        "the counts in the model file: `fedboost drift` holds other rows [against them]"
+        "(lifecycle-evaluate.md#drift). Counts of fewer than `min_count` rows are left out.",
+    )
+
     def validates(self, columns: Schema) -> bool:
         """True if there are validation rows."""
         return self.validation_fraction > 0.0 or columns.validation is not None

@@ -5,11 +5,13 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from fedboost.privacy.identity.certificates import MAX_NAME_BYTES, is_name
+from fedboost.terms.columns import Schema
 from fedboost.terms.flat import Group
 from fedboost.terms.reading import MAX_CHARS, Name, Several
 
 MAX_PARTIES = 1 << 12
-TO_TRAIN, TO_PREDICT, TO_DESCRIBE, TO_EVALUATE = "train", "predict", "describe", "evaluate"
+TO_TRAIN, TO_PREDICT, TO_DESCRIBE = "train", "predict", "describe"
+TO_EVALUATE, TO_DRIFT = "evaluate", "drift"
 """What sessions do: `Terms.task`."""
 
 
@@ -57,13 +59,18 @@ class Session(Group):
         default="boosting",
         description="What the session does: `boosting` trains, `describe` counts the rows of all parties "
         "([describe](lifecycle.md#describe)), `evaluate` measures a model "
-        "([evaluate](lifecycle-evaluate.md)); or the name of a program that the aggregator offers.",
+        "([evaluate](lifecycle-evaluate.md)), `drift` holds rows against its "
+        "[reference](lifecycle-evaluate.md#drift); or the name of a program that the aggregator offers.",
     )
 
     @property
     def task(self) -> str:
         """What a session with this program does, unless it predicts."""
-        return self.program if self.program in (TO_DESCRIBE, TO_EVALUATE) else TO_TRAIN
+        return self.program if self.program in (TO_DESCRIBE, TO_EVALUATE, TO_DRIFT) else TO_TRAIN
+
+    def read(self, columns: Schema) -> Schema:
+        """The columns that a session takes: no label where rows are held against a reference."""
+        return columns.unlabelled() if self.task == TO_DRIFT else columns
 
     def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:
         """ValueError unless a roster of these parties can shrink as it may. fewest: the fewest parties whose

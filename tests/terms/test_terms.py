@@ -139,7 +139,7 @@ def test_every_setting_changes_the_digest():
         "predict_rows",
         "label_epsilon",
     }
-    needs |= {"alone_rounds", "min_rows_per_bin", "min_count", "subgroups", "threshold"}
+    needs |= {"alone_rounds", "min_rows_per_bin", "min_count", "subgroups", "threshold", "reference"}
     assert {*OTHER, *ALONE, *needs} == set(Terms.file_keys())
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest

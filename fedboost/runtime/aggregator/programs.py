@@ -8,13 +8,19 @@ from typing import cast
 
 from fedboost.boosting.programs import boosting, dp_random_trees, reach
 from fedboost.boosting.programs.describe import describe
+from fedboost.boosting.programs.drift import drift
 from fedboost.boosting.programs.evaluate import evaluate
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Program
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
-BUILT_IN: dict[str, Program] = {"boosting": boosting.train, TO_DESCRIBE: describe, TO_EVALUATE: evaluate}
+BUILT_IN: dict[str, Program] = {
+    "boosting": boosting.train,
+    TO_DESCRIBE: describe,
+    TO_EVALUATE: evaluate,
+    TO_DRIFT: drift,
+}
 
 
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
