@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import xgboost
 from hypothesis import given
@@ -127,6 +128,51 @@ def test_rows_without_a_declared_level_are_a_subgroup(model):
     known = fb.evaluate(model, among(3, table), by=["ward"]).subgroups["ward"]["sets"]
     assert known["missing"]["rows"] == 200
     assert sum(part["rows"] for part in known.values()) == 900
+
+
+SEXES = np.array(["F", "M", "X"])[np.random.default_rng(8).choice(3, 900, p=[0.5, 0.48, 0.02])]
+
+
+def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
+    table = TABLE.append_column("sex", pa.array(SEXES))
+    tables, declared = among(3, table), {"columns": {**COLUMNS, "subgroups": {"sex": ["F", "M"]}}}
+    known = fb.evaluate(model, tables, by=["sex=F,M", "ward"])
+    assert known.summary == fb.evaluate(model, tables, terms(**declared), by=["sex", "ward"]).summary
+    assert known.summary == fb.evaluate(model, tables, terms(**declared, subgroups=["sex", "ward"])).summary
+    assert [*known.subgroups] == ["sex", "ward"]
+    known = fb.evaluate(model, tables, by=["sex=F,M"], min_count=1)
+    for sex in "FM":
+        part = table.filter(pa.compute.equal(table["sex"], sex))
+        told = known.subgroups["sex"]["sets"][sex]
+        close(told["metrics"]["logloss"], reference.log_loss(part["y"].to_numpy(), model.predict(part)))
+        assert told["confusion"] == outcomes_of(part["y"].to_numpy(), model.predict(part) > 0.5)
+    parquet = tmp_path / "p0.parquet"
+    pa.parquet.write_table(table, parquet)
+    (tmp_path / "p0.csv").write_text(table.to_pandas().to_csv(index=False))
+    for source in (parquet, tmp_path / "p0.csv"):
+        assert fb.evaluate(model, {"p0": source}, by=["sex=F,M", "ward"]).rows == 900
+    unread = evaluation_terms(model, terms(**declared), by=["ward"])
+    assert not unread.columns.subgroups
+    without = {name: each.drop_columns(["sex"]) for name, each in tables.items()}
+    trained = fb.simulate(terms(**declared), without).model
+    assert trained.fingerprint == fb.simulate(terms(), without).model.fingerprint
+    assert (
+        fb.evaluate(trained, tables, by=["sex"]).subgroups["sex"]
+        == fb.evaluate(trained, tables, by=["sex=F,M"]).subgroups["sex"]
+    )
+    with pytest.raises(Refused, match="column 'sex' is missing"):
+        fb.evaluate(model, among(3), by=["sex=F,M"])
+    with pytest.raises(ConfigError, match="column 'age' is named more than once"):
+        evaluation_terms(model, by=["age=young,old"])
+    with pytest.raises(ConfigError, match="the levels of 'sex' must be at least one, each once"):
+        evaluation_terms(model, by=["sex=F,F"])
+    named = {**OPEN, "columns": {"label": ["y"], "features": ["age", "dose", "ward"]}, "subgroups": True}
+    agreed = evaluation_terms(model, terms(["a", "b", "c"], protection="masked"), by=["sex=F,M"])
+    (breach,) = breaches(PolicyKeys(**named), agreed)
+    assert breach.key == "columns.subgroups"
+    named["columns"]["subgroups"] = ["sex"]
+    assert not [*breaches(PolicyKeys(**named), agreed)]
+    assert "beside sex, no feature: F, M" in " ".join(summary_of(agreed).split())
 
 
 AMOUNT = TABLE["age"].to_numpy() + np.random.default_rng(5).gamma(2, 10, 900) + 20
@@ -358,9 +404,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert "'wards' is no categorical feature (did you mean ward?); there are: ward" in why(
-        model, by=["wards"]
-    )
+    assert "'wards' is no categorical column of the terms (did you mean ward?)" in why(model, by=["wards"])
     assert "subgroups" in why(model, by=["age"])
     assert "threshold" in why(model, threshold=1.5)
     assert "min_count" in why(model, min_count=0)
@@ -443,7 +487,10 @@ def test_the_command_with_bad_input(model, tmp_path):
         ((other,), "other.toml: not a fedboost model: not JSON"),
         ((file, "--terms", other), "xgb_model cannot be evaluated: its feature 1 is 'age'"),
         ((file, "--terms", tmp_path / "none.toml"), "none.toml"),
-        ((file, "--by", "sex"), "subgroups: 'sex' is no categorical feature"),
+        (
+            (file, "--by", "sex"),
+            "subgroups: 'sex' is no categorical column of the terms; there are: ward; or declare",
+        ),
         ((file, "--by", "ward", "--by", "ward"), "subgroups name 'ward' more than once"),
         ((file, "--threshold", "1.5"), "threshold"),
         ((file, "--threshold", "0"), "threshold"),

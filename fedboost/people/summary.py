@@ -14,7 +14,7 @@ from fedboost.people.other_tasks import few_rows, of_other_tasks
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.terms.session import TO_DRIFT, TO_PREDICT, TO_TRAIN
+from fedboost.terms.session import TO_TRAIN
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -59,13 +59,14 @@ def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]
     }
     label = {"label": (columns.label,)} if columns.label else {}
     roles: dict[str, tuple[str, ...]] = {**label, "features": columns.features}
+    roles |= {"subgroups": (*columns.subgroups,)} if columns.subgroups else {}
     return {**roles, **{role: (name,) for role, name in others.items() if name is not None}}
 
 
 def columns_of(terms: Terms) -> tuple[str, ...]:
     """Every column that a session under the terms takes."""
-    unlabelled = terms.task in (TO_PREDICT, TO_DRIFT)
-    columns = terms.columns.unlabelled() if unlabelled else terms.columns
+    read = terms.session.read(terms.columns)
+    columns = read.unlabelled() if terms.vertical.predicts else read
     return (*columns.others, *columns.features)
 
 
@@ -323,6 +324,8 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
         lines.append(("positive", f"{delimited(columns.positive)}: the label value that counts as 1"))
     if columns.classes:
         lines.append(("classes", listed(columns.classes)))
+    for name, levels in terms.session.read(columns).subgroups.items():
+        lines.append(("beside", f"{delimited(name)}, no feature: {listed(levels)}"))
     lines.append(("features", f"{len(columns.features)}: {listed(columns.features)}"))
     return [(key, text) for key, text in lines if text]
 

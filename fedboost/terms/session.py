@@ -69,8 +69,12 @@ class Session(Group):
         return self.program if self.program in (TO_DESCRIBE, TO_EVALUATE, TO_DRIFT) else TO_TRAIN
 
     def read(self, columns: Schema) -> Schema:
-        """The columns that a session takes: no label where rows are held against a reference."""
-        return columns.unlabelled() if self.task == TO_DRIFT else columns
+        """The columns that a session takes: no label where rows are held against a reference, and columns
+        of subgroups where a model is evaluated."""
+        if self.task == TO_DRIFT:
+            return columns.unlabelled()
+        used = self.task == TO_EVALUATE or not columns.subgroups
+        return columns if used else columns.model_copy(update={"subgroups": {}})
 
     def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:
         """ValueError unless a roster of these parties can shrink as it may. fewest: the fewest parties whose

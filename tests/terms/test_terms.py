@@ -102,6 +102,8 @@ OTHER_COLUMNS = [
     {"categorical": {"c": ["green", "red"]}},
     {"categorical": {"c": ["red"]}},
     {"categorical": {"d": ["red", "green"]}},
+    {"subgroups": {"s": ["F", "M"]}},
+    {"subgroups": {"s": ["M", "F"]}},
     {"ranges": {"a": [0, 1]}},
     {"ranges": {"a": [0, 2]}},
     {"label_range": [0, 1]},

@@ -240,10 +240,11 @@ def _min_rows_per_leaf(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _max_category_levels(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    count, limit = max(terms.columns.category_counts, default=0), policy.max_category_levels
+    counts = {name: len(levels) for name, levels in terms.blocks.columns.levels.items()}
+    count, limit = max(counts.values(), default=0), policy.max_category_levels
     if _within_a_budget(policy, terms) or count <= limit:
         return None
-    column = next(name for name, levels in terms.columns.categorical.items() if len(levels) == count)
+    column = next(name for name, levels in counts.items() if levels == count)
     why = f"the terms declare {count} categories of {quoted(column)!r}"
     return Breach("max_category_levels", str(limit), why, "group rare levels in the tables", count)
 
