@@ -24,7 +24,7 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.drift import drift_terms
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 TABLE = rows(3000, seed=4)
@@ -303,6 +303,14 @@ def test_a_site_refuses_by_its_policy(model):
     assert "reference after the last round rows by bin of each column" in " ".join(
         summary_of(training).split()
     )
+
+
+def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
+    model.save(tmp_path / "model.json")
+    text = f'program = "drift"\nxgb_model = "model.json"\n{terms_to_toml(terms(["north", "south"]))}'
+    (tmp_path / "drift.toml").write_text(text)
+    agreed = read_terms(tmp_path / "drift.toml")
+    assert drift_terms(tmp_path / "model.json", agreed)[0].digest == agreed.digest
 
 
 def test_what_cannot_be_is_one_line(model, tmp_path):

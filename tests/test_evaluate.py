@@ -21,6 +21,7 @@ from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grids
@@ -28,10 +29,11 @@ from fedboost.gbdt.metrics import scores
 from fedboost.people.evaluation import evaluated
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.evaluation import evaluation_terms
+from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.describing import terms_to_describe
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
@@ -375,6 +377,53 @@ def test_queries_of_other_sessions_and_about_other_rows_are_refused(model):
         RowsQuery().check(terms_to_describe(trained))
     with pytest.raises(Refused, match="QuantileQuery is asked, and the terms evaluate"):
         QuantileQuery(900, Grids.first(2)).check(agreed)
+
+
+def test_a_session_that_asks_for_more_ends(model):
+    agreed, tables = evaluation_terms(model, terms(["north", "south"]), ["ward"]), shared_out(2)
+
+    def asks(query):
+        def program(terms, grown):
+            yield RowsQuery()
+            yield query
+
+        return program
+
+    own = EvaluationQuery.of(agreed, 180, UNIT)
+    for query, why in (
+        (
+            dataclasses.replace(own, sets=(*own.sets[:1], '"age" = "50"')),
+            "the terms allow metrics of the rows",
+        ),
+        (dataclasses.replace(own, sites=("north",)), "the terms allow metrics of the rows"),
+        (RowsQuery(), None),
+        (SummaryQuery.of(agreed), "SummaryQuery is asked, and the terms evaluate"),
+        (HistogramQuery(180, 0, (), (0,), 16, UNIT, UNIT), "HistogramQuery is asked, and the terms evaluate"),
+    ):
+        session, _, _ = run_session(agreed, tables, asks(query))
+        assert session.booster is None
+        assert why is None or why in str(session.error)
+
+    def again(terms, grown):
+        yield RowsQuery()
+        yield own
+        yield own
+
+    session, _, _ = run_session(agreed, tables, again)
+    assert "turn 3, where the terms have 2 questions at most" in str(session.error)
+
+
+def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
+    """So that a site can approve them before."""
+    model.save(tmp_path / "model.json")
+    text = terms_to_toml(terms(["north", "south"]))
+    text = f'program = "evaluate"\nxgb_model = "model.json"\nsubgroups = ["ward"]\n{text}'
+    (tmp_path / "evaluate.toml").write_text(text)
+    agreed = read_terms(tmp_path / "evaluate.toml")
+    assert evaluation_terms(tmp_path / "model.json", agreed).digest == agreed.digest
+    end = fedboost("estimate", tmp_path / "evaluate.toml", "--rows", 100)
+    assert (end.code, end.out) == (2, "")
+    assert "program = 'evaluate' trains nothing, and takes a few turns" in end.err
 
 
 def test_a_site_refuses_by_its_policy(model):

@@ -23,15 +23,15 @@ MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
 with it, such as its own terms with a model of their own."""
 
 
-def text_of(model: object, folder: Path = Path()) -> object:
+def text_of(model: object, folder: Path = Path(), with_bins: bool = False) -> object:
     """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
-    of another kind, are returned as they are."""
+    of another kind, are returned as they are. with_bins: as for `read_file`."""
     if isinstance(model, Model):
         return continuation.written(model.booster, model.terms.columns)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
     path = folder / model
-    return read_file(path, f"xgb_model {quoted(str(path))}")[0]
+    return read_file(path, f"xgb_model {quoted(str(path))}", with_bins)[0]
 
 
 def read_file(path: Path, source: str, with_bins: bool = False) -> tuple[str, Terms | None]:

@@ -13,6 +13,8 @@ MAX_PARTIES = 1 << 12
 TO_TRAIN, TO_PREDICT, TO_DESCRIBE = "train", "predict", "describe"
 TO_EVALUATE, TO_DRIFT = "evaluate", "drift"
 """What sessions do: `Terms.task`."""
+OF_FEW_TURNS = (TO_DESCRIBE, TO_EVALUATE, TO_DRIFT)
+"""The programs of fedboost that train nothing."""
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -66,7 +68,7 @@ class Session(Group):
     @property
     def task(self) -> str:
         """What a session with this program does, unless it predicts."""
-        return self.program if self.program in (TO_DESCRIBE, TO_EVALUATE, TO_DRIFT) else TO_TRAIN
+        return self.program if self.program in OF_FEW_TURNS else TO_TRAIN
 
     def read(self, columns: Schema) -> Schema:
         """The columns that a session takes: no label where rows are held against a reference, and columns
