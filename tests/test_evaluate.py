@@ -11,12 +11,13 @@ import pytest
 import xgboost
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 from sklearn import metrics as reference
 
 import fedboost as fb
 from fedboost.boosting.programs.evaluate import OUTCOMES
-from fedboost.boosting.programs.withheld import merged, withheld
+from fedboost.boosting.programs.withheld import Sum, merged, withheld
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.start import RowsQuery
@@ -304,20 +305,49 @@ def test_small_groups_are_left_out(model):
         assert each["rows"] - each["positives"] >= 10
 
 
-@given(st.integers(0, 10**6), st.sampled_from([1, 5, 10, 30]), st.booleans())
-def test_no_outcome_of_few_rows_follows_from_those_that_are_given(seed, floor, with_error):
-    """From the numbers that are given, what is not given has more than one solution, or no few rows."""
+def table_of(seed, floor):
+    """Counts of some groups (rows) by outcome, and those of all."""
     draw = np.random.default_rng(seed)
-    counts = draw.integers(0, 3 * floor + 2, (4, 4)) * (draw.random((4, 4)) < 0.8)
-    keys = {(i, j): int(counts[i, j]) for i in range(4) for j in range(4)}
-    lines = [[(i, j) for j in range(4)] for i in range(4)] + [[(i, j) for i in range(4)] for j in range(4)]
-    lines += [[(i, 1), (i, 2)] for i in range(4)] * with_error
-    sums = [line for line in lines if sum(keys[key] for key in line) >= floor]
-    hidden = withheld(keys, sums, floor)
-    assert {key for key, count in keys.items() if 0 < count < floor} <= hidden
-    for line in sums:
-        gone = [key for key in line if key in hidden]
-        assert not gone or len(gone) == len(line) or (len(gone) > 1 and sum(keys[k] for k in gone) >= floor)
+    counts = draw.integers(0, 4 * floor, (draw.integers(2, 6), 4)) * (draw.random((1, 4)) < 0.9)
+    small = draw.random(counts.shape) < 0.2
+    counts[small] = draw.integers(0, floor, small.sum())
+    groups = range(len(counts))
+    keys = {(g, o): int(counts[g, o]) for g in groups for o in range(4)}
+    return keys | {("all", o): int(counts[:, o].sum()) for o in range(4)}, groups
+
+
+@given(st.integers(0, 10**6), st.sampled_from([2, 10]), st.booleans())
+def test_no_outcome_of_few_rows_follows_from_those_that_are_given(seed, floor, with_error):
+    """Each count of few rows may be one that differs by a row or more, for all that is given."""
+    counts, groups = table_of(seed, floor)
+    sums = [Sum(tuple((name, o) for o in range(4))) for name in (*groups, "all")]
+    sums += [Sum(tuple((g, o) for g in groups), (("all", o),)) for o in range(4)]
+    sums += [
+        Sum(((name, a), (name, b))) for name in (*groups, "all") for a, b in ((1, 2), (0, 3))
+    ] * with_error
+    sums = [each for each in sums if each.total or sum(counts[key] for key in each.parts) >= floor]
+    hidden = withheld(counts, sums, floor)
+    few = [key for key, count in counts.items() if 0 < count < floor]
+    assert {*few} <= hidden
+    place = {key: number for number, key in enumerate(counts)}
+    known = [((key,), ()) for key in counts if key not in hidden] + [(s.parts, s.total) for s in sums]
+    matrix = np.zeros((len(known), len(counts)))
+    for row, (parts, total) in zip(matrix, known, strict=True):
+        row[[place[key] for key in parts]] += 1
+        row[[place[key] for key in total]] -= 1
+    values = matrix @ np.array([*counts.values()])
+    for key in few:
+        goal = np.eye(len(counts))[place[key]]
+        least, most = (linprog(sign * goal, A_eq=matrix, b_eq=values) for sign in (1, -1))
+        assert most.status == 3 or -most.fun - least.fun > 0.999
+
+
+def test_of_very_many_counts_that_hang_together_none_is_given():
+    counts = {(i, j): 1 + 30 * (i != j) for i in range(60) for j in range(60)}
+    rows_of = [Sum(tuple((i, j) for j in range(60))) for i in range(60)]
+    assert len(withheld(counts, [*rows_of, Sum(tuple((i, i) for i in range(60)))], 10)) < 200
+    counts = dict.fromkeys(counts, 3)
+    assert withheld(counts, rows_of, 10) == {*counts}
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 10]), st.integers(0, 30))

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedboost.boosting.programs.describe import published
 from fedboost.boosting.programs.initialisation import count_rows
-from fedboost.boosting.programs.withheld import merged, withheld
+from fedboost.boosting.programs.withheld import Sum, merged, withheld
 from fedboost.boosting.queries.evaluation import ALL, EvaluationQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.union import OfTurn
@@ -99,11 +99,14 @@ class _Sums:
         """The outcomes that are not told, by set."""
         counts = {(name, key): n for name in self._part for key, n in self._outcomes(name).items()}
         unseen = [key for key in counts if key[0] not in self._told and self._rows[key[0]]]
-        sums = [[(name, key) for key in OUTCOMES] for name in self._told]
-        sums += [[(name, key) for name in (*split, ALL)] for split in self._splits for key in OUTCOMES]
+        sums: list[Sum[tuple[Any, str]]] = []
+        for name in self._told:
+            sums.append(Sum(tuple((name, key) for key in OUTCOMES)))
+        for split in self._splits:
+            sums += [Sum(tuple((name, key) for name in split), ((ALL, key),)) for key in OUTCOMES]
         if any(name.startswith("error") for name in self._query.metrics):
-            wrong = [[(name, "fp"), (name, "fn")] for name in self._told]
-            sums += [*wrong, *([(name, "tn"), (name, "tp")] for name in self._told)]
+            for name in self._told:
+                sums += [Sum(((name, "fp"), (name, "fn"))), Sum(((name, "tn"), (name, "tp")))]
         return withheld(counts, sums, self._floor, unseen)
 
     # ---- what the analyst gets ----------------------------------------------------------------------
@@ -190,8 +193,8 @@ class _Sums:
         per_class = {i: sum(counts[i, j] for j in range(size)) for i in range(size)}
         told = published(per_class, self._floor)
         unseen = [(i, j) for i, j in counts if told[i] is None]
-        sums = [[(i, j) for j in range(size)] for i in range(size) if told[i] is not None]
-        sums.append([(i, i) for i in range(size)])
+        sums = [Sum(tuple((i, j) for j in range(size))) for i in range(size) if told[i] is not None]
+        sums.append(Sum(tuple((i, i) for i in range(size))))
         hidden = withheld(counts, sums, self._floor, unseen)
         return [[None if (i, j) in hidden else counts[i, j] for j in range(size)] for i in range(size)]
 
