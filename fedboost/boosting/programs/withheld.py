@@ -35,14 +35,16 @@ class Sum(Generic[K]):
 def withheld(counts: Mapping[K, int], sums: Collection[Sum[K]], floor: int, also: Iterable[K] = ()) -> set[K]:
     """The keys of counts that are withheld. also: keys that are withheld in any case."""
     hidden = {key for key, count in counts.items() if 0 < count < floor} | {*also}
+    of: dict[K, list[Sum[K]]] = {}
+    for each in sums:
+        for key in each.keys:
+            of.setdefault(key, []).append(each)
     while True:
         _close(hidden, counts, sums, floor)
-        more = {
-            key for group in _components(hidden, sums) for key in _more(group, hidden, counts, sums, floor)
-        }
-        if not more:
+        more = [_more(group, hidden, counts, of, floor) for group in _components(hidden, sums)]
+        if not any(more):
             return hidden
-        hidden |= more
+        hidden.update(*more)
 
 
 def _close(hidden: set[K], counts: Mapping[K, int], sums: Collection[Sum[K]], floor: int) -> None:
@@ -84,12 +86,12 @@ def _components(hidden: set[K], sums: Collection[Sum[K]]) -> list[list[K]]:
 
 
 def _more(
-    group: list[K], hidden: set[K], counts: Mapping[K, int], sums: Collection[Sum[K]], floor: int
+    group: list[K], hidden: set[K], counts: Mapping[K, int], of: Mapping[K, list[Sum[K]]], floor: int
 ) -> list[K]:
     """What else is withheld so that no count of few rows follows from the sums: one key, or all that share
-    sums with many."""
+    sums with many. of: the sums of each key."""
     place = {key: number for number, key in enumerate(group)}
-    own = [each for each in sums if any(key in place for key in each.keys)]
+    own = [*{id(each): each for key in group for each in of.get(key, ())}.values()]
     rest = _in_order({key for each in own for key in each.keys if key not in hidden}, counts)
     if len(group) > MAX_SOLVED:
         return rest
