@@ -51,6 +51,8 @@ bench: $(VENV)/dev
 	$(if $(DATA),$(call measure,protections,--data $(DATA)))
 	$(if $(DATA),$(call measure,wire,--data $(DATA)))
 	$(if $(DATA),$(call measure,votes,--data $(DATA)))
+	$(if $(DATA),$(call measure,symmetric,--data $(DATA)))
+	$(if $(DATA),$(call measure,tune,--data $(DATA)))
 	$(call measure,alignment)
 	$(call measure,rowsums)
 	$(if $(DATA),$(call measure,joined,--data $(DATA)))

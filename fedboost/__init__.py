@@ -36,6 +36,8 @@ _HOMES = {
     "Evaluation": "fedboost.runtime.evaluation",
     "predict_jointly": "fedboost.runtime.local.prediction",
     "simulate": "fedboost.sdk",
+    "tune": "fedboost.runtime.local.tuning",
+    "Tuning": "fedboost.runtime.tuning",
     "FedboostError": "fedboost.errors",
     "ConfigError": "fedboost.errors",
     "PeerError": "fedboost.errors",
@@ -57,9 +59,11 @@ if TYPE_CHECKING:
     from fedboost.runtime.local.drift import drift
     from fedboost.runtime.local.evaluation import evaluate
     from fedboost.runtime.local.prediction import predict_jointly
+    from fedboost.runtime.local.tuning import tune
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.party_model import PartyModel
     from fedboost.runtime.result import Result
+    from fedboost.runtime.tuning import Tuning
     from fedboost.sdk import Terms, simulate
 
 __all__ = [
@@ -81,6 +85,7 @@ __all__ = [
     "TableWarning",
     "Terms",
     "Training",
+    "Tuning",
     "assemble",
     "connect",
     "describe",
@@ -88,6 +93,7 @@ __all__ = [
     "evaluate",
     "predict_jointly",
     "simulate",
+    "tune",
 ]
 
 

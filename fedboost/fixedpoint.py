@@ -94,3 +94,10 @@ def bound_exponent(counts: Int64) -> int:
     """The smallest e such that every counted value has magnitude at most 2**e (0 where all are zero)."""
     used = np.flatnonzero(counts)
     return int(used[-1]) + _LOWEST_EXPONENT if used.size else 0
+
+
+def lower_bound(counts: Int64) -> float:
+    """A power of two that no counted value is below in magnitude, and the smallest is less than twice of; 0
+    if there is none."""
+    used = np.flatnonzero(counts)
+    return math.ldexp(1.0, int(used[0]) + _LOWEST_EXPONENT - 1) if used.size and used[0] else 0.0

@@ -140,6 +140,7 @@ def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_services_of_the_profile_with_different_columns_train_parts_of_a_model(tmp_path):
     pytest.importorskip("phe")
     compose = Compose(tmp_path)

@@ -1,5 +1,6 @@
 """`describe`: what an analyst is told of the rows of all parties, and nothing of few of them."""
 
+import asyncio
 import json
 
 import numpy as np
@@ -19,9 +20,12 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.gbdt.cut_points import Grids
 from fedboost.people.description import describe as text_of
+from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
 from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.noise import SUMMARY
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 
@@ -33,13 +37,14 @@ def with_undeclared(table):
     return table.set_column(table.schema.get_field_index("ward"), "ward", pa.array(wards))
 
 
-@pytest.mark.parametrize("parties", [1, 3, 5])
+@pytest.mark.parametrize("parties", [1, 3, 7])
 @pytest.mark.parametrize("protection", ["plain", "masked"])
 def test_it_is_that_of_the_pooled_table(parties, protection):
     if protection == "masked" and parties < 3:
         pytest.skip("masks hide a party among three")
     table = with_undeclared(rows(900))
-    known = fb.describe(terms(protection=protection, max_bin=256), shared_out(parties, table), min_count=1)
+    shards = [table.filter(pa.array(np.arange(900) % 7 % parties == number)) for number in range(parties)]
+    known = fb.describe(terms(protection=protection, max_bin=256), shards, min_count=1)
     pooled = table.to_pandas()
     age, dose, ward = known.columns
     assert known.rows == len(pooled)
@@ -75,8 +80,6 @@ def test_over_grpc_it_is_the_same_and_each_party_signs_it(tmp_path):
     bundles = bundles_of(tmp_path / "keys", agreed.parties)
 
     async def scenario():
-        import asyncio
-
         async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
             return await asyncio.to_thread(one.analyst.describe, agreed)
 
@@ -129,7 +132,7 @@ def test_it_says_what_to_change():
     assert "column dose has one value in all rows that have any" in advice
     assert "column ward has other levels than those declared in 100 rows" in advice
     assert "column ward never has ICU" in advice
-    assert "column age has values up to" in advice
+    assert "column age has values up to about" in advice
     assert "do all sites use the same unit?" in advice
     assert fb.describe(terms(), shared_out(3, rows(900))).advice == ()
 
@@ -162,16 +165,10 @@ def test_bad_input():
     agreed = terms(program="describe")
     with pytest.raises(ConfigError, match="these terms describe, and train nothing; give them to describe"):
         fb.simulate(agreed, shared_out(2))
-    with pytest.raises(ConfigError, match="program describe gives exact counts"):
-        terms(program="describe", noise={"epsilon": 1.0, "delta": 1e-6}, max_depth=3, rounds=20)
-    ranged = {"columns": {**COLUMNS, "ranges": {"age": [0, 100], "dose": [-5, 5]}}, "rounds": 20}
-    ranged["protection"] = "masked"
-    with pytest.raises(ConfigError, match="noise: rows are described by exact counts"):
-        fb.describe(terms(**ranged, noise={"epsilon": 1.0, "delta": 1e-6}), shared_out(3))
     with pytest.raises(ConfigError, match="min_count"):
         fb.describe(terms(), shared_out(2), min_count=0)
     columns = {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}
-    apart = terms(["north", "south"], columns=columns, label_holder="north")
+    apart = terms(["north", "south"], columns=columns, label_holder="north", rows="in_order")
     with pytest.raises(ConfigError, match="label_holder: rows are described where"):
         fb.describe(apart, shared_out(2))
 
@@ -217,3 +214,59 @@ def test_the_text_fits_a_terminal_and_names_cannot_move_the_cursor(capsys):
     assert max(map(len, out.splitlines())) <= 80
     assert "900 rows of all parties" in out
     assert {MISSING, UNDECLARED} <= {*known.columns[2]}
+
+
+NOISY = {
+    "columns": {**COLUMNS, "ranges": {"age": [0, 100], "dose": [-5, 5]}},
+    "protection": "masked",
+    "noise": {"epsilon": 1.0, "delta": 1e-6},
+}
+
+
+def test_with_noise_it_is_near_the_pooled_table():
+    table = with_undeclared(rows(20_000))
+    pooled, errors = table.to_pandas(), []
+    for _ in range(5):
+        known = fb.describe(terms(**NOISY), shared_out(3, table))
+        age, dose, ward = known.columns
+        errors.append(known.rows - len(pooled))
+        errors.append(dose["missing"] - pooled.dose.isna().sum())
+        errors += [
+            ward["levels"][level] - count for level, count in pooled.ward.value_counts()[list("abc")].items()
+        ]
+        assert age["missing"] is None
+        low, high = age["quantiles"]["0.5"]
+        assert low - 1 <= pooled.age.median() <= high + 1
+    assert 0.5 * known.noise < np.std(errors) < 2 * known.noise
+    assert any(errors)
+
+
+def test_the_noise_is_charged_to_a_budget(tmp_path):
+    tables = shared_out(3, rows(3000))
+    agreed = terms(**NOISY, min_child_weight=1.0).with_parties(tables)
+    assert terms_to_describe(agreed).plan.cost <= 1.0
+    bundles = bundles_of(tmp_path / "keys", agreed.parties)
+    policy = {
+        "parties": "any",
+        "analysts": "any",
+        "columns": "any",
+        "epsilon": 1.2,
+        "delta": 1e-5,
+        "colluding": 0,
+    }
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            for name, table in tables.items():
+                audit = one.folder / f"{name}.audit.jsonl"
+                config = {"party": name, "aggregator": one.address, "state": one.folder / name}
+                init_memory(PartyConfig(**config, audit=audit, policy=policy))
+                one.start_party(name, table, policy=policy, state=name, audit=audit)
+            first = await asyncio.to_thread(one.analyst.describe, agreed)
+            with pytest.raises(SessionFailed, match="budget"):
+                await asyncio.to_thread(one.analyst.describe, agreed)
+            return first
+
+    first = in_time(scenario())
+    assert first.noise == terms_to_describe(agreed).plan.releases[SUMMARY].sigma
+    assert abs(first.rows - 3000) < 10 * first.noise

@@ -113,6 +113,7 @@ def test_the_quickstart_as_typed(demo_tables):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_readme_as_typed(demo_tables):
     run_as_typed(ROOT / "README.md", demo_tables)
     assert fb.Model.load("model.json").parties == SITES
@@ -242,6 +243,12 @@ def test_the_page_on_models(tmp_path, monkeypatch, capsys):
         end = fedboost(*words[1:])
         assert (end.code, end.err) == (0, ""), words
     assert len((tmp_path / "shap.csv").read_text().splitlines()) == 81
+
+
+def test_the_python_of_the_page_on_what_comes_before_and_after(demo_tables, capsys):
+    (code,) = blocks(ROOT / "docs" / "lifecycle.md", "python")
+    exec(compile(code, "lifecycle.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("427 [13.3")
 
 
 @pytest.mark.slow

@@ -453,7 +453,7 @@ def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
     assert evaluation_terms(tmp_path / "model.json", agreed).digest == agreed.digest
     end = fedboost("estimate", tmp_path / "evaluate.toml", "--rows", 100)
     assert (end.code, end.out) == (2, "")
-    assert "program = 'evaluate' trains nothing, and takes a few turns" in end.err
+    assert "program = 'evaluate' trains nothing: use fedboost evaluate" in end.err
 
 
 def test_a_site_refuses_by_its_policy(model):

@@ -28,7 +28,7 @@ from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.contracts import Position
-from fedboost.terms.session import TO_DESCRIBE, TO_TRAIN
+from fedboost.terms.session import TO_DESCRIBE, TRAINING
 from fedboost.terms.terms import Terms
 
 Values = tuple[tuple[int, float], ...]
@@ -263,7 +263,7 @@ class BoostingState:
     def check(self, terms: Terms) -> None:
         """Raise Refused if a session under these terms cannot be in this state."""
         trained = replace(self, grids=0) if terms.task == TO_DESCRIBE else self
-        if terms.task != TO_TRAIN and trained.position != NOTHING_YET.position:
+        if terms.task not in TRAINING and trained.position != NOTHING_YET.position:
             raise Refused(f"a session to {terms.task} is said to stand where it would have trained")
         if not 0 <= self.grids <= MAX_REFINEMENTS:
             raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")

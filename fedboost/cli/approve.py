@@ -32,6 +32,10 @@ def approve(
             show_default=False,
         ),
     ] = None,
+    describe: Annotated[
+        bool,
+        typer.Option("--describe", help="Allow rows to be described (`fedboost describe`), and no training."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve without a question.")] = False,
 ) -> None:
     """Say what terms would tell of this site's rows, to names, and which rules of its policy they break; on
@@ -46,8 +50,10 @@ def approve(
     from fedboost.runtime.site.config import read_party
     from fedboost.runtime.site.names import names_of
     from fedboost.runtime.terms_file import read_terms
+    from fedboost.terms.describing import terms_to_describe
 
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
+    agreed = terms_to_describe(agreed) if describe else agreed
     _check_party(agreed, site, terms, config)
     analysts = _analysts(site, agreed, analyst or [])
     earlier = _earlier(site, agreed)

@@ -53,11 +53,11 @@ def compare(
     from fedboost.people import as_csv, as_json, comparison
     from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.files import check_writable
-    from fedboost.runtime.terms_file import read_terms
+    from fedboost.runtime.terms_file import read_training
 
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
-    agreed = read_terms(terms)
+    agreed = read_training(terms)
     texts = own_tables(agreed, data) if agreed.vertical.is_used else {}
     sources = {name: read.source(text) for name, text in (texts or {"": data[-1]}).items()}
     if csv is not None:

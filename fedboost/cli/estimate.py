@@ -1,7 +1,6 @@
 """`fedboost estimate`: the time and the bytes of a training, by protection."""
 
 import itertools
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,10 +57,11 @@ def estimate(
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.local import estimate as calibration
     from fedboost.runtime.local.layouts import Link, layouts
+    from fedboost.runtime.terms_file import read_training
 
     if features is not None and data is not None:
         raise ConfigError("give --features or --data, not both: the columns are those of the table")
-    agreed = _to_train(terms)
+    agreed = read_training(terms)
     if agreed.vertical.is_used:
         refused = {"--features": features, "--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth}
         return _by_columns(agreed, None if data is None else read.source(data), read, rows, refused, json)
@@ -82,17 +82,6 @@ def estimate(
         lines = itertools.chain(lines, as_json.layouts(facts, total, number))
         blocks = itertools.chain(blocks, links.layouts(facts, rounds))
     show(json, lines, blocks)
-
-
-def _to_train(file: Path) -> "Terms":
-    """The terms of a training. ConfigError for others."""
-    from fedboost.runtime.terms_file import read_terms
-    from fedboost.terms.session import OF_FEW_TURNS
-
-    agreed = read_terms(file)
-    if agreed.task in OF_FEW_TURNS:
-        raise ConfigError(f"{file}: program = {agreed.task!r} trains nothing, and takes a few turns")
-    return agreed
 
 
 def _by_columns(

@@ -35,6 +35,7 @@ from fedboost.cli import (
     status,
     terms,
     train,
+    tune,
     verify,
     warm_up,
 )
@@ -70,6 +71,7 @@ app.command(epilog=check.EPILOG)(check.check)
 app.command(epilog=columns.EPILOG)(columns.columns)
 app.command(epilog=terms.EPILOG)(terms.terms)
 app.command(epilog=describe.EPILOG)(describe.describe)
+app.command(epilog=tune.EPILOG)(tune.tune)
 app.command(epilog=evaluate.EPILOG)(evaluate.evaluate)
 app.command(epilog=drift.EPILOG)(drift.drift)
 app.command(epilog=estimate.EPILOG)(estimate.estimate)

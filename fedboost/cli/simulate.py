@@ -46,11 +46,11 @@ def simulate(
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.local import simulation
     from fedboost.runtime.signed_model import session_file
-    from fedboost.runtime.terms_file import read_terms
+    from fedboost.runtime.terms_file import read_training
 
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
-    agreed = read_terms(terms)
+    agreed = read_training(terms)
     sources = _sources(agreed, data, read, site is not None or parties is not None)
     inputs = [name for source in sources.values() for name in local_files(source)]
     for file in (out, session_file(out)) if out is not None else ():

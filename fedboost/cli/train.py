@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from fedboost.cli.options import Aggregator, Force, InsecureLoopback, Json, Keys, TermsFile
-from fedboost.errors import ConfigError
 
 EPILOG = (
     "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
@@ -44,15 +43,12 @@ def train(
     from fedboost.runtime.config import check_address
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.signed_model import session_file
-    from fedboost.runtime.terms_file import read_terms
-    from fedboost.terms.session import TO_TRAIN
+    from fedboost.runtime.terms_file import read_training
 
     check_address(aggregator, "--aggregator")
     for file in (out, session_file(out)):
         check_writable(file, terms, force=force)
-    agreed = read_terms(terms)
-    if agreed.task != TO_TRAIN:
-        raise ConfigError(f"{terms}: program = {agreed.task!r} trains nothing: use fedboost {agreed.task}")
+    agreed = read_training(terms)
     session = connect(aggregator, keys, insecure_loopback).train(
         agreed, wait, lambda parties: notice(waiting(parties, session.absent))
     )

@@ -57,6 +57,15 @@ class StoredValues:
         ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         return cls(np.array([*sparse], np.int64), every - sizes, ends, rows, float_keys(values))
 
+    def counts(self, units: Int64 | None) -> tuple[Int64, Int64 | None]:
+        """What the zeros of each column count together, and what each kept value counts. units: of each row,
+        int64 [rows]; None where each counts 1, and then so is the second."""
+        if units is None:
+            return self.zeros, None
+        kept = units[self.rows]
+        before = np.concatenate([[0], np.cumsum(kept)])
+        return units.sum() - np.diff(before[self.ends]), kept
+
 
 def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
     return np.concatenate([np.zeros(0, dtype), *arrays])

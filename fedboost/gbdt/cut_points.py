@@ -8,7 +8,8 @@ Refuses: counts that do not add up (PeerError).
 
 Grid refinement. The first grid is coarse and covers all float32 numbers. Each later one cuts into finer
 subcells only the cells that hold enough rows for a cut inside them. The
-subcells of a feature are allotted by row count, so two to four sums suffice for any distribution.
+subcells of a feature are allotted by row count, so two to four sums suffice for any distribution. Rows count
+by their weights, in units of a public scale, where weights are given: a row of weight 2 then is two rows.
 """
 
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
 of at most a quarter of the rows of an even bin is fine enough."""
+VALUES_BY_GAP = 10
+"""Cells with rows on either side of a gap (`Quantiles.gap`)."""
 STRETCH = 1 << 20
 """Rows of a column that are processed together."""
 MAX_CATEGORIES = MAX_CODES - 1
@@ -124,12 +127,15 @@ def first_bits(features: int) -> int:
     return max(min(FIRST_BITS, (MAX_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
 
 
-def count_cells(columns: Sequence[Column], grids: Grids, threads: Threads = ONE) -> Int64:
-    """Rows of each column in each subcell of its grid: int64 [grids.cells]."""
+def count_cells(
+    columns: Sequence[Column], grids: Grids, threads: Threads = ONE, units: Int64 | None = None
+) -> Int64:
+    """Rows of each column in each subcell of its grid: int64 [grids.cells]. units: what each row counts,
+    int64 [rows]; None where each counts 1."""
     out = np.zeros(grids.cells, np.int64)
     stored = StoredValues.of(columns)
     kernels.count_stored(
-        *(stored.features, stored.zeros, stored.ends, stored.keys),
+        *(stored.features, *stored.counts(units), stored.ends, stored.keys),
         *(grids.offsets, grids.starts, grids.widths, grids.subdivisions, grids.bases, out),
     )
     sparse = {*stored.features.tolist()}
@@ -141,7 +147,8 @@ def count_cells(columns: Sequence[Column], grids: Grids, threads: Threads = ONE)
         column = columns[feature]
         for start in range(0, column.size if counts.size else 0, STRETCH):
             keys = float_keys(np.ascontiguousarray(column[start : start + STRETCH]))
-            bins_kernels.count_cells(keys, *cells, counts)
+            own = None if units is None else units[start : start + STRETCH]
+            bins_kernels.count_cells(keys, own, *cells, counts)
 
     threads.each(count, (feature for feature in range(len(columns)) if feature not in sparse))
     return out
@@ -182,14 +189,26 @@ def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
 class Quantiles:
     """The distribution of each feature, as far as it is known: rows in the cells of ever finer partitions."""
 
-    def __init__(self, max_bin: int, rows: int, features: int = 1, among: int | None = None) -> None:
-        """among: the number of features, these among them, of which the grids are; these unless given."""
+    def __init__(
+        self,
+        max_bin: int,
+        rows: int,
+        features: int = 1,
+        among: int | None = None,
+        two_rows: int | None = None,
+    ) -> None:
+        """among: the number of features, these among them, of which the grids are; these unless given.
+
+        two_rows: where rows count by their weights, the least count of two rows with a weight; `rows` is then
+        the most that all can count, below 2**52."""
         every_feature = features if among is None else among
         self._max_bin = max_bin
         self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // max(every_feature, 1)), 1 << 8)
         keys, every = np.zeros(features, np.int64), np.full(features, rows, np.int64)
         self._known = np.arange(features + 1), keys, np.full(features, KEY_BITS, np.int64), every
         """Offsets of the cells of each feature; starts, widths and rows of the cells."""
+        self._two_rows = two_rows or 2
+        self._total_is_known = two_rows is None
         self.grids = Grids.first(features, among)
         self.missing = np.zeros(features, np.int64)
 
@@ -199,6 +218,8 @@ class Quantiles:
         Raises PeerError if the subcells of a cell do not hold the rows of the cell.
         """
         grids = self.grids
+        if not self._total_is_known:
+            self._take_total(int(counts[: grids.bases[grids.offsets[1]]].sum()))
         most = self._known[1].size + np.count_nonzero(counts)
         refined = np.zeros(grids.features + 1, np.int64), *np.empty((3, most), np.int64)
         grid = grids.offsets, grids.starts, grids.subdivisions
@@ -209,6 +230,14 @@ class Quantiles:
         starts, widths, rows = (member[:size].copy() for member in cells)
         self._known = offsets, starts, widths, rows
         self.grids = self._next_grids()
+
+    def _take_total(self, total: int) -> None:
+        """Take what the first feature's rows count, which is what those of every other must."""
+        rows = self._known[3]
+        if not 0 <= total <= rows[0]:
+            raise PeerError("the weights of the rows sum to less than 0, or to more than they can")
+        rows[:] = total
+        self._total_is_known = True
 
     def _next_grids(self) -> Grids:
         """Cells that may hold several values and matter: heavy ones, or all while bins are left over.
@@ -223,7 +252,7 @@ class Quantiles:
             chosen_widths,
             subdivisions,
         )
-        size = kernels.choose_cells(self._known, self._max_bin, self._budget, chosen)
+        size = kernels.choose_cells(self._known, self._max_bin, self._budget, self._two_rows, chosen)
         ends, chosen_starts, *_ = chosen
         return Grids(
             ends, chosen_starts[:size].copy(), chosen_widths[:size].copy(), subdivisions[:size].copy()
@@ -241,6 +270,21 @@ class Quantiles:
         low, high = keys_to_floats(starts[at]), keys_to_floats(starts[at] + (1 << widths[at]) - 1)
         return [*zip(low.tolist(), high.tolist(), strict=True)]
 
+    def gap(self, feature: int, least: int, factor: float) -> tuple[float, float] | None:
+        """The ends of the widest gap in the values of a feature that are all above 0, as a ratio: at least
+        `factor`, with at least so many rows, and several values, on either side of it."""
+        cells = slice(*self._known[0][feature : feature + 2])
+        starts, widths, rows = (member[cells][self._known[3][cells] > 0] for member in self._known[1:])
+        low, high = keys_to_floats(starts), keys_to_floats(starts + (1 << widths) - 1)
+        if rows.size < 2 * VALUES_BY_GAP or low[0] <= 0:
+            return None
+        ends, several = np.cumsum(rows)[:-1], np.arange(1, rows.size)
+        fits = (ends >= least) & (rows.sum() - ends >= least)
+        fits &= (several >= VALUES_BY_GAP) & (rows.size - several >= VALUES_BY_GAP)
+        ratios = np.where(fits, low[1:] / high[:-1], 0.0)
+        at = int(np.argmax(ratios))
+        return (float(high[at]), float(low[at + 1])) if ratios[at] >= factor else None
+
     def is_constant(self, feature: int) -> bool:
         """True if all values of a feature that are not missing are known to be one number."""
         cells = slice(*self._known[0][feature : feature + 2])
@@ -248,7 +292,7 @@ class Quantiles:
         return bool(np.count_nonzero(rows) == 1) and not widths[rows > 0].any()
 
     def cut_points(self) -> "CutPoints":
-        """Increasing float32 cuts of each feature, at quantiles of the rows as in XGBoost.
+        """Increasing float32 cuts of each feature, at quantiles of the rows or their weights, as in XGBoost.
 
         At most max_bin bins and never more codes than a byte has. Where every value can have its own bin,
         each has, except rare neighbours that no refinement separated.

@@ -141,8 +141,9 @@ class HorizontalHolder:
                 return self._end_round(query)
             case RowsQuery():
                 return np.append(self.rows, self._gradients.count_exponents(self._terms.objective.loss.start))
-            case QuantileQuery(_, grids):
-                return count_cells(self.columns[: grids.features], grids, self._threads)
+            case QuantileQuery(_, grids, weight):
+                units = None if weight is None else weight.encode(self._shard.weight.astype(np.float64))
+                return count_cells(self.columns[: grids.features], grids, self._threads, units)
             case RangeQuery():
                 return _count_parts(self.columns, self._terms, self._threads)
             case StartQuery():

@@ -11,14 +11,14 @@ from typing import cast
 
 import numpy as np
 
-from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.binned import Column
-from fedboost.gbdt.cut_points import STRETCH, count_cells
+from fedboost.gbdt.cut_points import STRETCH, count_cells, count_parts
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
 from fedboost.horizontal.shard import Shard
@@ -83,6 +83,11 @@ class SummaryHolder(CountingHolder):
                 numeric = len(self._terms.columns.numeric)
                 columns = [*self._shard.columns[:numeric], self._shard.label]
                 return count_cells(columns[: grids.features], grids, self._threads)
+            case RangeQuery():
+                schema = self._terms.columns
+                ranges = [schema.ranges[name] for name in schema.numeric]
+                pairs = zip(self._shard.columns[: len(ranges)], ranges, strict=True)
+                return np.concatenate(self._threads.each(lambda pair: count_parts(*pair), pairs))
             case _:
                 raise PeerError(f"{query.description}: asked where rows are described")
 

@@ -4,7 +4,6 @@ Promises: nothing but what the description says; lines of advice name the column
 Refuses: nothing.
 """
 
-import itertools
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,8 +12,6 @@ from fedboost.people.text import WIDTH, Block, cell, counted, delimited, paragra
 
 MUCH_MISSING = 0.5
 """Share of missing values from which a column is named."""
-UNIT_FACTOR = 10.0
-"""Values on the two sides of a gap this wide may be of different units, such as m and cm."""
 SHOWN_LEVELS = 6
 _QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
 
@@ -38,9 +35,12 @@ def describe(summary: Summary) -> Iterator[Block]:
         yield ""
         yield from (_levels(column, rows) for column in groups)
     yield ""
+    hidden = f"what would tell of fewer than {floor} rows"
+    if noise := summary.get("noise"):
+        hidden = f"what is lost in the noise, whose standard deviation is {noise:.3g} rows"
     yield paragraph(
-        "quantiles are rounded as their grid allows; missing is a share of all rows. ... stands for what "
-        f"would tell of fewer than {floor} rows."
+        "quantiles are rounded as their grid allows; missing is a share of all rows. ... stands for "
+        f"{hidden}."
     )
     for line in advice(summary):
         yield ""
@@ -94,14 +94,14 @@ def advice(summary: Summary) -> Iterator[str]:
             share = f"{missing / rows:.0%}"
             yield f"column {name} is missing in {share} of the rows: is it named alike at all sites?"
         if column["kind"] == "categorical":
-            yield from _advice_on_levels(column, name)
+            yield from _advice_on_levels(column, name, "noise" in summary)
         elif column["constant"] and missing != rows:
             yield f"column {name} has one value in all rows that have any: take it out of the terms"
-        elif (gap := _gap(column["quantiles"])) is not None:
+        elif (gap := column.get("gap")) is not None:
             low, high = gap
             yield (
-                f"column {name} has values up to {low:g} and from {high:g} on, and hardly any between: do "
-                f"all sites use the same unit?"
+                f"column {name} has values up to about {low:g} and from about {high:g} on, and none between: "
+                f"do all sites use the same unit?"
             )
     label = summary["label"]
     levels = label.get("levels", {})
@@ -112,7 +112,9 @@ def advice(summary: Summary) -> Iterator[str]:
         yield f"label {delimited(label['name'])} is the same in every row: there is nothing to learn"
 
 
-def _advice_on_levels(column: Any, name: str) -> Iterator[str]:
+def _advice_on_levels(column: Any, name: str, is_noisy: bool) -> Iterator[str]:
+    if is_noisy and column["undeclared"] is None:
+        return
     undeclared, empty = column["undeclared"], [key for key, count in column["levels"].items() if count == 0]
     if undeclared != 0:
         number = "some rows" if undeclared is None else f"{undeclared:,} rows"
@@ -129,19 +131,3 @@ def _advice_on_levels(column: Any, name: str) -> Iterator[str]:
     present = [count for count in column["levels"].values() if count != 0]
     if len(present) == 1 and undeclared == 0:
         yield f"column {name} has one level in all rows that have any: take it out of the terms"
-
-
-def _gap(quantiles: Mapping[str, list[float] | None]) -> tuple[float, float] | None:
-    """Return the widest gap between neighbouring quantiles of one sign, if it is wider than all values on
-    either side of it are apart."""
-    known = [pair for pair in quantiles.values() if pair is not None]
-    positive = [pair for pair in known if pair[0] > 0]
-    if len(positive) < 4 or len(positive) < len(known):
-        return None
-    gaps = [right[0] / left[1] for left, right in itertools.pairwise(positive)]
-    at = max(range(len(gaps)), key=gaps.__getitem__)
-    below, above = positive[: at + 1], positive[at + 1 :]
-    spread = max(below[-1][1] / below[0][0], above[-1][1] / above[0][0])
-    if gaps[at] < UNIT_FACTOR or gaps[at] < spread or min(len(below), len(above)) < 2:
-        return None
-    return below[-1][1], above[0][0]

@@ -17,7 +17,7 @@ from fedboost.people.text import WIDTH, Block, cell, counted, one_line, table
 from fedboost.people.words import RELEASES
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.noise import accounting
-from fedboost.terms.noise import CUT_POINTS, TREES, Release
+from fedboost.terms.noise import CUT_POINTS, SUMMARY, TREES, Release
 from fedboost.terms.terms import Terms
 
 PrivacyReport = dict[str, Any]
@@ -174,7 +174,7 @@ def outlook(terms: Terms, rows: int) -> Outlook:
 
 def noise_of_sum(terms: Terms, release: Release) -> float:
     """The standard deviation of the noise in a sum: in rows for counts, else in gradients."""
-    return release.sigma if release.what == CUT_POINTS else terms.bound.gradient(release.sigma)
+    return release.sigma if release.what in (CUT_POINTS, SUMMARY) else terms.bound.gradient(release.sigma)
 
 
 @dataclass(frozen=True)

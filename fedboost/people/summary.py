@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedboost.errors import printable
+from fedboost.gbdt.metrics.registry import own_name
+from fedboost.people.common_rows import rows_of_blocks, use_of_ids
 from fedboost.people.other_tasks import few_rows, of_other_tasks
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.terms.session import TO_TRAIN
+from fedboost.terms.session import TO_TUNE, TRAINING
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -22,7 +24,7 @@ IN_LINES = {
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
-    *("predict_with", "predict_rows", "min_count", "subgroups", "threshold", "reference"),
+    *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
@@ -77,11 +79,12 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
     """
     if terms.vertical.predicts:
         return "\n".join(entry(*line) for line in [("terms", terms.digest), *_prediction(terms)])
-    if terms.task != TO_TRAIN:
+    if terms.task not in TRAINING:
         shown = _participants(terms), [*_columns(terms), *_categories(terms, counts)]
         return "\n".join(entry(*line) for line in of_other_tasks(terms, analysts, *shown))
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
+    model = "the settings that are best" if terms.task == TO_TUNE else model
     lines = [
         ("terms", terms.digest),
         *([("analyst", f"{listed(analysts)}: {get} {model} and the metrics")] if analysts else []),
@@ -107,7 +110,7 @@ def _prediction(terms: Terms) -> list[tuple[str, str]]:
         ("model", f"{vertical.predict_with}: each party's own part of it"),
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
         ("held apart", held),
-        ("rows", _rows_of_blocks(terms)),
+        ("rows", rows_of_blocks(terms)),
         (
             "label holder",
             "asks for it with its own certificate; learns of each of these rows which leaves of each tree "
@@ -165,7 +168,7 @@ def _other_sites(terms: Terms) -> list[tuple[str, str]]:
         )
     return [
         *lines,
-        ("rows", _rows_of_blocks(terms)),
+        ("rows", rows_of_blocks(terms)),
         (
             "label holder",
             ("sends every row's gradient, encrypted," if terms.hides_columns else SENDS_GRADIENTS)
@@ -181,45 +184,6 @@ def _other_sites(terms: Terms) -> list[tuple[str, str]]:
             ),
         ),
     ]
-
-
-def _rows_of_blocks(terms: Terms) -> str:
-    """Which rows of the parties belong together."""
-    if not terms.vertical.aligns:
-        return "those of all tables, in the order in which they stand"
-    vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
-    sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
-    form = {"digits": ", their digits alone", "lower": ", in lower case"}.get(vertical.id_form or "", "")
-    if vertical.takes_all_rows:
-        holder = delimited(vertical.label_holder or "")
-        return (
-            f"all of label holder {holder}, matched by {name}{form}: where another site does not have one, "
-            f"its columns are missing values, and {holder} learns which rows these are; each other site has "
-            f"{vertical.fewest_common_rows:,} at least, and learns which of its own; a site enters "
-            f"{vertical.most_ids:,} ids at most; the aggregator learns how many each site has, and how many "
-            f"are common to which sites{_repeats(terms)}"
-        )
-    return (
-        f"those whose {name} {sites} have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
-        f"{vertical.most_ids:,} ids at most, and learns which of them all others have; the "
-        f"aggregator learns how many each site has, and how many are common to which sites{_repeats(terms)}"
-    )
-
-
-def _repeats(terms: Terms) -> str:
-    """What it means that rows of a label holder may have the same id."""
-    if not terms.vertical.repeated_ids:
-        return ""
-    if terms.vertical.predicts:
-        return "; the label holder may have several rows of one"
-    return "; the label holder may have several rows of one, and each other site is told how many of each"
-
-
-def _matched(terms: Terms) -> str:
-    """What row ids are for."""
-    if not terms.vertical.aligns:
-        return "drawn"
-    return "matched and drawn" if terms.draws_rows else "matched"
 
 
 def _colluders(terms: Terms) -> str:
@@ -249,7 +213,7 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
         + (f", after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
         + (
             ""
-            if terms.session.program == "boosting"
+            if terms.session.program in ("boosting", TO_TUNE)
             else f", by the program {delimited(terms.session.program)}"
         )
     )
@@ -263,7 +227,10 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
     if terms.histograms.vote_top_k:
         settings.append(f"vote_top_k {terms.histograms.vote_top_k}: parties vote for features")
     settings += _other_settings(terms)
-    return [("model", model), ("settings", ", ".join(settings))]
+    candidates = terms.objective.candidates
+    tried = "; ".join(", ".join(f"{name} {value:g}" for name, value in each.items()) for each in candidates)
+    trials = [("candidates", f"{len(candidates)}, trained side by side: {tried}")] if candidates else []
+    return [("model", model), ("settings", ", ".join(settings)), *trials]
 
 
 def _other_settings(terms: Terms) -> list[str]:
@@ -290,8 +257,10 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     if not terms.metrics:
         return [("metrics", "none")]
     rows = "the rows of all parties" + (", and of each party alone" if terms.evaluation.party_metrics else "")
+    names = listed(dict.fromkeys(map(own_name, terms.metrics)))
+    each = " of each candidate" if terms.objective.candidates else ""
     reference = f"after the last round rows by bin of each column and of the score, {few_rows(terms)}"
-    lines = [("metrics", f"{listed(terms.metrics)}; after each round, over {rows}")]
+    lines = [("metrics", f"{names}{each}; after each round, over {rows}")]
     return [*lines, *([("reference", reference)] if terms.evaluation.reference else [])]
 
 
@@ -310,7 +279,10 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
         ("weight", columns.weight and delimited(columns.weight)),
         ("base margin", columns.base_margin and f"{delimited(columns.base_margin)}: where boosting begins"),
         ("group", columns.group and f"{delimited(columns.group)}: rows ranked against each other"),
-        ("row id", columns.row_id and f"{delimited(columns.row_id)}: by which rows are {_matched(terms)}"),
+        (
+            "row id",
+            columns.row_id and f"{delimited(columns.row_id)}: by which rows are {use_of_ids(terms)}",
+        ),
         (
             "validation",
             columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics alone",

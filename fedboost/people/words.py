@@ -13,8 +13,8 @@ from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
-from fedboost.terms.noise import CUT_POINTS, START, TREES
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN
+from fedboost.terms.noise import CUT_POINTS, START, SUMMARY, TREES
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
 
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
 """The names of releases that answer no question."""
@@ -54,12 +54,16 @@ RELAYED = {
 }
 """What other parties get by a relay, by its kind, where the kind alone does not say it."""
 
+APPROVE = "fedboost approve terms.toml"
+"""The command by which a site allows terms, as refusals name it."""
+
 MADE = {
     TO_TRAIN: "model",
     TO_PREDICT: "prediction",
     TO_DESCRIBE: "description",
     TO_EVALUATE: "evaluation",
     TO_DRIFT: "comparison of rows",
+    TO_TUNE: "result",
 }
 """What a session ends with, by what it does."""
 
@@ -72,7 +76,7 @@ NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric
 PREDICTION_SEEN = "passes on what it cannot read, and learns how many rows there are"
 """What the aggregator of a prediction does and learns, whatever protection the terms name."""
 
-RELEASES = {CUT_POINTS: "rows", START: "gradients", TREES: "gradients"}
+RELEASES = {CUT_POINTS: "rows", SUMMARY: "rows", START: "gradients", TREES: "gradients"}
 """The unit that the noise of a release is stated in, by release."""
 
 PLACEMENTS = {

@@ -9,12 +9,13 @@ Refuses: a session that failed raises SessionFailed with the aggregator's senten
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
+from fedboost.people.words import APPROVE
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
@@ -28,7 +29,9 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.telemetry import Row
+from fedboost.runtime.tuning import Tuning, terms_to_tune
 from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
 from fedboost.wire.checks import SiteReply, decode_check_reply, encode_check_request
 from fedboost.wire.status import Status, decode_status
@@ -186,6 +189,8 @@ class Training:
                         model = read_trained(bytes(data), "the aggregator's model")
                         self._check(model)
                         self._model = model
+                case Failed(reason) if self._terms.task == TO_DESCRIBE:
+                    raise SessionFailed(reason.replace(APPROVE, f"{APPROVE} --describe"))
                 case Failed(reason):
                     raise SessionFailed(reason)
 
@@ -261,6 +266,22 @@ class Connection:
         """
         session = self.train(terms_to_describe(terms, min_count), wait, on_waiting)
         return Description.of(session.model, session.traffic)
+
+    def tune(
+        self,
+        terms: Terms,
+        space: Mapping[str, Sequence[float]] | None = None,
+        trials: int | None = None,
+        wait: float = 60.0,
+        on_waiting: OnWaiting | None = None,
+    ) -> Tuning:
+        """Have candidates tried side by side (`fedboost.tune`, with its arguments), and wait for the result.
+
+        wait, on_waiting: as for `train`.
+        """
+        agreed = terms_to_tune(terms, space, trials)
+        session = self.train(agreed, wait, on_waiting)
+        return Tuning.of(agreed, session.model, session.traffic)
 
     def evaluate(
         self,

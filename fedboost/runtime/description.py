@@ -19,10 +19,11 @@ class Description:
     """Counts and quantiles over the rows of all parties.
 
     rows: their number; columns: for each feature in order `name`, `kind` and `missing`, for a numeric one
-    `quantiles` (share to the interval [low, high] that it lies in) and `constant`, for a categorical one
-    `levels` (level to rows) and `undeclared`; label: `name`, and `levels` or `quantiles`. A count below
+    `quantiles` (share to the interval [low, high] that it lies in), `constant` and `gap`, for a categorical
+    one `levels` (level to rows) and `undeclared`; label: `name`, and `levels` or `quantiles`. A count below
     `min_count` is None, and so are counts that would tell it by subtraction. signed_by: parties that signed
-    what they answered; traffic: party to (bytes sent, bytes received).
+    what they answered; traffic: party to (bytes sent, bytes received); noise: the standard deviation of the
+    noise in a count, in rows, where the terms have noise: then None stands for what is lost in it.
     """
 
     terms: Terms = field(repr=False)
@@ -32,6 +33,7 @@ class Description:
     label: Mapping[str, Any] = field(repr=False)
     signed_by: tuple[str, ...] = field(repr=False)
     traffic: Mapping[str, tuple[int, int]] = field(repr=False)
+    noise: float | None = None
 
     @classmethod
     def of(cls, model: SignedModel, traffic: Mapping[str, tuple[int, int]]) -> "Description":
@@ -42,7 +44,8 @@ class Description:
             label = summary["label"]
         except (KeyError, TypeError, ValueError):
             raise PeerError("the aggregator ended the session without a description") from None
-        return cls(model.terms, rows, floor, columns, label, tuple(model.attestations), traffic)
+        known = columns, label, tuple(model.attestations), traffic
+        return cls(model.terms, rows, floor, *known, summary.get("noise"))
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -52,5 +55,6 @@ class Description:
     @property
     def summary(self) -> dict[str, Any]:
         """The description as JSON."""
-        head = {"rows": self.rows, "min_count": self.min_count}
+        head: dict[str, Any] = {"rows": self.rows, "min_count": self.min_count}
+        head |= {} if self.noise is None else {"noise": self.noise}
         return {**head, "columns": [*self.columns], "label": self.label}

@@ -5,14 +5,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fedboost.errors import ConfigError
 from fedboost.runtime.config import TERMS, read_toml, to_toml
-from fedboost.terms.session import TO_DRIFT
+from fedboost.terms.session import TO_DRIFT, TO_TRAIN
 from fedboost.terms.terms import Terms
 
 
 def read_terms(path: Path) -> Terms:
     """An analyst's terms."""
     return Terms.read(read_settings(path), str(path))
+
+
+def read_training(path: Path) -> Terms:
+    """An analyst's terms of a training. ConfigError for those of another session."""
+    terms = read_terms(path)
+    if terms.task != TO_TRAIN:
+        raise ConfigError(f"{path}: program = {terms.task!r} trains nothing: use fedboost {terms.task}")
+    return terms
 
 
 def read_settings(path: Path) -> dict[str, Any]:

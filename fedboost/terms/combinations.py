@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.labels import LabelKind
-from fedboost.terms import continuation
+from fedboost.terms import continuation, tuning
 from fedboost.terms.noise import check_noise
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_TRAIN
+from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
 
 if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
@@ -55,6 +55,37 @@ def _check_draws(terms: "Terms") -> None:
         raise ValueError(f"{terms.objective.name} gives leaves their values after they grew: no constraints")
     if terms.histograms.vote_top_k and terms.draws.draws_columns:
         raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
+
+
+def _check_symmetric(terms: "Terms") -> None:
+    """Levels that are split by one feature and cut."""
+    if terms.trees.grow_policy != "symmetric":
+        return
+    refused = (
+        (
+            terms.trees.max_leaves > 0,
+            f"max_leaves = {terms.trees.max_leaves}",
+            "levels are split as a whole; set max_depth, and take max_leaves away",
+        ),
+        (
+            terms.draws.colsample_bynode < 1.0,
+            f"colsample_bynode = {terms.draws.colsample_bynode:g}",
+            "the nodes of a level have one split; set colsample_bylevel",
+        ),
+        (
+            terms.histograms.vote_top_k > 0,
+            "vote_top_k",
+            "features are elected for each node, and a level has one split; take vote_top_k away",
+        ),
+        (
+            terms.vertical.min_rows_per_bin > 1,
+            "min_rows_per_bin",
+            "each node has groups of bins of its own, and a level has one cut; set depthwise",
+        ),
+    )
+    for is_so, setting, reason in refused:
+        if is_so:
+            raise ValueError(f"grow_policy symmetric with {setting}: {reason}")
 
 
 def _check_vertical(terms: "Terms") -> None:
@@ -170,8 +201,6 @@ def _check_continuation(terms: "Terms") -> None:
 
 def _check_task(terms: "Terms") -> None:
     """What is no training."""
-    if terms.task == TO_DESCRIBE and terms.noise is not None:
-        raise ValueError("program describe gives exact counts: take noise away")
     terms.evaluation.check_subgroups(terms.columns)
     if terms.evaluation.reference:
         _check_reference(terms)
@@ -208,6 +237,6 @@ def _check_reference(terms: "Terms") -> None:
 
 
 CHECKS: tuple[Callable[["Terms"], None], ...] = (
-    *(_check_task, _check_noise, _check_model, _check_draws, _check_vertical, _check_hiding),
-    *(_check_losses, _check_columns, _check_continuation),
+    *(tuning.check, _check_task, _check_noise, _check_model, _check_draws, _check_symmetric),
+    *(_check_vertical, _check_hiding, _check_losses, _check_columns, _check_continuation),
 )

@@ -12,9 +12,12 @@ from fedboost.terms.objective import Objective
 from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
 
+SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""The quantiles of a number."""
+MISSING, UNDECLARED, PRESENT = "missing", "undeclared", "present"
 _KEPT = frozenset(
     {
-        *("columns", "parties", "max_bin", "turn_timeout", "rejoin_timeout", "min_count"),
+        *("columns", "parties", "max_bin", "turn_timeout", "rejoin_timeout", "min_count", "noise"),
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 )
@@ -45,8 +48,6 @@ def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
             f"{terms.vertical.key}: rows are described where each party has all columns; `fedboost check` "
             f"tells each party about its own table"
         )
-    if terms.noise is not None:
-        raise ConfigError("noise: rows are described by exact counts; take it away if the sites allow that")
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
     if terms.task != TO_DESCRIBE:
         values = {key: value for key, value in values.items() if key in _KEPT} | {"program": TO_DESCRIBE}

@@ -20,6 +20,7 @@ from fedboost.gbdt.objectives.sensitivity import UNITS
 from fedboost.privacy.noise import accounting
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import MAX_CHARS, Frozen
+from fedboost.terms.session import TO_DESCRIBE
 
 if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
@@ -40,7 +41,7 @@ _WITH_NOISE = {
     *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
     *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
     *("keyholder", "keyholder_rows", "key_bits"),
-    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points"),
+    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points", "min_count"),
 }
 """Settings that apply with noise."""
 _WHY_NOT = {
@@ -114,6 +115,7 @@ class Release:
 
 
 CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums of a tree"
+SUMMARY = "counts of missing values, levels and labels"
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,25 @@ def plan_for(terms: "Terms", noise: Noise) -> Plan:
     counted = len(terms.columns.numeric) if terms.histograms.cut_points == "grid" else 0
     honest, parties = max(terms.honest, 1), max(len(terms.holders), 1)
     times, norm = terms.trees.rounds * terms.max_turns_per_tree, 1.0
+    if terms.task == TO_DESCRIBE:
+        return _plan_of_counts(terms, noise, honest, parties)
     if noise.method == "hist":  # a row is in one pair for each feature, and in the last pair
         norm = math.sqrt(len(terms.columns.features) + 1)
     return plan_of(noise, counted, (times, norm), terms.bound.sensitivity, honest, parties)
+
+
+def _plan_of_counts(terms: "Terms", noise: Noise, honest: int, parties: int) -> Plan:
+    """The releases of a description: half of the cost each where numbers are counted by value, too."""
+    columns, kind = terms.columns, terms.objective.loss.xgboost_equivalent.label_kind
+    shares = {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
+    cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
+    cells = 1 + len(columns.features) + (kind is LabelKind.CLASS)  # a row is in one count of each
+    numeric = len(columns.numeric)
+    own = cost / 2 if numeric else cost
+    releases = {SUMMARY: _release(SUMMARY, 1, math.sqrt(cells), own, shares)}
+    if numeric:
+        releases[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(numeric), cost - own, shares)
+    return Plan(releases)
 
 
 def check_noise(terms: "Terms", noise: Noise) -> None:

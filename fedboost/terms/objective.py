@@ -13,16 +13,19 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.metrics.metric import OF_TRIAL
 from fedboost.gbdt.objectives import objective as objectives
 from fedboost.gbdt.objectives import plugins
 from fedboost.gbdt.objectives.labels import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.ranking import MAX_PAIRS
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective, names_of, parameters_of
+from fedboost.gbdt.objectives.trials import Trials
 from fedboost.terms.columns import MAX_CLASSES, Schema
 from fedboost.terms.flat import Group
-from fedboost.terms.reading import MAX_CHARS, Name, unknown
+from fedboost.terms.reading import MAX_CHARS, Name, Several, Table, unknown
 
 MAX_PARAMETERS = 1 << 8
+MAX_CANDIDATES = 128
 MAX_STEP = 1e6
 """A bound on parameters of objectives, and on their inverses."""
 _NOT_BUILT = {
@@ -141,12 +144,26 @@ class Objective(Group):
         description="Scale of that distribution, for `survival:aft`; 1 by default.",
     )
 
+    candidates: Several[Table[int | float]] = Field(
+        default=(),
+        max_length=MAX_CANDIDATES,
+        description='With `program = "tune"`: settings of trees that are tried side by side, such as '
+        "`[{ learning_rate = 0.1, max_depth = 4 }, { learning_rate = 0.3, max_depth = 6 }]`. See "
+        "[tune](lifecycle.md#tune).",
+    )
+
     @cached_property
     def loss(self) -> objectives.Objective:
-        """The objective itself."""
+        """The objective itself; with candidates that of all of them side by side."""
         if self.name not in OBJECTIVES:
             return plugins.objective(self.name, self.params)
-        return make_objective(self.name, vars(self))
+        loss = make_objective(self.name, vars(self))
+        return Trials(loss, len(self.candidates)) if self.candidates else loss
+
+    def of_trials(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of these metrics, of each candidate where there are any."""
+        trials = range(len(self.candidates))
+        return tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in names) or names
 
     @property
     def step(self) -> float:

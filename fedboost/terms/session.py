@@ -10,11 +10,11 @@ from fedboost.terms.flat import Group
 from fedboost.terms.reading import MAX_CHARS, Name, Several
 
 MAX_PARTIES = 1 << 12
-TO_TRAIN, TO_PREDICT, TO_DESCRIBE = "train", "predict", "describe"
+TO_TRAIN, TO_PREDICT, TO_DESCRIBE, TO_TUNE = "train", "predict", "describe", "tune"
 TO_EVALUATE, TO_DRIFT = "evaluate", "drift"
 """What sessions do: `Terms.task`."""
-OF_FEW_TURNS = (TO_DESCRIBE, TO_EVALUATE, TO_DRIFT)
-"""The programs of fedboost that train nothing."""
+TRAINING = frozenset({TO_TRAIN, TO_TUNE})
+"""Of these what grows trees."""
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -60,15 +60,17 @@ class Session(Group):
     program: Name = Field(
         default="boosting",
         description="What the session does: `boosting` trains, `describe` counts the rows of all parties "
-        "([describe](lifecycle.md#describe)), `evaluate` measures a model "
+        "([describe](lifecycle.md#describe)), `tune` trains `candidates` side by side "
+        "([tune](lifecycle.md#tune)), `evaluate` measures a model "
         "([evaluate](lifecycle-evaluate.md)), `drift` holds rows against its "
         "[reference](lifecycle-evaluate.md#drift); or the name of a program that the aggregator offers.",
     )
 
     @property
     def task(self) -> str:
-        """What a session with this program does, unless it predicts."""
-        return self.program if self.program in OF_FEW_TURNS else TO_TRAIN
+        """What the session does by its program; a program of one's own trains."""
+        known = TO_DESCRIBE, TO_TUNE, TO_EVALUATE, TO_DRIFT
+        return self.program if self.program in known else TO_TRAIN
 
     def read(self, columns: Schema) -> Schema:
         """The columns that a session takes: no label where rows are held against a reference, and columns

@@ -74,10 +74,7 @@ _ORDER = (
         "label_epsilon",
         "predict_with",
         "predict_rows",
-        "min_count",
-        "subgroups",
-        "threshold",
-        "reference",
+        *("min_count", "candidates", "subgroups", "threshold", "reference"),
     ),
 )
 """The keys as they stand in the JSON that is hashed."""
@@ -86,7 +83,7 @@ _ORDER = (
 _OMITTED = (
     *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
     *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    *("min_count", "subgroups", "threshold", "reference"),
+    *("min_count", "candidates", "subgroups", "threshold", "reference"),
 )
 
 
@@ -132,7 +129,7 @@ class Terms(Flat):
 
     @property
     def task(self) -> str:
-        """What a session under these terms does: TO_TRAIN, TO_PREDICT, TO_DESCRIBE or TO_EVALUATE."""
+        """What a session under these terms does, such as TO_TRAIN (`session`)."""
         return TO_PREDICT if self.vertical.predicts else self.session.task
 
     @property
@@ -199,7 +196,7 @@ class Terms(Flat):
     @cached_property
     def max_turns_per_tree(self) -> int:
         """Most queries about one tree before its end: levels, votes, residuals."""
-        deepest = self.trees.max_depth if self.trees.grow_policy == "depthwise" else self.max_leaves_per_round
+        deepest = self.max_leaves_per_round if self.trees.grow_policy == "lossguide" else self.trees.max_depth
         renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
             return self.trees.max_depth if self.noise.method == "hist" else 1
@@ -272,8 +269,8 @@ class Terms(Flat):
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's own."""
-        own = (self.objective.loss.default_metric,)
-        return () if self.noise is not None else self.evaluation.eval_metric or own
+        own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
+        return () if self.noise is not None else self.objective.of_trials(own)
 
     @cached_property
     def sets(self) -> tuple[str, ...]:

@@ -77,10 +77,11 @@ class Trees(Group):
         description="Least sum of hessians in a leaf. Most sites want a value that amounts to ten rows, "
         "which `fedboost terms` drafts.",
     )
-    grow_policy: Literal["depthwise", "lossguide"] = Field(
+    grow_policy: Literal["depthwise", "lossguide", "symmetric"] = Field(
         default="depthwise",
         description="Order of splits: `depthwise` splits all leaves of a level in one turn; `lossguide` "
-        "splits the better half of the leaves of a tree in each turn, for trees limited by `max_leaves`.",
+        "splits the better half of the leaves of a tree in each turn, for trees limited by `max_leaves`; "
+        "`symmetric` splits all leaves of a level by [one feature and cut](models.md#symmetric-trees).",
     )
     max_leaves: int = Field(
         default=0, ge=0, le=MAX_LEAVES, description="Most leaves of a tree; 0 means no limit."

@@ -114,13 +114,15 @@ def _quantiles_to_pb(query: QuantileQuery) -> Fields:
         "starts": grids.starts.astype(_UINT32).tobytes(),
         "widths": grids.widths.tobytes(),
         "subdivisions": grids.subdivisions.tobytes(),
+        "weight": None if query.weight is None else scale_to_pb(query.weight),
     }
 
 
 def _quantiles_from_pb(q: Any) -> QuantileQuery:
     sizes = _array(q.sizes, _UINT32, "sizes of grids").astype(np.int64)
     require(sizes.size <= MAX_FEATURES, f"{sizes.size} grids; {MAX_FEATURES} are allowed")
-    return QuantileQuery(rows_of(q), _grids_from_pb(q, sizes))
+    weight = scale_from_pb(q.weight) if q.HasField("weight") else None
+    return QuantileQuery(rows_of(q), _grids_from_pb(q, sizes), weight)
 
 
 def _start_to_pb(query: StartQuery) -> Fields:

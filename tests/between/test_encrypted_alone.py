@@ -29,8 +29,12 @@ NOISE = {"noise": {"epsilon": 1.0, "delta": 1e-5, "method": "hist"}, "ranges": [
 
 
 @pytest.fixture(params=["paillier", "bfv"])
-def protection(request):
+def protection(request, monkeypatch):
     pytest.importorskip("phe" if request.param == "paillier" else "tenseal")
+    if request.param == "paillier":
+        import one_paillier
+
+        one_paillier.share(monkeypatch)
     return request.param
 
 

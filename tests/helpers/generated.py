@@ -113,7 +113,7 @@ queries = st.one_of(
     st.builds(lambda rows, told: PlacesQuery(rows, *told), rows, told_places),
     st.builds(lambda rows, told: ReachQuery(rows, *told), rows, told_places),
     st.builds(RowsQuery),
-    st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(grids_of)),
+    st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(grids_of), st.none() | scales),
     st.builds(BinsQuery, st.integers(0, 1000)),
     st.builds(StartQuery, rows, cut_points, scales, scales),
     st.builds(

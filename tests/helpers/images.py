@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from compileall import compile_dir
 from functools import cache
 from pathlib import Path
 
@@ -80,6 +81,7 @@ class Image:
         for name in build_context(ROOT):
             (self.app / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, self.app / name)
+        compile_dir(self.app / "fedboost", quiet=1)  # as an installation does
         command = [sys.executable, "-m", "fedboost", "warm-up"]  # in the cache that all tests share
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
         for compiled in folders().read:

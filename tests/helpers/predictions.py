@@ -22,6 +22,7 @@ SETTINGS = {
     "absolute": ("number", {"objective": "reg:absoluteerror"}),
     "forest": ("binary", {"num_parallel_tree": 2, "subsample": 0.7}),
     "base margins": ("binary", {"columns": {"base_margin": "margin"}}),
+    "symmetric": ("number", {"objective": "reg:squarederror", "grow_policy": "symmetric", "max_depth": 4}),
     "lossguide": ("number", {"objective": "reg:squarederror", "grow_policy": "lossguide", "max_leaves": 11}),
     "stump": ("binary", {"rounds": 1, "max_depth": 1}),
 }

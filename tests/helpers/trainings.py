@@ -145,6 +145,27 @@ SETTINGS = {
         {**SMALL, "grow_policy": "lossguide", "max_leaves": 7, "max_depth": 6},
     ),
     "best leaves first, classes": ("classes", True, {**CLASSES, "grow_policy": "lossguide", "max_leaves": 4}),
+    "symmetric": ("binary", True, {**SMALL, "grow_policy": "symmetric"}),
+    "symmetric, medians": (
+        "number",
+        False,
+        {**SMALL, "objective": "reg:absoluteerror", "grow_policy": "symmetric"},
+    ),
+    "symmetric, constrained": (
+        "binary",
+        False,
+        {
+            **SMALL,
+            "grow_policy": "symmetric",
+            "interaction_constraints": [["f0", "f1"], ["f1", "f3"]],
+            "colsample_bylevel": 0.8,
+        },
+    ),
+    "symmetric, forests of classes": (
+        "classes",
+        True,
+        {**CLASSES, "grow_policy": "symmetric", "num_parallel_tree": 2, "subsample": 0.6},
+    ),
     "constrained": ("binary", False, {**SMALL, "interaction_constraints": [["f0", "f1"], ["f1", "f3"]]}),
     "columns drawn, levels": (
         "levels",

@@ -19,8 +19,11 @@ from fedboost.boosting.queries.trees import HistogramQuery
 
 NOT_WITH_VOTES = "colsample_bytree", "colsample_bylevel", "colsample_bynode", "monotone_constraints"
 BY_GRADIENTS = [name for name in SETTINGS if SETTINGS[name][2].get("sampling_method") == "gradient_based"]
+SYMMETRIC = [name for name in SETTINGS if SETTINGS[name][2].get("grow_policy") == "symmetric"]
 VOTED_ON = [
-    name for name in SETTINGS if name not in BY_GRADIENTS and not {*NOT_WITH_VOTES} & {*SETTINGS[name][2]}
+    name
+    for name in SETTINGS
+    if name not in (*BY_GRADIENTS, *SYMMETRIC) and not {*NOT_WITH_VOTES} & {*SETTINGS[name][2]}
 ]
 VOTED = {**SMALL, "vote_top_k": 2}
 

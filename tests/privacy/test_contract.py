@@ -75,8 +75,18 @@ def opened(protection, parties, size, bits, seed=0, sealers=None, turn=1):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [1, 7, 24, 33, 55, 63, 64])
-@pytest.mark.parametrize("parties", [3, 5, 10, 50])
+@pytest.mark.parametrize(
+    ("parties", "bits"),
+    [
+        *((3, bits) for bits in (1, 7, 24, 33, 55, 63, 64)),
+        (5, 33),
+        (5, 64),
+        (10, 1),
+        (10, 55),
+        (50, 24),
+        (50, 64),
+    ],
+)
 def test_the_opened_sum_is_the_exact_sum(protection, parties, bits):
     """Turn after turn of one session, of every size of part."""
     parties = names(parties)

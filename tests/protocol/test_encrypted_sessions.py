@@ -27,8 +27,12 @@ OBJECTIVES = {
 
 
 @pytest.fixture(autouse=True, params=["paillier", "bfv"])
-def protection(request):
+def protection(request, monkeypatch):
     pytest.importorskip("phe" if request.param == "paillier" else "tenseal")
+    if request.param == "paillier":
+        import one_paillier
+
+        one_paillier.share(monkeypatch)
     return request.param
 
 

@@ -1,4 +1,4 @@
-"""Seeds of the simulator of faults (tests/helpers/faults.py): more than 1,000 here; a script in
+"""Seeds of the simulator of faults (tests/helpers/faults.py): more than 600 here; a script in
 benchmarks/robustness plays more."""
 
 import collections
@@ -8,8 +8,8 @@ from faults import CONTINUED, NOISY, REFRESHED, play
 
 COUNTED = 70
 """Seeds of each kind of which it is counted what goes wrong, and how they end."""
-SEEDS = range(COUNTED, 1000)
-BATCHES = 15
+SEEDS = range(COUNTED, 500)
+BATCHES = 7
 ONCE_FAILED = [25, 141, 344, 1309, 3521, 8413]
 """A party that was back before the next question without having met the others; help that was given twice; a
 roster that grew within a tree; a party that had missed the turns before a restart; a tree that was asked for

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from socketserver import BaseServer
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,6 +28,12 @@ from fedboost.runtime.site.watch import Watch
 DASHBOARD = Path(__file__).parents[2] / "aggregator" / "dashboard.json"
 TWO = ("north", "south")
 NONE = "127.0.0.1:0"
+
+
+@pytest.fixture(autouse=True)
+def pages_end_at_once(monkeypatch):
+    """A page notices within half a second that it is to end."""
+    monkeypatch.setattr(BaseServer.serve_forever, "__defaults__", (0.01,))
 
 
 def read(page, path="/metrics"):

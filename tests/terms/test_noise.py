@@ -48,6 +48,7 @@ def test_noise_has_its_own_defaults():
         ({"subsample": 0.5}, "subsample with noise"),
         ({"vote_top_k": 1}, "vote_top_k with noise"),
         ({"max_leaves": 5}, "max_leaves with noise"),
+        ({"grow_policy": "symmetric"}, "grow_policy with noise: there is no use"),
         ({"on_loss": "shrink"}, "one more release"),
         ({"protection": "plain"}, "share of the noise"),
     ],

@@ -99,6 +99,22 @@ from fedboost.terms.terms import Terms
             {"objective": "reg:absoluteerror", "on_loss": "shrink", "protection": "plain"},
             'reg:absoluteerror with on_loss = "shrink": its gradients are signs',
         ),
+        (
+            {"grow_policy": "symmetric", "max_leaves": 8},
+            "grow_policy symmetric with max_leaves = 8: levels are split as a whole; set max_depth",
+        ),
+        (
+            {"grow_policy": "symmetric", "colsample_bynode": 0.5},
+            "grow_policy symmetric with colsample_bynode = 0.5: the nodes of a level have one split; set",
+        ),
+        (
+            {"grow_policy": "symmetric", "vote_top_k": 1},
+            "grow_policy symmetric with vote_top_k: features are elected for each node",
+        ),
+        (
+            {"grow_policy": "oblivious"},
+            "grow_policy: input should be 'depthwise', 'lossguide' or 'symmetric'",
+        ),
         ({"max_leaves": 1}, "max_leaves 1 is a tree without a split; 0 is no limit"),
         ({"num_leaves": 31}, "unknown key 'num_leaves' (did you mean max_leaves?)"),
         ({"subsample": 0.01}, "subsample: input should be greater than or equal to 0.05, got 0.01"),

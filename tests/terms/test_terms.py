@@ -141,7 +141,8 @@ def test_every_setting_changes_the_digest():
         "predict_rows",
         "label_epsilon",
     }
-    needs |= {"alone_rounds", "min_rows_per_bin", "min_count", "subgroups", "threshold", "reference"}
+    needs |= {"alone_rounds", "min_rows_per_bin", "min_count", "candidates"}
+    needs |= {"subgroups", "threshold", "reference"}
     assert {*OTHER, *ALONE, *needs} == set(Terms.file_keys())
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
@@ -289,5 +290,6 @@ def test_no_more_features_are_elected_than_there_are():
 
 def test_votes_are_questions_of_a_tree_as_well():
     assert terms(max_depth=4).max_turns_per_tree == 4
+    assert terms(max_depth=4, grow_policy="symmetric").max_turns_per_tree == 4
     assert terms(max_depth=4, vote_top_k=1).max_turns_per_tree == 7
     assert terms(max_depth=1, vote_top_k=1).max_turns_per_tree == 1

@@ -123,6 +123,11 @@ def test_parties_of_a_simulation_may_be_named_later():
             {"protection": "masked"},
             "label_holder with protection masked: it hides a party among others",
         ),
+        (
+            HELD,
+            {"grow_policy": "symmetric", "min_rows_per_bin": 10},
+            "grow_policy symmetric with min_rows_per_bin: each node has groups of bins of its own",
+        ),
         (HELD, {"vote_top_k": 2}, "label_holder with vote_top_k: no party has all features to vote on"),
         (HELD, {"on_loss": "shrink"}, 'label_holder with on_loss = "shrink": no other party has the columns'),
         (HELD, {"party_metrics": True}, "label_holder with party_metrics: only the label holder has labels"),

@@ -1,13 +1,16 @@
 """What sessions of parties with different columns share."""
 
+from functools import cache
+
 import pytest
+from consortium import installed
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def key():
-    from fedboost.privacy.encrypted.paillier import Paillier
+    import one_paillier
 
-    return Paillier().new_secret(2048)
+    return one_paillier.secret()
 
 
 @pytest.fixture
@@ -16,3 +19,27 @@ def one_key(key, monkeypatch):
     from fedboost.privacy.encrypted.paillier import Paillier
 
     monkeypatch.setattr(Paillier, "new_secret", lambda self, bits: key)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def small_tables():
+    """Tables of powers for few rows, which otherwise take longer than the sums of a session; and a proof of a
+    key that several parties of a process check is right or wrong for all of them."""
+    if not installed("paillier"):
+        yield
+        return
+    from fedboost.privacy.encrypted.paillier import PaillierPublic
+    from fedboost.privacy.rowsums import key_proof, paillier
+    from fedboost.privacy.rowsums.powers import RandomPowers
+
+    check = key_proof.check
+
+    @cache
+    def checked(n, context, proof):
+        check(PaillierPublic(n), context, proof)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paillier, "_digit_bits", lambda n: 6)
+        patch.setattr(RandomPowers.__init__, "__defaults__", (6,))
+        patch.setattr(key_proof, "check", lambda public, *said: checked(public.n, *said))
+        yield

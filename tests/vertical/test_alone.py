@@ -36,6 +36,7 @@ SETTINGS = {
     "absolute": ("number", {"objective": "reg:absoluteerror"}),
     "classes": ("classes", {"objective": "multi:softprob", "num_class": 3}),
     "lossguide": ("binary", {"grow_policy": "lossguide", "max_leaves": 6, "max_depth": 5}),
+    "symmetric": ("binary", {"grow_policy": "symmetric", "max_depth": 4}),
     "monotone": ("binary", {"monotone_constraints": {"age": -1, "income": 1}}),
     "paths": ("binary", {"interaction_constraints": [["age", "colour", "calls"], ["income", "visits"]]}),
     "sampled": (

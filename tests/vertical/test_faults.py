@@ -17,7 +17,7 @@ from fedboost.protocol.relaying import max_relayed
 from fedboost.vertical.gradients import PAIR_BYTES
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
-FAST, SEEDS = 60, 150
+FAST, SEEDS = 40, 100
 AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
 
 

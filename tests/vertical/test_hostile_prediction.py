@@ -9,9 +9,11 @@ import pytest
 
 from fedboost.boosting.programs.reach import reach_of
 from fedboost.boosting.queries.alignment import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, hash_of
+from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Scales
@@ -220,7 +222,7 @@ OF_TRAINING = {
         100, -1, NO_SPLITS, ((0, 0.5),), ("logloss",), SCALE, False
     ),
 }
-TOLD = "and the terms predict, and train nothing"
+TOLD = "and the terms predict, and do nothing else"
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
@@ -253,14 +255,18 @@ def test_after_the_prediction_nothing_more_is_answered():
     assert refused(session).endswith("turn 4, where the terms have 3 questions at most")
 
 
-def test_three_kinds_of_questions_are_for_predictions_and_the_last_for_nothing_else():
+def test_three_kinds_of_questions_are_for_predictions():
     predicts, trains = Predicting().terms, matching().terms
     assert {kind for kind in get_args(Query) if kind.serves(predicts)} == {
         IdCountQuery,
         AlignQuery,
         ReachQuery,
     }
-    assert {kind for kind in get_args(Query) if not kind.serves(trains)} == {ReachQuery}
+    assert {kind for kind in get_args(Query) if not kind.serves(trains)} == {
+        ReachQuery,
+        SummaryQuery,
+        EvaluationQuery,
+    }
     assert predicts.max_turns == 3
 
 
@@ -270,7 +276,7 @@ def test_no_rows_are_predicted_in_a_session_that_trains():
         program=asking(lambda terms, _: ReachQuery(FEWEST, (0, FEWEST, FEWEST), np.tile(rows, 2)))
     )
     session.play()
-    assert session.error == "party bank left: ReachQuery is asked, and the terms train, and predict nothing"
+    assert session.error == "party bank left: ReachQuery is asked, and the terms train, and do nothing else"
 
 
 FAR = {
@@ -286,7 +292,7 @@ FAR = {
 def test_a_session_that_predicts_stands_where_it_began(what):
     terms = Predicting().terms
     NOTHING_YET.check(terms)
-    with pytest.raises(Refused, match="a session that predicts is said to stand where it would have trained"):
+    with pytest.raises(Refused, match="a session to predict is said to stand where it would have trained"):
         BoostingState(**FAR[what]).check(terms)
 
 
@@ -298,7 +304,7 @@ def test_an_introduction_elsewhere_is_refused():
         return None
 
     assert refused(Predicting(down=down)) == (
-        "party telco left: a session that predicts is said to stand where it would have trained"
+        "party telco left: a session to predict is said to stand where it would have trained"
     )
 
 

@@ -74,7 +74,9 @@ def test_the_model_is_that_of_pooled_rows(setting, layout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["classes", "absolute", "lossguide", "validation", "forest", "monotone"])
+@pytest.mark.parametrize(
+    "setting", ["classes", "absolute", "lossguide", "symmetric", "validation", "forest", "monotone"]
+)
 def test_the_model_is_that_of_pooled_rows_in_more_settings(setting):
     check_equal(setting, "three holders")
 
@@ -372,7 +374,7 @@ def test_a_party_that_gives_thresholds_that_cannot_be_is_named(monkeypatch, wron
         return change(own) if party == "bank" else own
 
     monkeypatch.setattr(membership, "packed", given)
-    apart = play(max_depth=3)
+    apart = play(max_depth=3, rounds=1)
     assert apart.session.phase == "failed"
     assert apart.error.startswith("party bank broke the protocol: ")
     assert says in apart.error

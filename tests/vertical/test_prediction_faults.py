@@ -101,8 +101,7 @@ def test_whatever_goes_wrong_the_prediction_is_the_same(number, what):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("what", WRONG)
-def test_at_every_message(seed, what):
-    worlds = map(partial(goes_wrong, seed, what=what), itertools.count(0, 3))
+def test_at_every_message(what):
+    worlds = map(partial(goes_wrong, 1, what=what), itertools.count(0, 3))
     assert sum(1 for _ in itertools.takewhile(lambda world: world is not None, worlds)) > 15

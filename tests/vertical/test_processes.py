@@ -131,6 +131,7 @@ def test_processes_killed_while_gradients_are_hidden_change_nothing(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_processes_killed_while_rows_are_matched_change_nothing(tmp_path):
     """Whoever is killed, somebody has relayed a list of ids since the kill before."""
     layout, settings = LAYOUTS["three holders"], {"rounds": 3, "max_depth": 3}

@@ -131,6 +131,7 @@ any_query = st.one_of(
         starts=st.lists(u32, max_size=4).map(uint32s) | st.binary(max_size=9),
         widths=st.binary(max_size=4),
         subdivisions=st.binary(max_size=4),
+        weight=st.none() | any_scale,
     ),
     st.builds(
         lambda **q: pb.Ask(start=pb.StartQuery(**q)),
@@ -232,6 +233,9 @@ BAD_ASKS = {
     "a feature without a kind": start(b"\1\1", [1, 2]),
     "a feature of an unknown kind": start(b"\1", [1], b"\4"),
     "too many features": start(bytes(MAX_FEATURES + 1), kinds=bytes(MAX_FEATURES + 1)),
+    "weights of a scale without bits": pb.Ask(
+        quantiles=pb.QuantileQuery(rows=1, weight=pb.Scale(exponent=1))
+    ),
     "a scale without bits": pb.Ask(start=pb.StartQuery(rows=1, gradient=SCALE)),
     "a scale beyond float64": pb.Ask(
         start=pb.StartQuery(rows=1, gradient=pb.Scale(exponent=257, bits=1), hessian=SCALE)

@@ -49,7 +49,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
         yield from align(terms)
     rows, counts, coarse = yield from count(terms)
     scales = Scales.of(terms, counts)
-    cut_points = yield from find_cut_points(terms, rows, coarse)
+    cut_points = yield from find_cut_points(terms, rows, counts, coarse)
     score = known_base_score(terms)
     start = None if score is None else start_query(rows, cut_points, scales)
     if score is None:

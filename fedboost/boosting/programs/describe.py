@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from itertools import islice
 from typing import Any
 
-from fedboost.boosting.queries.base import MAX_ROWS
+from fedboost.boosting.programs.dp_describe import summarise
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.union import OfTurn
@@ -19,21 +19,25 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles
 from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.protocol.parts import UNTOLD_SCORE
-from fedboost.terms.describing import class_names, gridded
+from fedboost.terms.describing import MISSING, PRESENT, SHARES, UNDECLARED, class_names, gridded
+from fedboost.terms.noise import ROWS
 from fedboost.terms.terms import Terms
 
-SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-"""The quantiles of a number."""
-MISSING, UNDECLARED, PRESENT = "missing", "undeclared", "present"
+UNIT_FACTOR = 10.0
+"""Values on the two sides of a gap this wide may be of different units, such as m and cm."""
+GAP_SHARE = 0.02
+"""Share of the rows on either side of it."""
 
 
 def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Count the rows of all parties, and find the quantiles of their numbers."""
+    if terms.noise is not None:
+        return Outcome(_no_model(terms), (yield from summarise(terms)))
     query = SummaryQuery.of(terms)
     total = yield query
     counts = iter(total.tolist())
     rows = next(counts)
-    if not 0 < rows < MAX_ROWS or (total < 0).any() or (total > rows).any():
+    if not 0 < rows < ROWS or (total < 0).any() or (total > rows).any():
         raise PeerError(f"the parties count {rows} rows in all, and more or fewer than can be in a part")
     if rows < terms.evaluation.min_count:
         raise ConfigError(f"the parties have fewer rows than min_count = {terms.evaluation.min_count}")
@@ -90,7 +94,9 @@ def _numbers(quantiles: Quantiles, place: int, rows: int, floor: int) -> dict[st
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     known |= zip((f"{share:g}" for share in told), intervals, strict=True)
     constant = quantiles.is_constant(place) and present >= floor
-    return {"quantiles": known, "constant": constant}
+    gap = quantiles.gap(place, max(floor, int(GAP_SHARE * present)), UNIT_FACTOR)
+    about = None if gap is None else [float(f"{end:.1g}") for end in gap]  # an end is the value of one row
+    return {"quantiles": known, "constant": constant, "gap": about}
 
 
 def published(counts: Mapping[Any, int], floor: int) -> dict[Any, int | None]:

@@ -19,8 +19,9 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.histogram import Flags, Layout
+from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels import level
+from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.split import LEAF, MIN_GAIN, Leaves, SplitRule
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, NODE, SPLIT_COLUMNS, Int32, Splits, Tree
 from fedboost.terms.terms import Terms
@@ -104,6 +105,8 @@ class Ground:
         trees, max_leaves = terms.trees, terms.max_leaves_per_round // len(terms.roots)
         categories = trees.max_cat_to_onehot, trees.max_cat_threshold
         by_gain = trees.grow_policy == "lossguide"
+        self.shared = trees.grow_policy == "symmetric"
+        """True if all leaves of a level and root have one split."""
         self.limits = MIN_GAIN, float(trees.gamma), *categories, trees.max_depth, max_leaves, by_gain
 
     def of_tree(self, number: int) -> "Ground":
@@ -128,6 +131,7 @@ class GrowingTree:
         self._ground, self._signs, self._rule = ground, signs, (*rule.scales, rule.learning_rate)
         self._nodes, self._size = np.zeros(roots + FIRST_ROOM, NODE), roots
         self._bitmaps = np.zeros((len(self._nodes) * ground.categorical, BITMAP_BYTES), np.uint8)
+        self._pooled = np.empty((roots * ground.shared, STATS * (MAX_CODES + 1)), np.int64)
         self._counts = np.ones(roots, np.int64)
         """Leaves of each root's tree."""
         self.new_splits = NO_SPLITS
@@ -160,7 +164,7 @@ class GrowingTree:
             allowed,
             self._counts,
             (self._nodes, self._size, self._bitmaps, splits),
-            histograms,
+            (histograms, self._pooled),
             ground.features,
             ground.cuts,
             self._signs,
@@ -260,8 +264,8 @@ class Frontier:
     def split(self) -> bool:
         """Split the leaves whose turn it is. False if none of their children may split.
 
-        depthwise: all that gain. lossguide: of each tree the better half, so that a tree takes few turns
-        though it grows where it gains most."""
+        depthwise: all that gain. symmetric: all that the split of their level may part. lossguide: of each
+        tree the better half, so that a tree takes few turns though it grows where it gains most."""
         histograms = self._histograms
         allowed = self._columns.restrict(self._fresh, histograms.known, histograms.used)
         leaves = self._fresh, self._waiting

@@ -15,12 +15,12 @@ import numpy as np
 from fedboost.boosting.programs.asking import together
 from fedboost.boosting.programs.leaf_renewal import Narrowing
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
-from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
+from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, are_weighted, weight_scale
 from fedboost.boosting.queries.leaves import RESIDUAL_TURNS
 from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError, quoted
-from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
+from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent, lower_bound
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grids, Quantiles
 from fedboost.gbdt.kernels.bins import MAX_CODES
@@ -121,8 +121,9 @@ def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | No
     """The rows of all parties; exponent counts of gradients, hessians and weights where margins begin; the
     counts over the first grids, if they share the turn."""
     numeric = len(terms.columns.numeric)
-    # Where cells are encrypted their bits cost more than a turn.
-    if not numeric or not terms.shares_turns or terms.protection.uses_key_holder:
+    # Where cells are encrypted their bits cost more than a turn; where rows are weighed these tell the scale.
+    alone = terms.protection.uses_key_holder or are_weighted(terms)
+    if not numeric or not terms.shares_turns or alone:
         counts = yield RowsQuery()
         return count_rows(counts), counts[1:], None
     # The rows are not known yet, so that the cells of the grids hold any number of them.
@@ -140,21 +141,34 @@ def count_rows(counts: Int64) -> int:
 
 
 def find_cut_points(
-    terms: Terms, rows: int, coarse: Int64 | None = None
+    terms: Terms, rows: int, exponents: Int64, coarse: Int64 | None = None
 ) -> Generator[OfTurn, Int64, CutPoints]:
     """Cut points of every feature: of numeric ones by grid refinement, of the others by the categories of the
-    terms, in rows or not. coarse: the counts over the first grids, if they were asked before. Where
-    the owners of columns alone know cut points, those of numeric ones are bin numbers."""
+    terms, in rows or not. exponents: those of a RowsQuery; coarse: the counts over the first grids, if
+    they were asked before. Where the owners of columns alone know cut points, those of numeric ones are bin
+    numbers."""
     if terms.hides_columns:
         return (yield from number_bins(terms))
-    quantiles = Quantiles(terms.histograms.max_bin, rows, len(terms.columns.numeric))
+    quantiles, weight = start_quantiles(terms, rows, exponents)
     for _ in range(MAX_REFINEMENTS):
         if not quantiles.grids.cells:
             break
-        counts = (yield QuantileQuery(rows, quantiles.grids)) if coarse is None else coarse
+        counts = (yield QuantileQuery(rows, quantiles.grids, weight)) if coarse is None else coarse
         coarse = None
         quantiles.refine(counts)
     return quantiles.cut_points().with_categories(terms.columns.category_counts)
+
+
+def start_quantiles(terms: Terms, rows: int, exponents: Int64) -> tuple[Quantiles, Scale | None]:
+    """The quantiles of numeric features before any count, and the scale of weights if rows count by them."""
+    max_bin, numeric = terms.histograms.max_bin, len(terms.columns.numeric)
+    if not are_weighted(terms):
+        return Quantiles(max_bin, rows, numeric), None
+    weights = exponents.reshape(3, EXPONENT_CELLS)[2]
+    scale = weight_scale(terms, rows, bound_exponent(weights))
+    # Where all weights are whole numbers, as in a table with each row as often as it weighs.
+    two_rows = max(int(2 * min(lower_bound(weights), 1.0) * scale.factor), 1)
+    return Quantiles(max_bin, scale.limit * rows, numeric, two_rows=two_rows), scale
 
 
 def number_bins(terms: Terms) -> Generator[OfTurn, Int64, CutPoints]:

@@ -22,7 +22,7 @@ from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.noise import ROWS, Noise, Release
-from fedboost.terms.session import TO_TRAIN
+from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class BaseQuery(ABC):
     """The turn that it is asked in, alone, if it is asked once in a session."""
     needs_noise: ClassVar[bool] = False
     """True if only answers with noise are allowed."""
-    tasks: ClassVar[frozenset[str]] = frozenset({TO_TRAIN})
+    tasks: ClassVar[frozenset[str]] = TRAINING
     """What the sessions do that it is asked in (`Terms.task`)."""
 
     def __post_init__(self) -> None:

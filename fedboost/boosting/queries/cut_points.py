@@ -1,33 +1,57 @@
-"""Queries for cut points: counts of rows, or numbers of bins."""
+"""Queries for cut points: counts of rows, by their weights or not, or numbers of bins."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees
+from fedboost.boosting.queries.base import APART, MAX_ROWS, BaseQuery, BeforeTrees, digest_of, once
 from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import cell_bits
+from fedboost.fixedpoint import UNIT, Scale, cell_bits
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grids
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.terms.describing import gridded
 from fedboost.terms.noise import CUT_POINTS, Noise, Release
-from fedboost.terms.session import TO_DESCRIBE, TO_TRAIN
+from fedboost.terms.session import TO_DESCRIBE, TRAINING
 from fedboost.terms.terms import Terms
 
 BYTES_PER_COUNT = 64
 """Bytes for each count of a grid: the running sum (8) and the opened sum (8), then start, width and rows of
 the cells it becomes (24) beside those it refines (24)."""
+MAX_WEIGHT_BITS = 52
+"""Bits of the weights of all rows together, which `Quantiles` multiplies by numbers of subcells."""
+
+
+def are_weighted(terms: Terms) -> bool:
+    """True if rows count by their weights among the quantiles of columns. Not where parties hold different
+    columns: the label holder alone knows the weights."""
+    return terms.columns.weight is not None and not terms.blocks and terms.task != TO_DESCRIBE
+
+
+def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
+    """The scale of weights up to 2**exponent among quantiles of so many rows: it has the bits of gradients,
+    or fewer where the sum would be longer than MAX_WEIGHT_BITS."""
+    return Scale(exponent, min(terms.bits, MAX_WEIGHT_BITS + 1 - rows.bit_length()))
 
 
 @dataclass(frozen=True)
 class QuantileQuery(BeforeTrees, BaseQuery):
-    """Counts of rows in each subcell of these grids (one for each of `gridded`)."""
+    """Counts of rows in each subcell of these grids (one for each of `gridded`).
+
+    weight: the scale of row weights, where the terms have them: a row counts its weight, in units of this
+    scale.
+    """
 
     description = "how many rows lie in each column interval"
-    tasks = frozenset({TO_TRAIN, TO_DESCRIBE})
+    tasks = TRAINING | {TO_DESCRIBE}
 
     rows: int
     grids: Grids
+    weight: Scale | None = field(default=None, metadata=APART)
+
+    @once
+    def digest(self) -> bytes:
+        """Hash of all its content: 32 bytes."""
+        return digest_of(self) if self.weight is None else digest_of((self, "weight", self.weight))
 
     @property
     def cells(self) -> int:
@@ -35,7 +59,7 @@ class QuantileQuery(BeforeTrees, BaseQuery):
 
     @property
     def cell_bits(self) -> int:
-        return cell_bits(1, self.rows)
+        return cell_bits((self.weight or UNIT).limit, self.rows)
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
@@ -44,7 +68,8 @@ class QuantileQuery(BeforeTrees, BaseQuery):
         return MAX_REFINEMENTS * asked
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse grids of other features than the terms', and grids finer than a program needs."""
+        """Refuse grids of other features than the terms', grids finer than a program needs, and rows that
+        count otherwise than by the terms."""
         if terms.hides_columns:
             raise Refused("counts of rows by value, and the terms leave cut points to their owners")
         numeric = len(gridded(terms))
@@ -54,6 +79,9 @@ class QuantileQuery(BeforeTrees, BaseQuery):
             raise Refused(
                 f"the terms allow grids of {numeric} numeric features with at most {max_cells} cells each"
             )
+        due = weight_scale(terms, self.rows, 0).bits if are_weighted(terms) else None
+        if due != (None if self.weight is None else self.weight.bits):
+            raise Refused(f"the terms allow counts by weights of {due or 'no'} bits here, no others")
 
     def in_view(self, view: View) -> "QuantileQuery":
         """The query with the grids that are seen."""
@@ -128,6 +156,7 @@ class RangeQuery(BeforeTrees, BaseQuery):
     """
 
     description = "how many rows lie in each part of a range"
+    tasks = TRAINING | {TO_DESCRIBE}
     needs_noise = True
 
     rows: int

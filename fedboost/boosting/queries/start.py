@@ -13,7 +13,7 @@ from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.sensitivity import NOISE_BITS
 from fedboost.terms.noise import START, Noise, Release
-from fedboost.terms.session import TO_EVALUATE, TO_TRAIN
+from fedboost.terms.session import TO_EVALUATE, TRAINING
 from fedboost.terms.terms import Terms
 
 START_BITS = 31
@@ -31,7 +31,7 @@ class RowsQuery(BeforeTrees, BaseQuery):
     """
 
     description = "row count; magnitudes of labels, weights"
-    tasks = frozenset({TO_TRAIN, TO_EVALUATE})
+    tasks = TRAINING | {TO_EVALUATE}
 
     rows = MAX_ROWS
 

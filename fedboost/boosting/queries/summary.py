@@ -7,10 +7,11 @@ Refuses: counts of other columns than the terms name (Refused).
 from dataclasses import dataclass
 from typing import Any, Self
 
-from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees
+from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import MAX_CELL_BITS
+from fedboost.fixedpoint import cell_bits
 from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.terms.noise import ROWS, SUMMARY, Noise, Release
 from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
 
@@ -30,7 +31,7 @@ class SummaryQuery(BeforeTrees, BaseQuery):
     numeric: int
     levels: tuple[int, ...]
     classes: int
-    rows = MAX_ROWS
+    rows = ROWS
 
     @classmethod
     def of(cls, terms: Terms) -> Self:
@@ -45,12 +46,20 @@ class SummaryQuery(BeforeTrees, BaseQuery):
 
     @property
     def cell_bits(self) -> int:
-        return MAX_CELL_BITS  # the number of rows is not known yet
+        return cell_bits(1, self.rows)  # how many there are is not known yet
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """Once, where rows are described."""
         return int(terms.task == TO_DESCRIBE)
+
+    def is_allowed_with(self, noise: Noise) -> bool:
+        """Always."""
+        return True
+
+    def release(self, terms: Terms) -> Release | None:
+        """The counts."""
+        return terms.plan.releases[SUMMARY]
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse counts of other columns than the terms'."""

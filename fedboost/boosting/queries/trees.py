@@ -18,6 +18,7 @@ from fedboost.gbdt.tree import Splits
 from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.noise import TREES, Noise, Release
+from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32
@@ -305,7 +306,7 @@ class VoteQuery(BaseQuery):
 
 def max_levels(terms: Terms) -> int:
     """Most queries for the histograms of one tree."""
-    return terms.trees.max_depth if terms.trees.grow_policy == "depthwise" else terms.max_leaves_per_round
+    return terms.max_leaves_per_round if terms.trees.grow_policy == "lossguide" else terms.trees.max_depth
 
 
 def check_growing(
@@ -329,7 +330,8 @@ def check_growing(
             f"tree {tree}: a question about nodes whose gradients are scaled or drawn otherwise than the "
             f"root's"
         )
-    if (levels == 0) != (query.nodes == terms.roots):
+    some = terms.task == TO_TUNE and set(query.nodes) <= set(terms.roots)  # of candidates that go on
+    if (levels == 0) != (some or query.nodes == terms.roots):
         raise PeerError(f"tree {tree}: the root must be asked for once, and first")
     if levels == terms.max_turns_per_tree:
         raise PeerError(f"tree {tree}: more levels than the terms allow")

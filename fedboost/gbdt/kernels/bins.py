@@ -59,11 +59,12 @@ def _heads(keys, searches):
 
 
 @loop
-def count_cells(keys, starts, widths, subdivisions, out):
+def count_cells(keys, units, starts, widths, subdivisions, out):
     """Count keys in the subcells of disjoint cells, given in increasing order.
 
     Cell c covers the 2**widths[c] keys from starts[c] and is cut in 2**subdivisions[c] equal subcells, whose
-    counts are in `out`, one cell after the other. Keys in no cell are not counted.
+    counts are in `out`, one cell after the other. Keys in no cell are not counted. units: int64 [N], what
+    each key counts; None where each counts 1.
     """
     cells = starts.size
     base = np.zeros(cells + 1, np.int64)
@@ -73,10 +74,10 @@ def count_cells(keys, starts, widths, subdivisions, out):
     last = np.int64(table.size) - 2
     i = 0
     while i < keys.size:
-        key, rows = np.int64(keys[i]), 1
+        key, rows = np.int64(keys[i]), 1 if units is None else units[i]
         i += 1
         while i < keys.size and np.int64(keys[i]) == key:  # most columns of 0 and 1 have long runs
-            rows += 1
+            rows += 1 if units is None else units[i]
             i += 1
         head = (key - first) >> shift
         head = min(max(head, 0), last)  # for keys before the first start, or far behind the last

@@ -23,18 +23,19 @@ def _cells_until(key, starts, first, last):
 
 
 @loop
-def count_stored(features, zeros, ends, keys, offsets, starts, widths, subdivisions, bases, out):
+def count_stored(features, zeros, units, ends, keys, offsets, starts, widths, subdivisions, bases, out):
     """Count the values of columns that are nearly all 0 in subcells of grids, as `bins.count_cells` does.
 
-    Column i is feature features[i]: it has zeros[i] times 0, and the values with the keys from ends[i] to
-    ends[i + 1]. The counts of cell c begin at out[bases[c]].
+    Column i is feature features[i]: its zeros count zeros[i], and it has the values with the keys from
+    ends[i] to ends[i + 1], each of which counts units[v], or 1 where `units` is None. The counts of cell c
+    begin at out[bases[c]].
     """
     for i in range(features.size):
         first, last = offsets[features[i]], offsets[features[i] + 1]
         for v in range(ends[i], ends[i + 1] + 1):  # the last time the zeros
             key, rows = np.int64(ZERO_KEY), zeros[i]
             if v < ends[i + 1]:
-                key, rows = np.int64(keys[v]), 1
+                key, rows = np.int64(keys[v]), 1 if units is None else units[v]
             c = _cells_until(key, starts, first, last) - 1
             if c < first:
                 continue
@@ -88,7 +89,7 @@ def refine(known, grid, sums, key_bits, missing, refined):
             for s in range(subcells):
                 count = sums[base + s]
                 total += count
-                if count < 0:
+                if count < 0 or count > rows[c]:
                     return -1
                 if count == 0:
                     continue
@@ -115,11 +116,12 @@ def _bit_length(number):
 
 
 @loop
-def choose_cells(known, max_bin, budget, chosen):
+def choose_cells(known, max_bin, budget, two_rows, chosen):
     """The cells to cut finer, and into how many subcells: `Quantiles` says which. The number of cells.
 
-    known: offsets, starts, widths, rows of the cells of each feature; chosen: offsets, starts, widths,
-    subdivisions, long enough.
+    known: offsets, starts, widths, rows of the cells of each feature; two_rows: the least count of two rows;
+    chosen: offsets, starts, widths, subdivisions, long enough. The counts of a feature times the budget are
+    below 2**63.
     """
     offsets, starts, widths, rows = known
     out_offsets, out_starts, out_widths, out_subdivisions = chosen
@@ -132,7 +134,7 @@ def choose_cells(known, max_bin, budget, chosen):
             total += rows[c]
         begin, coarse_rows = n, 0
         for c in range(first, last):
-            if rows[c] > 1 and widths[c] > 0 and (left_over or rows[c] > 2 * total / budget):
+            if rows[c] >= two_rows and widths[c] > 0 and (left_over or rows[c] > 2 * total / budget):
                 out_starts[n], out_widths[n] = np.uint32(starts[c]), np.uint8(widths[c])
                 out_subdivisions[n] = 0
                 coarse_rows += rows[c]

@@ -5,7 +5,8 @@ Leaves and nodes are records of arrays (`LEAF` of gbdt/split.py, `NODE` of gbdt/
 import numpy as np
 
 from fedboost.gbdt.kernels.compile import elementwise, loop
-from fedboost.gbdt.kernels.split import _soft_threshold, best_splits, categories_right
+from fedboost.gbdt.kernels.split import _soft_threshold, categories_right
+from fedboost.gbdt.kernels.symmetric import level_splits
 
 FEATURES_DISAGREE, NEGATIVE_BIN, OTHER_ROWS, OTHER_TOTAL, NEGATIVE_POSITIVE, OTHER_SIBLING = range(1, 7)
 """Reasons for which sums are refused."""
@@ -103,12 +104,12 @@ def _choose(waiting, counts, max_leaves, by_gain):
 
 
 @loop
-def _grow(families, tree, made, histograms, features, cuts, signs, rule, max_cat_to_onehot, max_depth):
+def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_onehot, max_depth):
     """Split leaves: write their children behind the nodes of the tree, and say which children may split
     again; made: splits of this level so far; otherwise as `split_level`."""
     nodes, size, bitmaps, splits = tree
     offsets, value_bins, _, categorical = features
-    (values, starts), (factors, penalties, rate) = cuts, rule
+    (values, starts), (factors, penalties, rate), (histograms, pooled) = cuts, rule, sums
     for number in range(families.size):
         i, count, leaf = made + number, size + 2 * (made + number), families[number]
         f, lower, upper = leaf.feature, leaf.lower, leaf.upper
@@ -124,6 +125,8 @@ def _grow(families, tree, made, histograms, features, cuts, signs, rule, max_cat
         if categorical[f]:
             first, bins = np.int64(offsets[f]), value_bins[f]
             cells, one_hot = histograms[leaf.slot, 2 * first : 2 * (first + bins)], bins < max_cat_to_onehot
+            if pooled.size:
+                cells = pooled[leaf.root, : 2 * bins]
             for category in categories_right(cells, leaf.bin, one_hot, factors, penalties):
                 bitmaps[leaf.node, category >> 3] |= np.uint8(1 << (category & 7))
             leaf.bin, node.threshold = 0, 0.0
@@ -142,9 +145,9 @@ def _grow(families, tree, made, histograms, features, cuts, signs, rule, max_cat
 
 @loop
 def split_level(
-    fresh, waiting, held, families, allowed, counts, tree, histograms, features, cuts, signs, rule, limits
+    fresh, waiting, held, families, allowed, counts, tree, sums, features, cuts, signs, rule, limits
 ):
-    """Give the fresh leaves their best splits (`best_splits`), add those that gain enough to the leaves that
+    """Give the fresh leaves their splits (`level_splits`), add those that gain enough to the leaves that
     wait, and split the leaves whose turn it is, until a child of one may split again. Returns the number of
     leaves that wait, of families, and of splits.
 
@@ -152,18 +155,18 @@ def split_level(
     which a child may split again, in that order, too; both have room for all leaves. counts: leaves of each
     root's tree, counted up. tree: its nodes, the number of them, with room for two children of each leaf;
     bitmaps: uint8 [nodes, 32], the categories that go right, as in `tree.Splits`, or empty; int32 [5,
-    splits]. features: the arrays of a `Layout`; cuts: of all features, and where those of each start; signs:
-    as in `best_splits`; rule: factors, penalties and learning rate.
+    splits]. sums, signs: as in `level_splits`; features: the arrays of a `Layout`; cuts: of all features, and
+    where those of each start; rule: factors, penalties and learning rate.
 
     limits: the gain to exceed, the gain to reach, max_cat_to_onehot, max_cat_threshold, max_depth, most
     leaves of a root's tree, and by_gain: if all leaves have their turn, as far as those allow, or of each
     root's the better half, the highest gains first."""
     above, least, max_cat_to_onehot, max_cat_threshold, max_depth, max_leaves, by_gain = limits
     factors, penalties, _ = rule
-    max_categories = max_cat_to_onehot, max_cat_threshold
-    best_splits(fresh, histograms, allowed, features, factors, penalties, max_categories, signs)
+    asked = features, factors, penalties, (max_cat_to_onehot, max_cat_threshold), signs
+    level_splits(fresh, sums, allowed, *asked, above, least)
     for i in range(fresh.size):
-        if fresh[i].feature >= 0 and fresh[i].gain > above and fresh[i].gain >= least:
+        if fresh[i].feature >= 0:
             waiting[held] = fresh[i]
             held += 1
     made, grown = 0, 0
@@ -180,7 +183,7 @@ def split_level(
         if not taken:
             break
         own = families[:taken]
-        _grow(own, tree, made, histograms, features, cuts, signs, rule, max_cat_to_onehot, max_depth)
+        _grow(own, tree, made, sums, features, cuts, signs, rule, max_cat_to_onehot, max_depth)
         made += taken
         for i in range(taken):
             if families[i].open_left or families[i].open_right:

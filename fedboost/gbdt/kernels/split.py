@@ -75,20 +75,28 @@ def categories_right(cells, partition, one_hot, factors, penalties):
 
 
 @loop
-def _sum_categories(cells, one_hot, factors, penalties, gradient, hessian):
-    """gradient, hessian = the sums of the categories that go left in each partition: int64 [B + 1]."""
+def _order(cells, max_categories, factors, penalties):
+    """The categories in the order of `_order_categories`; empty where they are split one-hot."""
+    if cells.size // 2 < max_categories[0]:
+        return np.empty(0, np.int64)
+    return _order_categories(cells, factors, penalties)
+
+
+@loop
+def _sum_categories(cells, order, gradient, hessian):
+    """gradient, hessian = the sums of the categories that go left in each partition: int64 [B + 1]. order: as
+    of `_order`."""
     categories = cells.size // 2
     total_gradient, total_hessian = 0, 0
     for category in range(categories):
         total_gradient += cells[2 * category]
         total_hessian += cells[2 * category + 1]
     gradient[categories], hessian[categories] = 0, 0
-    if one_hot:
+    if order.size == 0:
         for category in range(categories):
             gradient[category] = total_gradient - cells[2 * category]
             hessian[category] = total_hessian - cells[2 * category + 1]
         return
-    order = _order_categories(cells, factors, penalties)
     for partition in range(categories):
         total_gradient -= cells[2 * order[partition]]
         total_hessian -= cells[2 * order[partition] + 1]
@@ -143,15 +151,14 @@ def _list_bins(cells, absent, code, shift, sums, codes, count):
 
 
 @loop
-def _list_partitions(cells, absent, code, shift, sums, codes, count, factors, penalties, max_categories):
+def _list_partitions(cells, absent, missing, order, most, code, shift, sums, codes, count):
     """List the splits of a categorical feature behind `count` others, as `_list_bins`: by the lowest
-    partition (`categories_right`), then with missing left."""
-    bins = cells.size // 2
-    one_hot = bins < max_categories[0]
-    reach = bins if one_hot else min(bins, max_categories[1])
+    partition (`categories_right`), then with missing left. missing: True if any value is; order: as of
+    `_order`; most: max_cat_threshold."""
+    bins, one_hot = cells.size // 2, order.size == 0
+    reach = bins if one_hot else min(bins, most)
     gradient, hessian = np.empty(bins + 1, np.int64), np.empty(bins + 1, np.int64)
-    _sum_categories(cells, one_hot, factors, penalties, gradient, hessian)
-    missing = absent[0] != 0 or absent[1] != 0
+    _sum_categories(cells, order, gradient, hessian)
     usual = bins - 1 + np.int64(one_hot)
     # The last partition separates the present from the missing: tried only with both.
     for b in range(usual + np.int64(missing and reach == bins)):
@@ -248,9 +255,9 @@ def _best(cells, allowed, layout, factors, penalties, max_categories, total, lar
                 absent = (cells[2 * end], cells[2 * end + 1])
             own, code = cells[2 * first : 2 * end], f << 10
             if categorical[f]:
-                count = _list_partitions(
-                    own, absent, code, shift, sums, codes, count, factors, penalties, max_categories
-                )
+                order, has = _order(own, max_categories, factors, penalties), absent != (0, 0)
+                most = max_categories[1]
+                count = _list_partitions(own, absent, has, order, most, code, shift, sums, codes, count)
             else:
                 count = _list_bins(own, absent, code, shift, sums, codes, count)
             if constrained:

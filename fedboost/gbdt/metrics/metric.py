@@ -11,6 +11,7 @@ import numpy as np
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels.fixedpoint import LIMB_BITS, LIMBS, LIMBS_FROM, add_limbs, sum_units
 from fedboost.gbdt.objectives.objective import Objective
+from fedboost.gbdt.objectives.trials import Trials
 
 METRIC_BITS = 32
 
@@ -110,3 +111,45 @@ def _scale_of_losses(weight_exponent: int) -> Scale:
 def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
     """The sum of the values in units of the scale, as the one integer of a vector."""
     return np.array([sum_units(values, scale.factor, float(scale.limit))], np.int64)
+
+
+OF_TRIAL = "/"
+"""Separates the number of a model from the metric, where several train side by side."""
+
+
+@dataclass(frozen=True)
+class OfTrial:
+    """A metric of one of the models that train side by side (`objectives.trials`)."""
+
+    metric: Metric
+    number: int
+
+    @property
+    def grows(self) -> bool:
+        """True if more of it is better."""
+        return self.metric.grows
+
+    @property
+    def cells(self) -> int:
+        """Those of the metric."""
+        return self.metric.cells
+
+    @property
+    def signed(self) -> bool:
+        """True if the sums can be below 0."""
+        return self.metric.signed
+
+    def limit(self, weight: Scale) -> int:
+        """That of the metric."""
+        return self.metric.limit(weight)
+
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
+        """Those of the metric at the margins of the model."""
+        own: Objective = loss.base if isinstance(loss, Trials) else loss
+        return self.metric.sums(own, margin[self.number], label, weights, weight)
+
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        """That of the metric."""
+        return self.metric.value(total, weights, weight)

@@ -16,7 +16,7 @@ from fedboost.gbdt.metrics.classification import (
     precision_recall_area,
     roc_area,
 )
-from fedboost.gbdt.metrics.metric import BoundedLoss, Mean, Metric
+from fedboost.gbdt.metrics.metric import OF_TRIAL, BoundedLoss, Mean, Metric, OfTrial
 from fedboost.gbdt.metrics.ranking import NDCG_NAME, Ndcg
 from fedboost.gbdt.metrics.regression import (
     absolute_losses,
@@ -64,6 +64,9 @@ SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
 @lru_cache(maxsize=256)
 def metric_of(name: str) -> Metric:
     """The metric of that name, such as rmse, error@0.3 or ndcg@5-. KeyError if there is none."""
+    number, of, own = name.partition(OF_TRIAL)
+    if of and number.isdecimal():
+        return OfTrial(metric_of(own), int(number))
     kind, at, parameter = name.partition("@")
     if not at:
         return METRICS[name]
@@ -101,7 +104,7 @@ def is_metric(name: str) -> bool:
 def is_at_threshold(name: str) -> bool:
     """True if the terms choose a number behind the metric's @ (0.5 is that of error without one): the
     differences of two such metrics are sums over the few rows between the numbers."""
-    return "@" in name and metric_of(name) != Error()
+    return "@" in name and metric_of(own_name(name)) != Error()
 
 
 def grows(name: str) -> bool:
@@ -111,7 +114,13 @@ def grows(name: str) -> bool:
 
 def fits(name: str, objective: Objective | type[Objective]) -> bool:
     """True if the metric of that name, with or without a parameter, fits the objective."""
-    return name.partition("@")[0].removesuffix("-") in objective.metrics
+    return own_name(name).partition("@")[0].removesuffix("-") in objective.metrics
+
+
+def own_name(name: str) -> str:
+    """The name of a metric without the number of a trial."""
+    number, of, own = name.partition(OF_TRIAL)
+    return own if of and number.isdecimal() else name
 
 
 def metrics_for(objective: Objective | type[Objective]) -> list[str]:

@@ -52,7 +52,7 @@ from fedboost.runtime.site.audit_files import (
     older_files,
     put_back,
 )
-from fedboost.terms.session import TO_TRAIN
+from fedboost.terms.session import TO_TRAIN, TRAINING
 from fedboost.terms.terms import Terms
 
 OWNER_ALONE, FOLDER_OF_OWNER = 0o600, 0o700
@@ -129,7 +129,7 @@ class AuditLog:
                 protection=terms.protection.name,
                 parties=terms.parties,
                 objective=terms.objective.name,
-                rounds=terms.trees.rounds if terms.task == TO_TRAIN else 0,
+                rounds=terms.trees.rounds if terms.task in TRAINING else 0,
                 task=None if terms.task == TO_TRAIN else terms.task,
                 columns=columns_of(terms),
                 epsilon=None if noise is None else noise.epsilon,

@@ -18,7 +18,7 @@ from fedboost.people.words import QUERIES, queries_of
 from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
-from fedboost.terms.session import OF_FEW_TURNS
+from fedboost.terms.session import TO_TRAIN
 from fedboost.terms.terms import Terms
 
 KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
@@ -31,7 +31,7 @@ MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
     """The number of questions of each kind that the terms allow; empty for a program that is not
     fedboost's."""
-    if terms.session.program not in ("boosting", *OF_FEW_TURNS):
+    if terms.task == TO_TRAIN and terms.session.program != "boosting":
         return {}
     counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
     by_party = {BY_PARTY: EndRoundQuery, EVALUATION_BY_PARTY: EvaluationQuery}

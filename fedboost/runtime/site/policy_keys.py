@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError
+from fedboost.people.words import APPROVE
 from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
 from fedboost.protocol.site_memory import MAX_SESSIONS, MAX_SPLITS
 from fedboost.runtime.site.budget import Budget
@@ -18,7 +19,7 @@ from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
 
 OnLoss = Literal["wait", "shrink", "stop"]
 
-COMMAND = "fedboost approve terms.toml --config party.toml"
+COMMAND = f"{APPROVE} --config party.toml"
 """The command by which a site allows terms that its policy refuses."""
 
 MAX_ROWS_PER_LEAF = 1_000_000_000
@@ -61,6 +62,7 @@ PROTECTS = {
     "max_rounds": "each round opens sums over other sets of rows",
     "max_depth": "deep trees have leaves of single rows",
     "max_trees_per_round": "each tree opens sums over other sets of rows",
+    "max_trials": "each candidate is one more training on the same rows",
     "max_metrics": "each metric is a sum over the rows, in every round",
     "max_category_levels": "a level that one person has tells that person's label",
     "metrics_at_thresholds": "metrics at two near thresholds differ by the few rows between them",
@@ -148,6 +150,7 @@ class PolicyKeys(Frozen):
     max_rounds: int = Field(default=1000, ge=1)
     max_depth: int = Field(default=8, ge=1)
     max_trees_per_round: int = Field(default=100, ge=1)
+    max_trials: int = Field(default=32, ge=0)
     max_metrics: int = Field(default=8, ge=1)
     max_category_levels: int = Field(default=32, ge=1)
     metrics_at_thresholds: bool = False

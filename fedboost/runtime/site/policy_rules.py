@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fedboost.errors import quoted
-from fedboost.gbdt.metrics.registry import is_at_threshold
+from fedboost.gbdt.metrics.registry import is_at_threshold, own_name
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.people.summary import columns_by_role
 from fedboost.privacy.masked.pairwise import Group
@@ -35,7 +35,7 @@ from fedboost.runtime.site.policy_breach import (
 )
 from fedboost.runtime.site.policy_by_columns import breaches_by_columns
 from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TUNE
 from fedboost.terms.terms import Terms
 
 DEFAULT_THRESHOLD = 0.5
@@ -187,6 +187,13 @@ def _max_trees_per_round(policy: PolicyKeys, terms: Terms) -> Breach | None:
     return Breach("max_trees_per_round", str(limit), why, instead, trees)
 
 
+def _max_trials(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    trials, limit = len(terms.objective.candidates), policy.max_trials
+    if trials <= limit:
+        return None
+    return Breach("max_trials", str(limit), f"the terms have {trials} candidates", "take some away", trials)
+
+
 def _vote_top_k(policy: PolicyKeys, terms: Terms) -> Breach | None:
     votes, limit = terms.histograms.vote_top_k, policy.vote_top_k
     return beyond("vote_top_k", votes, "vote_top_k", limit) if votes > limit else None
@@ -265,7 +272,7 @@ def _reference(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _max_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    number, limit = len(terms.metrics), policy.max_metrics
+    number, limit = len(terms.metrics) // max(1, len(terms.objective.candidates)), policy.max_metrics
     if number <= limit:
         return None
     return Breach("max_metrics", str(limit), f"the terms ask for {number} metrics", "take some away", number)
@@ -273,7 +280,8 @@ def _max_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 def _metrics_at_thresholds(policy: PolicyKeys, terms: Terms) -> Breach | None:
     default = terms.objective.loss.default_metric
-    chosen = [name for name in terms.metrics if is_at_threshold(name) and name != default]
+    names = map(own_name, terms.metrics)
+    chosen = [name for name in names if is_at_threshold(name) and name != default]
     if policy.metrics_at_thresholds:
         return None
     if terms.task == TO_EVALUATE and terms.evaluation.threshold != DEFAULT_THRESHOLD:
@@ -318,6 +326,7 @@ RULES: tuple[Rule, ...] = (
     _max_rounds,
     _max_depth,
     _max_trees_per_round,
+    _max_trials,
     _vote_top_k,
     _subsample,
     _continue_models,
@@ -372,8 +381,9 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
     if terms.noise is not None:
         return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
     per = _rows_per_hessian(terms)
-    if terms.session.program != "boosting" or per is None:
-        what = "program" if terms.session.program != "boosting" else "objective"
+    is_own = terms.session.program in ("boosting", TO_TUNE)
+    if not is_own or per is None:
+        what = "objective" if is_own else "program"
         return 1, f"{what} {quoted(terms.flat[what])!r} does not promise it"
     rows = min(terms.trees.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
     return max(1, math.ceil(rows)), ""

@@ -352,18 +352,20 @@ class BinCountsQuery(_message.Message):
     def __init__(self, sizes: _Optional[_Iterable[int]] = ..., score: _Optional[int] = ..., rounds: _Optional[int] = ...) -> None: ...
 
 class QuantileQuery(_message.Message):
-    __slots__ = ("rows", "sizes", "starts", "widths", "subdivisions")
+    __slots__ = ("rows", "sizes", "starts", "widths", "subdivisions", "weight")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     WIDTHS_FIELD_NUMBER: _ClassVar[int]
     SUBDIVISIONS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     rows: int
     sizes: bytes
     starts: bytes
     widths: bytes
     subdivisions: bytes
-    def __init__(self, rows: _Optional[int] = ..., sizes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., widths: _Optional[bytes] = ..., subdivisions: _Optional[bytes] = ...) -> None: ...
+    weight: Scale
+    def __init__(self, rows: _Optional[int] = ..., sizes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., widths: _Optional[bytes] = ..., subdivisions: _Optional[bytes] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
 class BinsQuery(_message.Message):
     __slots__ = ("features",)

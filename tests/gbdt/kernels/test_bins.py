@@ -82,22 +82,26 @@ def test_count_cells(seed, cells, keys):
         some[1::2] = (starts[home] + into.astype(np.uint32))[1::2]
         some[0] = starts[0] + np.uint32((1 << int(widths[0])) - 1)
     out = np.zeros(int((1 << subdivisions).sum()), np.int64)
-    count_cells(some, starts, widths, subdivisions, out)
-    assert out.tolist() == reference.count_cells(some, starts, widths, subdivisions)
+    count_cells(some, None, starts, widths, subdivisions, out)
+    assert out.tolist() == reference.count_cells(some, np.ones_like(some), starts, widths, subdivisions)
+    units = rng.integers(0, 1 << 30, keys)
+    out[:] = 0
+    count_cells(some, units, starts, widths, subdivisions, out)
+    assert out.tolist() == reference.count_cells(some, units, starts, widths, subdivisions)
 
 
 def test_count_cells_at_the_edges_of_cells():
     starts, widths = np.array([8, 32, 48], np.uint32), np.array([3, 4, 0])
     keys = np.array([7, 8, 15, 16, 31, 32, 47, 48, 49], np.uint32)
     out = np.zeros(2 + 4 + 1 + 1, np.int64)
-    count_cells(keys, starts, widths, np.array([1, 2, 0]), out)
+    count_cells(keys, None, starts, widths, np.array([1, 2, 0]), out)
     assert out.tolist() == [1, 1, 1, 0, 0, 1, 1, 0]  # nothing beyond the last cell is touched
 
 
 def test_count_cells_over_all_keys_at_once():
     keys = np.array([0, 1, 2**21 - 1, 2**21, 2**31, 2**32 - 1, 2**32 - 1], np.uint32)
     out = np.zeros(2048, np.int64)
-    count_cells(keys, np.zeros(1, np.uint32), np.array([32]), np.array([11]), out)
+    count_cells(keys, None, np.zeros(1, np.uint32), np.array([32]), np.array([11]), out)
     assert {int(i): int(out[i]) for i in np.flatnonzero(out)} == {0: 3, 1: 1, 1024: 1, 2047: 2}
 
 
@@ -133,7 +137,7 @@ def test_count_cells_of_many_keys(spread):
     widths = np.zeros(starts.size, np.int64)
     keys = np.concatenate([rng.integers(0, 2 * spread, 1 << 15), np.repeat(starts, 3)]).astype(np.uint32)
     out = np.zeros(starts.size, np.int64)
-    count_cells(keys, starts, widths, widths, out)
+    count_cells(keys, None, starts, widths, widths, out)
     found, counts = np.unique(keys[np.isin(keys, starts)], return_counts=True)
     assert (found == starts).all()
     assert out.tolist() == counts.tolist()

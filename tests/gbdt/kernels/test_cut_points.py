@@ -40,15 +40,15 @@ def lists(size, offsets, *columns):
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("first", [True, False])
-def test_cells_are_refined_chosen_and_cut_as_feature_by_feature(seed, first):
+@pytest.mark.parametrize(("first", "two_rows"), [(True, 2), (False, 2), (False, 1), (False, 51)])
+def test_cells_are_refined_chosen_and_cut_as_feature_by_feature(seed, first, two_rows):
     rng = np.random.default_rng(seed)
     features = [some_cells(rng, first) for _ in range(5)]
     known = flat(features, [np.int64] * 3)
     for max_bin, budget in ((4, 256), (16, 300), (256, 2048)):
         chosen = np.zeros(6, np.int64), *(np.empty(known[1].size, d) for d in (np.uint32, np.uint8, np.uint8))
-        size = kernels.choose_cells(known, max_bin, budget, chosen)
-        due = [reference.choose_cells(cells, max_bin, budget) for cells in features]
+        size = kernels.choose_cells(known, max_bin, budget, two_rows, chosen)
+        due = [reference.choose_cells(cells, max_bin, budget, two_rows) for cells in features]
         assert lists(size, *chosen) == due
         sizes, keys = np.zeros(5, np.int64), np.empty(known[1].size, np.int64)
         missing = rng.integers(0, 2, 5)

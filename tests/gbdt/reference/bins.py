@@ -19,12 +19,12 @@ def float_keys(values):
     return out
 
 
-def count_cells(keys, starts, widths, subdivisions):
-    out = []
+def count_cells(keys, units, starts, widths, subdivisions):
+    out, rows = [], list(zip(keys.tolist(), units.tolist(), strict=True))
     for start, width, bits in zip(starts.tolist(), widths.tolist(), subdivisions.tolist(), strict=True):
         step = 2 ** (width - bits)
         for low in range(start, start + 2**width, step):
-            out.append(sum(low <= key < low + step for key in keys.tolist()))
+            out.append(sum(own for key, own in rows if low <= key < low + step))
     return out
 
 

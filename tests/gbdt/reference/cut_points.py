@@ -22,11 +22,13 @@ def refine(cells, grid, counts, key_bits):
     return refined, missing
 
 
-def choose_cells(cells, max_bin, budget):
+def choose_cells(cells, max_bin, budget, two_rows):
     """(start, width, subdivision) of each cell of one feature that is to be cut finer."""
     left_over = len(cells) < max_bin
     limit = 2 * sum(rows for *_, rows in cells) / budget
-    coarse = [cell for cell in cells if cell[1] > 0 and cell[2] > 1 and (left_over or cell[2] > limit)]
+    coarse = [
+        cell for cell in cells if cell[1] > 0 and cell[2] >= two_rows and (left_over or cell[2] > limit)
+    ]
     total = sum(rows for *_, rows in coarse)
     chosen = []
     for start, width, rows in coarse:

@@ -56,6 +56,18 @@ def test_a_model_of_elected_features_is_that_of_the_simulation(tmp_path):
     assert model.booster != simulate(terms(), tables).model.booster
 
 
+def test_a_model_of_symmetric_trees_is_that_of_the_simulation(tmp_path):
+    tables = shared_out(3)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles_of(tmp_path / "keys", tables)) as one:
+            return (await one.train(masked(tables, grow_policy="symmetric"))).model
+
+    model = in_time(scenario())
+    assert model.booster == simulate(terms(grow_policy="symmetric"), tables).model.booster
+    assert model.booster != simulate(terms(), tables).model.booster
+
+
 def test_the_model_is_signed_by_every_party_and_no_other_model_is(tmp_path):
     tables = shared_out(3)
     bundles = bundles_of(tmp_path / "keys", tables)

@@ -1,0 +1,82 @@
+"""`fedboost tune`: settings of trees tried side by side in one session."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedboost.cli.options import Force, InsecureLoopback, Json, Keys, TermsFile, Wait
+from fedboost.errors import ConfigError
+
+EPILOG = (
+    "Example: fedboost tune terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out best.toml"
+)
+
+
+def tune(
+    terms: TermsFile,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to save the best terms.", show_default=False)
+    ] = None,
+    aggregator: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)
+    ] = None,
+    space: Annotated[
+        Path | None,
+        typer.Option(help="TOML file: setting = [low, high], or three values and more.", show_default=False),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help="Candidates (27).", min=2, show_default=False)] = None,
+    save_terms: Annotated[
+        Path | None,
+        typer.Option(help="Save the terms with all candidates, for sites to approve.", show_default=False),
+    ] = None,
+    keys: Keys = None,
+    insecure_loopback: InsecureLoopback = False,
+    wait: Wait = 60,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Try settings of trees side by side in one session, drop the worst by validation rows, and save the
+    terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
+    without --aggregator the terms are written, and nobody is asked."""
+    from fedboost.cli.output import notice, show
+    from fedboost.gbdt.metrics.registry import grows
+    from fedboost.people import tuning as text
+    from fedboost.people.status import waiting
+    from fedboost.runtime.analyst import connect
+    from fedboost.runtime.config import check_address
+    from fedboost.runtime.files import check_writable, write_atomically
+    from fedboost.runtime.terms_file import read_terms, terms_to_toml
+    from fedboost.runtime.tuning import Tuning, terms_to_tune
+
+    for file in filter(None, (out, save_terms)):
+        check_writable(file, terms, force=force)
+    if aggregator is None and save_terms is None:
+        raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
+    if aggregator is not None:
+        check_address(aggregator, "--aggregator")
+    agreed = terms_to_tune(read_terms(terms), _space(space), trials)
+    if save_terms is not None:
+        write_atomically(save_terms, terms_to_toml(agreed).encode())
+        notice(f"{save_terms}: {len(agreed.objective.candidates)} candidates, for sites to approve")
+    if aggregator is None:
+        return
+    session = connect(aggregator, keys, insecure_loopback).train(
+        agreed, wait, lambda parties: notice(waiting(parties, session.absent))
+    )
+    try:
+        found = Tuning.of(agreed, session.model, session.traffic)
+    except KeyboardInterrupt:
+        session.stop()
+        raise
+    if out is not None:
+        found.save(out)
+    facts = {"metric": found.metric, "best": found.best, "trials": [*found.trials]}
+    show(json, [facts], text.trials(found.metric, found.trials, found.best, grows(found.metric)))
+
+
+def _space(path: Path | None) -> dict[str, Any] | None:
+    """Return the space of a file."""
+    from fedboost.runtime.config import read_toml
+
+    return None if path is None else read_toml(path)

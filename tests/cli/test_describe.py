@@ -1,0 +1,64 @@
+"""`fedboost describe`: the command against sites that allow it, and that do not."""
+
+import asyncio
+import json
+
+import pytest
+from sites import consortium, fedboost, in_time, rows, shared_out, terms
+
+import fedboost as fb
+from fedboost.runtime.terms_file import terms_to_toml
+
+
+def described(folder, tables, agreed, *options, policy=None):
+    """The command against a consortium of these tables."""
+    file = folder / "terms.toml"
+    file.write_text(terms_to_toml(agreed.with_parties(tables)))
+
+    async def scenario():
+        async with consortium(folder / "c", {}) as one:
+            for name, table in tables.items():
+                one.start_party(name, table, **({} if policy is None else {"policy": policy}))
+            where = "--aggregator", one.address, "--insecure-loopback"
+            return await asyncio.to_thread(fedboost, "describe", file, *where, *options)
+
+    return in_time(scenario())
+
+
+def test_it_prints_a_table_or_json(tmp_path):
+    tables = shared_out(3)
+    end = described(tmp_path, tables, terms())
+    assert (end.code, end.err) == (0, "")
+    assert end.out.startswith("180 rows of all parties\n")
+    (line,) = (line for line in end.out.splitlines() if line.startswith("dose"))
+    assert f"{rows().to_pandas().dose.isna().mean():.1%}" in line
+    assert max(map(len, end.out.splitlines())) <= 80
+    end = described(tmp_path, tables, terms(), "--json", "--min-count", "20")
+    due = fb.describe(terms(), tables, min_count=20)
+    assert json.loads(end.out) == {**due.summary, "advice": [*due.advice]}
+
+
+def test_a_site_that_does_not_allow_it_says_how(tmp_path):
+    policy = {"parties": "any", "analysts": "any", "columns": "any", "min_count": 40}
+    policy |= {"protections": ["plain"], "min_parties": 1}
+    end = described(tmp_path, shared_out(2), terms(), policy=policy)
+    assert (end.code, end.out) == (2, "")
+    assert "its policy has min_count = 40, and the terms have min_count = 10; set min_count = 40" in end.err
+    assert "run there `fedboost approve terms.toml --describe --config party.toml`" in end.err
+
+
+@pytest.mark.parametrize("command", ["train", "estimate", "compare", "simulate"])
+@pytest.mark.parametrize("program", ["describe", "tune"])
+def test_commands_that_train_do_not_take_such_terms(tmp_path, command, program):
+    candidates = [{"max_depth": 1}, {"max_depth": 2}] if program == "tune" else []
+    change = {"program": program, "candidates": candidates, "validation_fraction": 0.2}
+    (tmp_path / "terms.toml").write_text(terms_to_toml(terms(["north"], **change)))
+    options = {
+        "train": ("--aggregator", "localhost:1", "--insecure-loopback", "--out", tmp_path / "m.json"),
+        "estimate": ("--rows", 1000),
+        "compare": ("--data", "a.csv", "--site", "s"),
+        "simulate": ("--data", "a.csv", "--site", "s"),
+    }
+    end = fedboost(command, tmp_path / "terms.toml", *options[command])
+    assert (end.code, end.out) == (2, "")
+    assert f"program = '{program}' trains nothing: use fedboost {program}" in end.err

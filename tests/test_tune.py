@@ -1,0 +1,252 @@
+"""`tune`: candidates that train side by side are those that train alone, and the worst are dropped."""
+
+import asyncio
+import json
+
+import pytest
+from sites import NAMES, bundles_of, consortium, in_time, rows, shared_out, terms, until
+
+import fedboost as fb
+from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.errors import ConfigError, PeerError, Refused
+from fedboost.runtime.aggregator.config import AggregatorConfig
+from fedboost.runtime.aggregator.server import AggregatorServer
+from fedboost.runtime.local.simulation import run_session
+from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.site.policy_rules import breaches
+from fedboost.runtime.tuning import SPACE, draw, terms_to_tune
+from fedboost.terms.tuning import stages, terms_of
+
+CANDIDATES = [
+    {"learning_rate": 0.3, "max_depth": 3},
+    {"learning_rate": 0.1, "max_depth": 2, "reg_alpha": 0.5},
+    {"learning_rate": 0.5, "max_depth": 3, "reg_lambda": 5.0, "colsample_bynode": 0.5},
+    {"learning_rate": 0.3, "max_depth": 3, "gamma": 1.0, "min_child_weight": 4.0},
+    {"max_depth": 1},
+]
+
+
+def tuned(**settings):
+    """Terms with these candidates."""
+    own = {"program": "tune", "candidates": CANDIDATES, "validation_fraction": 0.3, "rounds": 9}
+    return terms(**{**own, "eval_metric": "auc", **settings})
+
+
+def curves(agreed, tables, seed=0):
+    """The watched metric of each candidate in each round, and the result of the session."""
+    session, meter, _ = run_session(agreed, tables, seed=seed)
+    if session.error is not None:
+        raise session.error
+    numbers = range(len(agreed.objective.candidates))
+    of = agreed.evaluation.eval_metric[-1]
+    return [[row[f"validation-{n}/{of}"] for row in meter.history] for n in numbers], session
+
+
+@pytest.mark.parametrize(
+    ("parties", "settings"),
+    [
+        (1, {}),
+        (3, {"protection": "masked"}),
+        (5, {"eval_metric": ["logloss", "auc"], "subsample": 0.7, "seed": 4}),
+        (3, {"grow_policy": "lossguide", "max_leaves": 6, "base_score": 0.4}),
+        (2, {"columns": {"label": "y", "numeric": ["age", "dose"], "row_id": "id"}}),
+    ],
+)
+def test_a_candidate_is_what_it_is_alone(parties, settings):
+    table = rows(600)
+    if "columns" in settings:
+        table = table.append_column("id", [list(range(600))])
+    agreed, tables = tuned(**settings), shared_out(parties, table)
+    together, session = curves(agreed, tables)
+    trials = session.run.outcome.summary["trials"]
+    assert sorted(trial["rounds"] for trial in trials) == [1, 3, 5, 9, 9]
+    for number, trial in enumerate(trials):
+        alone = fb.simulate(terms_of(agreed, number), tables).history
+        expected = [row["validation-auc"] for row in alone[: trial["rounds"]]]
+        assert together[number][: trial["rounds"]] == expected
+        assert trial["best_round"] == 1 + max(range(len(expected)), key=lambda n: (expected[n], -n))
+
+
+def test_losses_without_bounds_are_tried_too():
+    columns = {"label": "age", "numeric": ["dose"], "categorical": {"ward": ["a", "b", "c"]}}
+    agreed = tuned(columns=columns, objective="reg:squarederror", eval_metric="rmse", rounds=6)
+    tables = shared_out(3, rows(300))
+    together, session = curves(agreed, tables)
+    assert session.run.outcome.summary["metric"] == "rmse"
+    for number in range(len(CANDIDATES)):
+        alone = fb.simulate(terms_of(agreed, number), tables).history
+        trained = session.run.outcome.summary["trials"][number]["rounds"]
+        expected = [row["validation-rmse"] for row in alone[:trained]]
+        assert together[number][:trained] == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_result_does_not_depend_on_the_order_of_messages_or_on_who_has_which_rows():
+    agreed, table = tuned(), rows(400).append_column("id", [list(range(400))])
+    agreed = agreed.changed(columns={**agreed.model_dump(mode="json")["columns"], "row_id": "id"})
+    results = [
+        json.dumps(curves(agreed, shared_out(parties, table), seed)[1].run.outcome.summary)
+        for parties, seed in ((1, 0), (3, 1), (3, 2), (5, 3))
+    ]
+    assert len({*results}) == 1
+
+
+def test_turns_are_those_of_the_deepest_candidate():
+    agreed, tables = tuned(), shared_out(3, rows(600))
+    _, session = curves(agreed, tables)
+    apart = sum(
+        run_session(terms_of(agreed, number), tables)[0].turn
+        for number in range(len(agreed.objective.candidates))
+    )
+    assert session.turn <= apart / 2
+    assert session.turn <= 10 + (agreed.trees.max_depth + 1) * agreed.trees.rounds
+
+
+def test_over_grpc_it_is_the_same(tmp_path):
+    tables = shared_out(3, rows(600))
+    agreed = tuned(protection="masked").with_parties(tables)
+    bundles = bundles_of(tmp_path / "keys", agreed.parties)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            return await asyncio.to_thread(one.analyst.tune, agreed)
+
+    found = in_time(scenario())
+    due = fb.tune(agreed, tables)
+    assert (found.trials, found.best, found.metric) == (due.trials, due.best, due.metric)
+    assert found.terms.session.program == "boosting"
+    assert found.terms.trees.rounds == found.trials[found.best]["best_round"]
+
+
+def test_a_session_goes_on_from_its_journal(tmp_path):
+    tables = shared_out(3, rows(600))
+    agreed, state = tuned(protection="masked").with_parties(tables), tmp_path / "state"
+    bundles = bundles_of(tmp_path / "keys", agreed.parties)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles, state=state) as one:
+            tuning = asyncio.create_task(asyncio.to_thread(one.analyst.tune, agreed))
+            for turn in (8, 16, 24):
+                await until(lambda turn=turn: turn_of(one) > turn or tuning.done())
+                await one.server.stop()
+                config = AggregatorConfig(listen=one.address, state=state)
+                one.server = AggregatorServer(config, one.log, bundles["aggregator"])
+                await one.server.start()
+            return await tuning
+
+    found, due = in_time(scenario()), fb.tune(agreed, tables)
+    assert (found.trials, found.best) == (due.trials, due.best)
+
+
+def turn_of(one):
+    """The turn of the session under way at the aggregator, 0 without one."""
+    active = one.server.sessions.active
+    return active.session.turn if active else 0
+
+
+def test_a_third_is_dropped_at_a_time():
+    many = [{"max_depth": 1 + number % 3, "gamma": float(number)} for number in range(27)]
+    assert stages(tuned(candidates=many, rounds=100)) == {10: 18, 20: 12, 40: 8, 60: 6}
+    assert stages(tuned(candidates=many[:3], rounds=5)) == {1: 2, 2: 2, 3: 2}
+
+
+def test_candidates_are_drawn_from_all_parts_of_a_space():
+    points = draw(SPACE, 26, 7)
+    assert points == draw(SPACE, 26, 7) != draw(SPACE, 26, 8)
+    for name, (low, high) in SPACE.items():
+        values = [point[name] for point in points]
+        assert low <= min(values) <= max(values) <= high
+        assert len({*values}) > (5 if name == "max_depth" else 20)
+    agreed = terms_to_tune(terms(learning_rate=0.25, min_child_weight=2.5), trials=9)
+    first, *others = agreed.objective.candidates
+    assert first["learning_rate"] == 0.25
+    assert len(others) == 8
+    assert agreed.trees.min_child_weight == 2.5
+    assert agreed.trees.max_depth == max(each["max_depth"] for each in agreed.objective.candidates)
+    chosen = terms_to_tune(terms(), {"max_depth": [2, 4, 9], "reg_alpha": [0, 1]}, 30)
+    assert {each["max_depth"] for each in chosen.objective.candidates} == {2, 3, 4, 9}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"candidates": []}, "program tune needs candidates"),
+        ({"program": "boosting"}, "candidates need program"),
+        ({"candidates": CANDIDATES[:1]}, "one candidate: name two or more"),
+        ({"candidates": [{"eta": 1}, {}]}, "unknown candidates[0] 'eta'"),
+        ({"candidates": [{"max_bin": 4}, {}]}, "unknown candidates[0] 'max_bin'"),
+        ({"candidates": [{"max_depth": 4}, {}]}, "candidates[0]: larger trees than max_depth"),
+        ({"candidates": [{"learning_rate": -1}, {}]}, "candidates[0]: learning_rate"),
+        ({"candidates": [{}, {"min_child_weight": 0.5}]}, "candidates[1]: min_child_weight is below"),
+        ({"validation_fraction": 0.0}, "no validation rows: set validation_fraction"),
+        ({"vote_top_k": 1}, "program tune with vote_top_k"),
+        ({"num_parallel_tree": 2}, "program tune with num_parallel_tree"),
+        ({"objective": "multi:softprob", "num_class": 2, "eval_metric": "merror"}, "multi:softprob"),
+        ({"objective": "reg:absoluteerror", "eval_metric": "mae"}, "reg:absoluteerror"),
+        ({"early_stopping_rounds": 3}, "early_stopping_rounds: leave it out"),
+        ({"on_loss": "shrink"}, "on_loss"),
+    ],
+)
+def test_bad_terms(settings, says):
+    with pytest.raises(ConfigError) as error:
+        tuned(**settings)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "trials", "says"),
+    [
+        ({"eta": [0, 1]}, None, "unknown space 'eta'"),
+        ({"gamma": [1, 0]}, None, "the first is not below the second"),
+        ({"gamma": 3}, None, "gamma takes [low, high]"),
+        ({}, None, "the space has no settings"),
+        (None, 1, "1 trials: give 2 to 128"),
+    ],
+)
+def test_bad_spaces(space, trials, says):
+    with pytest.raises(ConfigError) as error:
+        terms_to_tune(terms(), space, trials)
+    assert says in str(error.value)
+
+
+def test_terms_that_name_candidates_take_no_space():
+    with pytest.raises(ConfigError, match="the terms name candidates: leave --space and --trials out"):
+        fb.tune(tuned(), shared_out(2), trials=4)
+    with pytest.raises(ConfigError, match="these terms tune, and train nothing; give them to tune"):
+        fb.simulate(tuned(), shared_out(2))
+
+
+def test_a_site_counts_candidates():
+    policy = {"parties": "any", "analysts": "any", "columns": "any", "validation": True}
+    policy |= {"protections": ["plain"], "min_parties": 1, "min_rows_per_leaf": 1, "colluding": 0}
+    agreed = tuned(min_child_weight=1.0).with_parties(NAMES[:3])
+    assert not [*breaches(PolicyKeys(**policy), agreed)]
+    (breach,) = breaches(PolicyKeys(**policy, max_trials=4), agreed)
+    assert breach.key == "max_trials"
+
+
+def test_roots_of_candidates_are_asked_for_first_and_once():
+    agreed = tuned(rounds=3)
+    seen = []
+    original = HistogramQuery.check_order
+
+    def noted(self, own, state):
+        original(self, own, state)
+        if state.levels == 0 and not seen:
+            seen.append((self, state))
+
+    HistogramQuery.check_order = noted
+    try:
+        curves(agreed, shared_out(2, rows(200)))
+    finally:
+        HistogramQuery.check_order = original
+    root, state = seen[0]
+    again = state.after(root)
+    with pytest.raises(PeerError, match="the root must be asked for once, and first"):
+        root.check_order(agreed, again)
+    with pytest.raises(Refused):
+        HistogramQuery(**{**vars_of(root), "nodes": ()}).check(agreed)
+
+
+def vars_of(query):
+    """The members of a query."""
+    return {name: getattr(query, name) for name in query.__dataclass_fields__}
