@@ -1,7 +1,8 @@
 """Counts that an analyst does not get: those of few rows, and those that would tell them by subtraction.
 
 Promises: a count of 1 to floor - 1 rows is withheld; of a sum that is known none, or at least two counts are
-withheld, of `floor` rows together.
+withheld, of so many rows that each may have floor - 1; which others are withheld does not depend on how many
+rows they have, since that would bound the few.
 Refuses nothing.
 """
 
@@ -26,17 +27,18 @@ def withheld(
         pending = False
         for keys in sums:
             gone = [key for key in keys if key in hidden]
-            rest = sorted((key for key in keys if key not in hidden), key=lambda key: _order(counts[key]))
-            while gone and rest and (len(gone) < 2 or sum(counts[key] for key in gone) < floor):
+            rest = sorted((key for key in keys if key not in hidden), key=lambda key: not counts[key])
+            while gone and rest and not _is_enough([counts[key] for key in gone], floor):
                 gone.append(rest.pop(0))
                 pending = True
             hidden.update(gone)
     return hidden
 
 
-def _order(count: int) -> tuple[bool, int]:
-    """The place in the order in which counts are withheld: the smallest first, those of no row last."""
-    return not count, count
+def _is_enough(gone: Sequence[int], floor: int) -> bool:
+    """True if their sum tells of none: it allows floor - 1 for each, and is not so much for all of them."""
+    number, total = len(gone), sum(gone)
+    return number > 1 and floor + number - 2 <= total != number * (floor - 1)
 
 
 def merged(counts: Int64, floor: int, kept: int | None = None) -> list[tuple[int, int]]:
