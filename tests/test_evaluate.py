@@ -58,7 +58,9 @@ def outcomes_of(label, positive):
 
 
 def close(value, expected, within=1e-9):
-    assert abs(value - expected) <= within, (value, expected)
+    """The value is the expected one, to the digits that are told."""
+    digit = 10.0 ** (np.floor(np.log10(abs(expected) or 1.0)) - 3)
+    assert abs(value - expected) <= within + 0.5001 * digit, (value, expected)
 
 
 @pytest.mark.parametrize("parties", [1, 3, 7])
@@ -303,6 +305,28 @@ def test_small_groups_are_left_out(model):
     for each in known["bins"]:
         assert each["positives"] == 0 or each["positives"] >= 10
         assert each["rows"] - each["positives"] >= 10
+
+
+def test_what_other_numbers_tell_of_few_rows_is_left_out(model):
+    """The curve, and a description, tell how many rows a label has; a mean has few digits; a curve of a label
+    of few rows is left out."""
+    score = model.predict(TABLE)
+    label = np.where(score > 0.5, np.arange(900) % 2, 0)
+    label[np.argsort(score)[:4]] = 1
+    table = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", pa.array(label))
+    agreed = terms(eval_metric=["logloss", "auc", "aucpr", "ks"])
+    known = fb.evaluate(model, among(3, table), agreed, by=["ward"]).summary
+    assert {known["confusion"]["fn"], known["confusion"]["tp"]} == {None}
+    assert sum(each["positives"] for each in known["bins"]) == label.sum()
+    for one in (known, *known["subgroups"]["ward"]["sets"].values()):
+        tn, fp, fn, tp = (one["confusion"][key] is None for key in OUTCOMES)
+        assert (tn, fn) == (fp, tp)
+        for value in (*one["metrics"].values(), one["mean_prediction"]):
+            assert value == float(f"{value:.4g}")
+    rare = pa.array((np.arange(900) < 4).astype(np.int64))
+    rare = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", rare)
+    found = fb.evaluate(model, among(3, rare), agreed).metrics
+    assert [name for name, value in found.items() if value is None] == ["auc", "aucpr", "ks"]
 
 
 def table_of(seed, floor):
