@@ -305,6 +305,31 @@ def test_a_site_refuses_by_its_policy(model):
     )
 
 
+def test_what_comes_from_an_aggregator_fits_the_model(model):
+    agreed, reference = drift_terms(model)
+    own = fb.simulate(terms(), shared_out(2)).model
+    held = dataclasses.replace(own, terms=agreed, summary={"present": reference})
+    assert {each["psi"] for each in fb.Drift.of(held, reference, {}).columns} == {0.0}
+    columns, score = reference["columns"], reference["score"]
+    for present in (
+        None,
+        {**reference, "rows": 2999},
+        {**reference, "rows": "3000"},
+        {**reference, "columns": columns[:2]},
+        {**reference, "columns": [*columns[:2], {**columns[2], "levels": ["a", "b"]}]},
+        {**reference, "columns": [{**columns[0], "groups": [[0]] * 11}, *columns[1:]]},
+        {**reference, "columns": [{**columns[0], "counts": [-1] * 11}, *columns[1:]]},
+        {**reference, "columns": [{**columns[0], "counts": columns[0]["counts"][:-1]}, *columns[1:]]},
+        {**reference, "score": {**score, "edges": [1.0]}},
+    ):
+        odd = dataclasses.replace(held, summary={"present": present})
+        with pytest.raises(PeerError, match="ended the session without counts of these bins"):
+            fb.Drift.of(odd, reference, {})
+    changed = dataclasses.replace(model, summary={"reference": {**reference, "rows": 2999}})
+    with pytest.raises(ConfigError, match="the model's reference is not of its columns, or was changed"):
+        drift_terms(changed)
+
+
 def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
     model.save(tmp_path / "model.json")
     text = f'program = "drift"\nxgb_model = "model.json"\n{terms_to_toml(terms(["north", "south"]))}'

@@ -17,8 +17,10 @@ from fedboost.runtime.continuation import edges_in, read_file
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.summaries import is_counted
 from fedboost.terms import continuation
 from fedboost.terms.drifting import terms_to_drift
+from fedboost.terms.session import TO_DRIFT
 from fedboost.terms.terms import Terms
 
 STABLE, MOVED, SHIFTED, UNKNOWN = "stable", "moved", "shifted", "unknown"
@@ -51,12 +53,11 @@ class Drift:
         cls, model: SignedModel, reference: Mapping[str, Any], traffic: Mapping[str, tuple[int, int]]
     ) -> "Drift":
         """The result that a session ended with. reference: of the model. PeerError if it is none."""
-        try:
-            present, rows = model.summary["present"], int(model.summary["present"]["rows"])
-            columns = tuple(_columns(reference, present))
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            raise PeerError("the aggregator ended the session without counts of these bins") from None
-        return cls(model.terms, rows, int(reference["rows"]), columns, tuple(model.attestations), traffic)
+        present: Any = model.summary.get("present")
+        if model.terms.task != TO_DRIFT or not is_counted(present, model.terms):
+            raise PeerError("the aggregator ended the session without counts of these bins")
+        columns, signed_by = tuple(_columns(reference, present)), tuple(model.attestations)
+        return cls(model.terms, present["rows"], reference["rows"], columns, signed_by, traffic)
 
     @property
     def moved(self) -> tuple[str, ...]:
@@ -128,4 +129,7 @@ def drift_terms(
         model = Model.load(model)
     edges = edges_in(model.summary, "the model")
     text = continuation.written(model.booster, model.terms.columns, edges)
-    return terms_to_drift(terms or model.terms, text, min_count), model.summary["reference"]
+    agreed = terms_to_drift(terms or model.terms, text, min_count)
+    if not is_counted(model.summary["reference"], agreed):
+        raise ConfigError("the model's reference is not of its columns, or was changed")
+    return agreed, model.summary["reference"]

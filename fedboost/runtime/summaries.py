@@ -12,6 +12,7 @@ from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.gbdt.metrics.registry import own_name
 from fedboost.gbdt.metrics.scores import OUTCOMES
 from fedboost.terms.describing import MISSING, SHARES, UNDECLARED, class_names, gridded
+from fedboost.terms.drifting import bins_in
 from fedboost.terms.evaluating import class_count, is_binary, level_sets, sites_of
 from fedboost.terms.terms import Terms
 
@@ -172,3 +173,41 @@ def _split(names: Collection[str], of_set: dict[str, Check]) -> Check:
 
 def _is_gaps(value: Any) -> bool:
     return type(value) is dict and all(map(is_number, value.values()))
+
+
+def is_counted(value: Any, terms: Terms) -> bool:
+    """True for rows by bin of each feature and of the score, with the bins of the model in the terms."""
+    bins, schema = bins_in(terms), terms.columns
+    if not having({"rows": is_count, "min_count": is_count, "columns": each_of(having({}))})(value):
+        return False
+    rows = value["rows"]
+    numeric = zip(schema.numeric, bins.numeric, strict=True)
+    checks = [
+        {"name": exactly(name), "edges": exactly(edges.tolist()), **_grouped(edges.size + 2, rows)}
+        for name, edges in numeric
+    ]
+    checks += [
+        {"name": exactly(name), "levels": exactly([*levels]), **_grouped(len(levels) + 1, rows)}
+        for name, levels in schema.categorical.items()
+    ]
+    kind = "levels" if bins.classes else "edges"
+    expected = [*class_names(terms)] if bins.classes else bins.score.tolist()
+    score = {kind: exactly(expected), **_grouped(bins.of_score, rows)}
+    columns = value["columns"]
+    if len(columns) != len(checks) or not having({"score": having(score)})(value):
+        return False
+    fits = (having(check)(column) for check, column in zip(checks, columns, strict=True))
+    return all(fits) and all(
+        sum(counted["counts"]) == rows and len(counted["counts"]) == len(counted["groups"])
+        for counted in (*columns, value["score"])
+    )
+
+
+def _grouped(size: int, rows: int) -> dict[str, Check]:
+    """Groups of so many bins, each in one of them, and their counts."""
+
+    def groups(value: Any) -> bool:
+        places = [place for group in value for place in group] if each_of(each_of(is_count))(value) else []
+        return sorted(places) == [*range(size)] and all(value)
+
+    return {"groups": groups, "counts": each_of(lambda count: is_count(count) and count <= rows)}
