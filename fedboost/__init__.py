@@ -30,6 +30,8 @@ _HOMES = {
     "connect": "fedboost.runtime.analyst",
     "describe": "fedboost.runtime.local.description",
     "Description": "fedboost.runtime.description",
+    "drift": "fedboost.runtime.local.drift",
+    "Drift": "fedboost.runtime.drift",
     "evaluate": "fedboost.runtime.local.evaluation",
     "Evaluation": "fedboost.runtime.evaluation",
     "predict_jointly": "fedboost.runtime.local.prediction",
@@ -51,8 +53,10 @@ if TYPE_CHECKING:
     from fedboost.runtime.assembly import assemble
     from fedboost.runtime.data.database import Database
     from fedboost.runtime.description import Description
+    from fedboost.runtime.drift import Drift
     from fedboost.runtime.evaluation import Evaluation
     from fedboost.runtime.local.description import describe
+    from fedboost.runtime.local.drift import drift
     from fedboost.runtime.local.evaluation import evaluate
     from fedboost.runtime.local.prediction import predict_jointly
     from fedboost.runtime.local.tuning import tune
@@ -66,6 +70,7 @@ __all__ = [
     "ConfigError",
     "Database",
     "Description",
+    "Drift",
     "Evaluation",
     "FedboostError",
     "FederatedClassifier",
@@ -84,6 +89,7 @@ __all__ = [
     "assemble",
     "connect",
     "describe",
+    "drift",
     "evaluate",
     "predict_jointly",
     "simulate",

@@ -1,6 +1,7 @@
 """`describe`: what an analyst is told of the rows of all parties, and nothing of few of them."""
 
 import asyncio
+import itertools
 import json
 
 import numpy as np
@@ -116,6 +117,34 @@ def test_no_count_below_the_floor_follows_from_those_that_are_given(counts, floo
         assert sum(hidden) >= floor
     if not any(0 < count < floor for count in counts):
         assert not hidden
+
+
+@pytest.mark.parametrize("cells", [2, 3, 4])
+def test_no_count_below_the_floor_is_the_only_one_that_fits(cells):
+    """All tables of few rows: those of which the analyst gets the same counts differ in each that is left
+    out."""
+    floor, worlds = 4, {}
+    for counts in itertools.product(range(14), repeat=cells):
+        if 2 * floor <= sum(counts) < 14:
+            given_out = published(dict(enumerate(counts)), floor)
+            worlds.setdefault((sum(counts), *given_out.values()), []).append(counts)
+    for (_, *given_out), alike in worlds.items():
+        for place, told in enumerate(given_out):
+            assert told is not None or len({counts[place] for counts in alike}) > 1, alike
+
+
+@pytest.mark.parametrize("count", [200, 201, 208, 209])
+def test_quantiles_do_not_tell_how_many_rows_have_no_value(count):
+    """The quantile at 5 % needs 200 values."""
+    told = []
+    for missing in (1, 5, 9):
+        table = rows(count)
+        dose = pa.array([None] * missing + [*map(float, range(count - missing))], pa.float64())
+        table = table.set_column(table.schema.get_field_index("dose"), "dose", dose)
+        known = fb.describe(terms(columns={"label": "y", "numeric": ["dose"]}), shared_out(2, table))
+        assert known.columns[0]["missing"] is None
+        told.append([share for share, value in known.columns[0]["quantiles"].items() if value])
+    assert told[0] == told[1] == told[2]
 
 
 def test_it_says_what_to_change():

@@ -6,20 +6,23 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import xgboost
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 from sklearn import metrics as reference
 
 import fedboost as fb
 from fedboost.boosting.programs.evaluate import OUTCOMES
-from fedboost.boosting.programs.withheld import merged, withheld
+from fedboost.boosting.programs.withheld import Sum, merged, withheld
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grids
@@ -27,10 +30,11 @@ from fedboost.gbdt.metrics import scores
 from fedboost.people.evaluation import evaluated
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.evaluation import evaluation_terms
+from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.describing import terms_to_describe
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
@@ -54,7 +58,9 @@ def outcomes_of(label, positive):
 
 
 def close(value, expected, within=1e-9):
-    assert abs(value - expected) <= within, (value, expected)
+    """The value is the expected one, to the digits that are told."""
+    digit = 10.0 ** (np.floor(np.log10(abs(expected) or 1.0)) - 3)
+    assert abs(value - expected) <= within + 0.5001 * digit, (value, expected)
 
 
 @pytest.mark.parametrize("parties", [1, 3, 7])
@@ -127,6 +133,51 @@ def test_rows_without_a_declared_level_are_a_subgroup(model):
     known = fb.evaluate(model, among(3, table), by=["ward"]).subgroups["ward"]["sets"]
     assert known["missing"]["rows"] == 200
     assert sum(part["rows"] for part in known.values()) == 900
+
+
+SEXES = np.array(["F", "M", "X"])[np.random.default_rng(8).choice(3, 900, p=[0.5, 0.48, 0.02])]
+
+
+def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
+    table = TABLE.append_column("sex", pa.array(SEXES))
+    tables, declared = among(3, table), {"columns": {**COLUMNS, "subgroups": {"sex": ["F", "M"]}}}
+    known = fb.evaluate(model, tables, by=["sex=F,M", "ward"])
+    assert known.summary == fb.evaluate(model, tables, terms(**declared), by=["sex", "ward"]).summary
+    assert known.summary == fb.evaluate(model, tables, terms(**declared, subgroups=["sex", "ward"])).summary
+    assert [*known.subgroups] == ["sex", "ward"]
+    known = fb.evaluate(model, tables, by=["sex=F,M"], min_count=1)
+    for sex in "FM":
+        part = table.filter(pa.compute.equal(table["sex"], sex))
+        told = known.subgroups["sex"]["sets"][sex]
+        close(told["metrics"]["logloss"], reference.log_loss(part["y"].to_numpy(), model.predict(part)))
+        assert told["confusion"] == outcomes_of(part["y"].to_numpy(), model.predict(part) > 0.5)
+    parquet = tmp_path / "p0.parquet"
+    pa.parquet.write_table(table, parquet)
+    (tmp_path / "p0.csv").write_text(table.to_pandas().to_csv(index=False))
+    for source in (parquet, tmp_path / "p0.csv"):
+        assert fb.evaluate(model, {"p0": source}, by=["sex=F,M", "ward"]).rows == 900
+    unread = evaluation_terms(model, terms(**declared), by=["ward"])
+    assert not unread.columns.subgroups
+    without = {name: each.drop_columns(["sex"]) for name, each in tables.items()}
+    trained = fb.simulate(terms(**declared), without).model
+    assert trained.fingerprint == fb.simulate(terms(), without).model.fingerprint
+    assert (
+        fb.evaluate(trained, tables, by=["sex"]).subgroups["sex"]
+        == fb.evaluate(trained, tables, by=["sex=F,M"]).subgroups["sex"]
+    )
+    with pytest.raises(Refused, match="column 'sex' is missing"):
+        fb.evaluate(model, among(3), by=["sex=F,M"])
+    with pytest.raises(ConfigError, match="column 'age' is named more than once"):
+        evaluation_terms(model, by=["age=young,old"])
+    with pytest.raises(ConfigError, match="the levels of 'sex' must be at least one, each once"):
+        evaluation_terms(model, by=["sex=F,F"])
+    named = {**OPEN, "columns": {"label": ["y"], "features": ["age", "dose", "ward"]}, "subgroups": True}
+    agreed = evaluation_terms(model, terms(["a", "b", "c"], protection="masked"), by=["sex=F,M"])
+    (breach,) = breaches(PolicyKeys(**named), agreed)
+    assert breach.key == "columns.subgroups"
+    named["columns"]["subgroups"] = ["sex"]
+    assert not [*breaches(PolicyKeys(**named), agreed)]
+    assert "beside sex, no feature: F, M" in " ".join(summary_of(agreed).split())
 
 
 AMOUNT = TABLE["age"].to_numpy() + np.random.default_rng(5).gamma(2, 10, 900) + 20
@@ -256,20 +307,73 @@ def test_small_groups_are_left_out(model):
         assert each["rows"] - each["positives"] >= 10
 
 
-@given(st.integers(0, 10**6), st.sampled_from([1, 5, 10, 30]), st.booleans())
-def test_no_outcome_of_few_rows_follows_from_those_that_are_given(seed, floor, with_error):
-    """From the numbers that are given, what is not given has more than one solution, or no few rows."""
+def test_what_other_numbers_tell_of_few_rows_is_left_out(model):
+    """The curve, and a description, tell how many rows a label has; a mean has few digits; a curve of a label
+    of few rows is left out."""
+    score = model.predict(TABLE)
+    label = np.where(score > 0.5, np.arange(900) % 2, 0)
+    label[np.argsort(score)[:4]] = 1
+    table = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", pa.array(label))
+    agreed = terms(eval_metric=["logloss", "auc", "aucpr", "ks"])
+    known = fb.evaluate(model, among(3, table), agreed, by=["ward"]).summary
+    assert {known["confusion"]["fn"], known["confusion"]["tp"]} == {None}
+    assert sum(each["positives"] for each in known["bins"]) == label.sum()
+    for one in (known, *known["subgroups"]["ward"]["sets"].values()):
+        tn, fp, fn, tp = (one["confusion"][key] is None for key in OUTCOMES)
+        assert (tn, fn) == (fp, tp)
+        for value in (*one["metrics"].values(), one["mean_prediction"]):
+            assert value == float(f"{value:.4g}")
+    rare = pa.array((np.arange(900) < 4).astype(np.int64))
+    rare = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", rare)
+    found = fb.evaluate(model, among(3, rare), agreed).metrics
+    assert [name for name, value in found.items() if value is None] == ["auc", "aucpr", "ks"]
+
+
+def table_of(seed, floor):
+    """Counts of some groups (rows) by outcome, and those of all."""
     draw = np.random.default_rng(seed)
-    counts = draw.integers(0, 3 * floor + 2, (4, 4)) * (draw.random((4, 4)) < 0.8)
-    keys = {(i, j): int(counts[i, j]) for i in range(4) for j in range(4)}
-    lines = [[(i, j) for j in range(4)] for i in range(4)] + [[(i, j) for i in range(4)] for j in range(4)]
-    lines += [[(i, 1), (i, 2)] for i in range(4)] * with_error
-    sums = [line for line in lines if sum(keys[key] for key in line) >= floor]
-    hidden = withheld(keys, sums, floor)
-    assert {key for key, count in keys.items() if 0 < count < floor} <= hidden
-    for line in sums:
-        gone = [key for key in line if key in hidden]
-        assert not gone or len(gone) == len(line) or (len(gone) > 1 and sum(keys[k] for k in gone) >= floor)
+    counts = draw.integers(0, 4 * floor, (draw.integers(2, 6), 4)) * (draw.random((1, 4)) < 0.9)
+    small = draw.random(counts.shape) < 0.2
+    counts[small] = draw.integers(0, floor, small.sum())
+    groups = range(len(counts))
+    keys = {(g, o): int(counts[g, o]) for g in groups for o in range(4)}
+    return keys | {("all", o): int(counts[:, o].sum()) for o in range(4)}, groups
+
+
+BY_LABEL, BY_ERROR = ((0, 1), (2, 3)), ((1, 2), (0, 3))
+
+
+@given(st.integers(0, 10**6), st.sampled_from([2, 10]), st.sampled_from([BY_LABEL, BY_ERROR]))
+def test_no_outcome_of_few_rows_follows_from_those_that_are_given(seed, floor, pairs):
+    """Each count of few rows may be one that differs by a row or more, for all that is given."""
+    counts, groups = table_of(seed, floor)
+    sums = [Sum(tuple((name, o) for o in range(4))) for name in (*groups, "all")]
+    sums += [Sum(tuple((g, o) for g in groups), (("all", o),)) for o in range(4)]
+    for a, b in pairs:
+        sums += [Sum(((name, a), (name, b))) for name in (*groups, "all")]
+    sums = [each for each in sums if each.total or sum(counts[key] for key in each.parts) >= floor]
+    hidden = withheld(counts, sums, floor)
+    few = [key for key, count in counts.items() if 0 < count < floor]
+    assert {*few} <= hidden
+    place = {key: number for number, key in enumerate(counts)}
+    known = [((key,), ()) for key in counts if key not in hidden] + [(s.parts, s.total) for s in sums]
+    matrix = np.zeros((len(known), len(counts)))
+    for row, (parts, total) in zip(matrix, known, strict=True):
+        row[[place[key] for key in parts]] += 1
+        row[[place[key] for key in total]] -= 1
+    values = matrix @ np.array([*counts.values()])
+    for key in few:
+        goal = np.eye(len(counts))[place[key]]
+        least, most = (linprog(sign * goal, A_eq=matrix, b_eq=values) for sign in (1, -1))
+        assert most.status == 3 or -most.fun - least.fun > 0.999
+
+
+def test_of_very_many_counts_that_hang_together_none_is_given():
+    counts = {(i, j): 1 + 30 * (i != j) for i in range(60) for j in range(60)}
+    rows_of = [Sum(tuple((i, j) for j in range(60))) for i in range(60)]
+    assert len(withheld(counts, [*rows_of, Sum(tuple((i, i) for i in range(60)))], 10)) < 200
+    counts = dict.fromkeys(counts, 3)
+    assert withheld(counts, rows_of, 10) == {*counts}
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 10]), st.integers(0, 30))
@@ -331,6 +435,53 @@ def test_queries_of_other_sessions_and_about_other_rows_are_refused(model):
         QuantileQuery(900, Grids.first(2)).check(agreed)
 
 
+def test_a_session_that_asks_for_more_ends(model):
+    agreed, tables = evaluation_terms(model, terms(["north", "south"]), ["ward"]), shared_out(2)
+
+    def asks(query):
+        def program(terms, grown):
+            yield RowsQuery()
+            yield query
+
+        return program
+
+    own = EvaluationQuery.of(agreed, 180, UNIT)
+    for query, why in (
+        (
+            dataclasses.replace(own, sets=(*own.sets[:1], '"age" = "50"')),
+            "the terms allow metrics of the rows",
+        ),
+        (dataclasses.replace(own, sites=("north",)), "the terms allow metrics of the rows"),
+        (RowsQuery(), None),
+        (SummaryQuery.of(agreed), "SummaryQuery is asked, and the terms evaluate"),
+        (HistogramQuery(180, 0, (), (0,), 16, UNIT, UNIT), "HistogramQuery is asked, and the terms evaluate"),
+    ):
+        session, _, _ = run_session(agreed, tables, asks(query))
+        assert session.booster is None
+        assert why is None or why in str(session.error)
+
+    def again(terms, grown):
+        yield RowsQuery()
+        yield own
+        yield own
+
+    session, _, _ = run_session(agreed, tables, again)
+    assert "turn 3, where the terms have 2 questions at most" in str(session.error)
+
+
+def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
+    """So that a site can approve them before."""
+    model.save(tmp_path / "model.json")
+    text = terms_to_toml(terms(["north", "south"]))
+    text = f'program = "evaluate"\nxgb_model = "model.json"\nsubgroups = ["ward"]\n{text}'
+    (tmp_path / "evaluate.toml").write_text(text)
+    agreed = read_terms(tmp_path / "evaluate.toml")
+    assert evaluation_terms(tmp_path / "model.json", agreed).digest == agreed.digest
+    end = fedboost("estimate", tmp_path / "evaluate.toml", "--rows", 100)
+    assert (end.code, end.out) == (2, "")
+    assert "program = 'evaluate' trains nothing: use fedboost evaluate" in end.err
+
+
 def test_a_site_refuses_by_its_policy(model):
     three = terms(["north", "south", "east"], protection="masked")
 
@@ -358,9 +509,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert "'wards' is no categorical feature (did you mean ward?); there are: ward" in why(
-        model, by=["wards"]
-    )
+    assert "'wards' is no categorical column of the terms (did you mean ward?)" in why(model, by=["wards"])
     assert "subgroups" in why(model, by=["age"])
     assert "threshold" in why(model, threshold=1.5)
     assert "min_count" in why(model, min_count=0)
@@ -443,7 +592,10 @@ def test_the_command_with_bad_input(model, tmp_path):
         ((other,), "other.toml: not a fedboost model: not JSON"),
         ((file, "--terms", other), "xgb_model cannot be evaluated: its feature 1 is 'age'"),
         ((file, "--terms", tmp_path / "none.toml"), "none.toml"),
-        ((file, "--by", "sex"), "subgroups: 'sex' is no categorical feature"),
+        (
+            (file, "--by", "sex"),
+            "subgroups: 'sex' is no categorical column of the terms; there are: ward; or declare",
+        ),
         ((file, "--by", "ward", "--by", "ward"), "subgroups name 'ward' more than once"),
         ((file, "--threshold", "1.5"), "threshold"),
         ((file, "--threshold", "0"), "threshold"),

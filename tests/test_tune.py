@@ -3,12 +3,14 @@
 import asyncio
 import json
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from sites import NAMES, bundles_of, consortium, in_time, rows, shared_out, terms, until
 
 import fedboost as fb
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.errors import ConfigError, PeerError, Refused
+from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.local.simulation import run_session
@@ -184,12 +186,30 @@ def test_candidates_are_drawn_from_all_parts_of_a_space():
         ({"objective": "reg:absoluteerror", "eval_metric": "mae"}, "reg:absoluteerror"),
         ({"early_stopping_rounds": 3}, "early_stopping_rounds: leave it out"),
         ({"on_loss": "shrink"}, "on_loss"),
+        (
+            {"columns": {"label": "y", "numeric": ["age"], "base_margin": "dose"}},
+            "columns.base_margin is one number a row; binary:logistic needs one for each candidate",
+        ),
     ],
 )
 def test_bad_terms(settings, says):
     with pytest.raises(ConfigError) as error:
         tuned(**settings)
     assert says in str(error.value)
+
+
+def test_few_validation_rows_or_those_of_one_label_decide_nothing():
+    table, agreed = rows(200).append_column("held", [[0] * 195 + [1] * 5]), tuned(rounds=2)
+    columns = {"label": "y", "numeric": ["age", "dose"], "validation": "held"}
+    few = tuned(rounds=2, validation_fraction=0.0, columns=columns)
+    with pytest.raises(SessionFailed, match="candidates are compared on 10 validation rows and more"):
+        fb.tune(few, shared_out(2, table))
+    held = table["y"].to_numpy() * (np.arange(200) < 100)
+    alike = table.set_column(table.schema.get_field_index("held"), "held", pa.array(held))
+    with pytest.raises(SessionFailed, match="auc has no value, since the validation rows all have one label"):
+        fb.tune(few, shared_out(2, alike))
+    for trial in fb.tune(agreed, shared_out(2, table)).trials:
+        assert trial["auc"] == float(f"{trial['auc']:.4g}")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,11 @@ def evaluate(
     ] = None,
     by: Annotated[
         list[str] | None,
-        typer.Option(help="A categorical feature to split results by (may be repeated).", show_default=False),
+        typer.Option(
+            help="A categorical column to split results by, with its levels where it is no feature: "
+            "sex=F,M (may be repeated).",
+            show_default=False,
+        ),
     ] = None,
     by_site: Annotated[bool, typer.Option("--by-site", help="Split results by site.")] = False,
     threshold: Annotated[

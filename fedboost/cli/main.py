@@ -22,6 +22,7 @@ from fedboost.cli import (
     demo,
     describe,
     digest,
+    drift,
     estimate,
     evaluate,
     explain,
@@ -72,6 +73,7 @@ app.command(epilog=terms.EPILOG)(terms.terms)
 app.command(epilog=describe.EPILOG)(describe.describe)
 app.command(epilog=tune.EPILOG)(tune.tune)
 app.command(epilog=evaluate.EPILOG)(evaluate.evaluate)
+app.command(epilog=drift.EPILOG)(drift.drift)
 app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)
 app.command(epilog=digest.EPILOG)(digest.digest)

@@ -95,7 +95,7 @@ class Booster:
         """The margin boosting started from."""
         return self.loss.margin(self.base_score)
 
-    def margins(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
+    def margins(self, features: Float32, base_margin: Float64 | Float32 | None = None) -> Float64:
         """Sum of leaf values over the trees, from the base score's margin: float64 [rows], or
         [outputs, rows]. base_margin: float32 [rows], from which to sum instead, as in XGBoost."""
         outputs = self.loss.outputs

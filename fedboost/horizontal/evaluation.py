@@ -65,8 +65,12 @@ class EvaluationHolder(CountingHolder):
 
     def _rows_of(self, column: str, place: int | None) -> Mask:
         """The rows of a level of a categorical column, or of no declared one."""
-        values = self._shard.columns[self._terms.columns.features.index(column)]
-        codes = values[0 : values.size]
+        columns = self._terms.columns
+        if column in columns.subgroups:
+            codes = self._shard.subgroups[[*columns.subgroups].index(column)]
+        else:
+            values = self._shard.columns[columns.features.index(column)]
+            codes = values[0 : values.size]
         rows: Mask = np.isnan(codes) if place is None else codes == place
         return rows
 

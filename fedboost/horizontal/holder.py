@@ -5,7 +5,7 @@ parties gives what one party with all rows would have answered, bit for bit.
 Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import assert_never, cast
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.bin_counts import BinCountsQuery
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
@@ -37,6 +38,7 @@ from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.samplers import AllRows, Bootstrap, NormSample, RowSampling, Sampler, Subsample
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Splits, Tree
+from fedboost.horizontal.drift import count_bins
 from fedboost.horizontal.leaf_values import residual_weights
 from fedboost.horizontal.shard import Shard, continue_margins
 from fedboost.horizontal.votes import OwnHistograms
@@ -141,7 +143,7 @@ class HorizontalHolder:
                 units = None if weight is None else weight.encode(self._shard.weight.astype(np.float64))
                 return count_cells(self.columns[: grids.features], grids, self._threads, units)
             case RangeQuery():
-                return self._count_parts()
+                return _count_parts(self.columns, self._terms, self._threads)
             case StartQuery():
                 return self._start(query)
             case VoteQuery():
@@ -152,17 +154,12 @@ class HorizontalHolder:
                 return self._residuals(query)
             case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery():
                 raise PeerError(f"{query.description}: asked where all parties hold the same columns")
+            case BinCountsQuery():
+                return count_bins(query, self._terms, self.state, self.columns, self._shard.base_margin)
             case SummaryQuery() | EvaluationQuery():
                 raise PeerError(f"{query.description}: asked where a model is trained")
             case _:
                 assert_never(query)
-
-    def _count_parts(self) -> Int64:
-        """Rows in each part of the declared range of each numeric feature."""
-        schema = self._terms.columns
-        ranges = [schema.ranges[name] for name in schema.numeric]
-        pieces = zip(self.columns[: len(ranges)], ranges, strict=True)
-        return np.concatenate(self._threads.each(lambda piece: count_parts(*piece), pieces))
 
     def _start(self, query: StartQuery) -> Int64:
         self._bin(query)
@@ -297,6 +294,13 @@ class HorizontalHolder:
         if terms.draws.draws_for_trees or _holds_out(terms):
             return Subsample(*sample, 1.0 if terms.draws.by_gradient_norm else terms.draws.subsample)
         return AllRows()
+
+
+def _count_parts(columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:
+    """Rows in each part of the declared range of each numeric feature."""
+    ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
+    pieces = zip(columns[: len(ranges)], ranges, strict=True)
+    return np.concatenate(threads.each(lambda piece: count_parts(*piece), pieces))
 
 
 def _holds_out(terms: Terms) -> bool:

@@ -33,7 +33,7 @@ class Shard:
     keys: uint64, by which rows are sampled, where the terms sample any; validation: bool, the rows that no
     tree grows on, where the terms name such a column; base_margin: float32, the initial margins, 0 without;
     group: uint64, the key of each row's group, where the terms rank rows; ids: of each row, distinct, where
-    rows are matched by them.
+    rows are matched by them; subgroups: float32, the level of each column of subgroups.
     """
 
     columns: tuple[Column, ...]
@@ -45,6 +45,7 @@ class Shard:
     base_margin: Float32 | None = None
     group: Keys | None = None
     ids: RowIds | None = None
+    subgroups: tuple[Float32, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -77,6 +78,8 @@ class Shard:
         for values in beside:
             hashed.update(b"-" if values is None else values.dtype.str.encode())
             hashed.update(b"" if values is None else np.ascontiguousarray(values).data)
+        for codes in self.subgroups:
+            hashed.update(np.ascontiguousarray(codes).data)
         if self.ids is not None:
             hashed.update(hashlib.sha256(fields.pack(*self.ids)).digest())
         for column in columns:
@@ -87,7 +90,7 @@ class Shard:
 
 
 def continue_margins(
-    margin: Float64, base_margin: Float32 | None, earlier: Booster, columns: Sequence[Column]
+    margin: Float64, base_margin: Float64 | Float32 | None, earlier: Booster, columns: Sequence[Column]
 ) -> None:
     """Write the margins of an earlier model that starts from the base margins: float64 [outputs, rows]."""
     step = _MAX_VALUES // len(columns) + 1

@@ -26,7 +26,7 @@ from fedboost.people.words import (
     queries_of,
 )
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
 
 ANSWER_WIDTH = 43
 """Columns of the words for an answer."""
@@ -92,9 +92,11 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
         TO_PREDICT: f"rows of the label holder, with a model of {objective}",
         TO_TUNE: f"{objective}, candidates side by side, at most {rounds}",
         TO_DESCRIBE: "rows of all parties: counts and quantiles of columns",
+        TO_DRIFT: f"rows of all parties against those of a model of {objective}",
         TO_EVALUATE: f"a model of {objective} on the rows of all parties",
     }
-    yield _line(f"to {agreement.task}", work[agreement.task])
+    verb = "to compare" if agreement.task == TO_DRIFT else f"to {agreement.task}"
+    yield _line(verb, work[agreement.task])
     own = None if session.own is None else session.own.columns
     if own is None:
         yield _line("from columns", f"{len(agreement.columns)}: {listed(agreement.columns)}")

@@ -70,7 +70,7 @@ def _value(interval: list[float] | None) -> str:
 
 def share_of(count: int | None, rows: int) -> str:
     """Return a count as a share of rows."""
-    return "..." if count is None else "0" if not count else f"{max(count / rows, 0.001):.1%}"
+    return "..." if count is None else "0" if not count else f"{max(count / max(rows, 1), 0.001):.1%}"
 
 
 def _levels(column: Any, rows: int) -> str:
@@ -91,7 +91,7 @@ def advice(summary: Summary) -> Iterator[str]:
         if missing == rows:
             yield f"column {name} has no value in any row: take it out of the terms"
         elif missing is not None and missing > MUCH_MISSING * rows:
-            share = f"{missing / rows:.0%}"
+            share = f"{missing / max(rows, 1):.0%}"
             yield f"column {name} is missing in {share} of the rows: is it named alike at all sites?"
         if column["kind"] == "categorical":
             yield from _advice_on_levels(column, name, "noise" in summary)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from fedboost.errors import printable
 from fedboost.gbdt.metrics.registry import own_name
 from fedboost.people.common_rows import rows_of_blocks, use_of_ids
+from fedboost.people.other_tasks import few_rows, of_other_tasks
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.terms.describing import class_names
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_TUNE
+from fedboost.terms.session import TO_TUNE, TRAINING
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -24,7 +24,7 @@ IN_LINES = {
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
-    *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold"),
+    *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
@@ -61,12 +61,14 @@ def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]
     }
     label = {"label": (columns.label,)} if columns.label else {}
     roles: dict[str, tuple[str, ...]] = {**label, "features": columns.features}
+    roles |= {"subgroups": (*columns.subgroups,)} if columns.subgroups else {}
     return {**roles, **{role: (name,) for role, name in others.items() if name is not None}}
 
 
 def columns_of(terms: Terms) -> tuple[str, ...]:
     """Every column that a session under the terms takes."""
-    columns = terms.columns.unlabelled() if terms.vertical.predicts else terms.columns
+    read = terms.session.read(terms.columns)
+    columns = read.unlabelled() if terms.vertical.predicts else read
     return (*columns.others, *columns.features)
 
 
@@ -77,10 +79,9 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
     """
     if terms.vertical.predicts:
         return "\n".join(entry(*line) for line in [("terms", terms.digest), *_prediction(terms)])
-    if terms.task == TO_DESCRIBE:
-        return "\n".join(entry(*line) for line in _description(terms, analysts, counts))
-    if terms.task == TO_EVALUATE:
-        return "\n".join(entry(*line) for line in _evaluation(terms, analysts, counts))
+    if terms.task not in TRAINING:
+        shown = _participants(terms), [*_columns(terms), *_categories(terms, counts)]
+        return "\n".join(entry(*line) for line in of_other_tasks(terms, analysts, *shown))
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     model = "the settings that are best" if terms.task == TO_TUNE else model
@@ -118,52 +119,6 @@ def _prediction(terms: Terms) -> list[tuple[str, str]]:
         ("aggregator", PREDICTION_SEEN),
         ("row id", f"{delimited(columns.row_id or '')}: by which rows are matched"),
         ("features", f"{len(columns.features)}: {listed(columns.features)}"),
-    ]
-
-
-def _description(terms: Terms, analysts: Sequence[str], counts: Counts | None) -> list[tuple[str, str]]:
-    """What a description of rows is, and who learns what by it."""
-    floor, label = terms.evaluation.min_count, terms.columns.label
-    of_label = "rows of each value" if class_names(terms) else "quantiles"
-    seen = (
-        "rows, missing values, rows of each level that is declared and of all others, quantiles of numbers; "
-        f"of the label {delimited(label)} {of_label}; counts of fewer than {floor} rows are left out"
-    )
-    participants = [line for line in _participants(terms) if line[0] != "other sites"]
-    return [
-        ("terms", terms.digest),
-        ("describes", "the rows of all sites together; nothing is trained"),
-        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
-        ("is given", seen),
-        *participants,
-        *_columns(terms),
-        *_categories(terms, counts),
-    ]
-
-
-def _evaluation(terms: Terms, analysts: Sequence[str], counts: Counts | None) -> list[tuple[str, str]]:
-    """What an evaluation of a model is, and who learns what by it."""
-    evaluation, by = terms.evaluation, listed(terms.evaluation.subgroups)
-    binary = terms.objective.loss.xgboost_equivalent.classes_key == "positive"
-    seen = f"{listed(terms.metrics)}" + (
-        f"; ROC curve, calibration, rows by label and prediction at threshold {evaluation.threshold:g}"
-        if binary
-        else "; rows by class and predicted class"
-        if class_names(terms)
-        else ""
-    )
-    parts = [f"of the levels of {by}"] * bool(by) + ["of each site alone"] * evaluation.party_metrics
-    seen += f"; also {' and '.join(parts)}" if parts else ""
-    trees = len(terms.earlier.trees) if terms.earlier else 0
-    return [
-        ("terms", terms.digest),
-        ("evaluates", "a model on the rows of all sites together; nothing is trained"),
-        ("model", f"{delimited(terms.objective.name)}, {trees} trees, which are in the terms"),
-        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
-        ("is given", f"{seen}; counts of fewer than {evaluation.min_count} rows are left out"),
-        *(line for line in _participants(terms) if line[0] != "other sites"),
-        *_columns(terms),
-        *_categories(terms, counts),
     ]
 
 
@@ -304,7 +259,9 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     rows = "the rows of all parties" + (", and of each party alone" if terms.evaluation.party_metrics else "")
     names = listed(dict.fromkeys(map(own_name, terms.metrics)))
     each = " of each candidate" if terms.objective.candidates else ""
-    return [("metrics", f"{names}{each}; after each round, over {rows}")]
+    reference = f"after the last round rows by bin of each column and of the score, {few_rows(terms)}"
+    lines = [("metrics", f"{names}{each}; after each round, over {rows}")]
+    return [*lines, *([("reference", reference)] if terms.evaluation.reference else [])]
 
 
 def _columns(terms: Terms) -> list[tuple[str, str]]:
@@ -339,6 +296,8 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
         lines.append(("positive", f"{delimited(columns.positive)}: the label value that counts as 1"))
     if columns.classes:
         lines.append(("classes", listed(columns.classes)))
+    for name, levels in terms.session.read(columns).subgroups.items():
+        lines.append(("beside", f"{delimited(name)}, no feature: {listed(levels)}"))
     lines.append(("features", f"{len(columns.features)}: {listed(columns.features)}"))
     return [(key, text) for key, text in lines if text]
 

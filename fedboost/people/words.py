@@ -14,7 +14,7 @@ from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.terms.noise import CUT_POINTS, START, SUMMARY, TREES
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
 
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
 """The names of releases that answer no question."""
@@ -62,6 +62,7 @@ MADE = {
     TO_PREDICT: "prediction",
     TO_DESCRIBE: "description",
     TO_EVALUATE: "evaluation",
+    TO_DRIFT: "comparison of rows",
     TO_TUNE: "result",
 }
 """What a session ends with, by what it does."""

@@ -22,6 +22,7 @@ from fedboost.protocol.messages import Request
 from fedboost.runtime.assembly import read_trained
 from fedboost.runtime.config import check_address, choose_keys
 from fedboost.runtime.description import Description
+from fedboost.runtime.drift import Drift, drift_terms
 from fedboost.runtime.evaluation import Evaluation, evaluation_terms
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net import channel
@@ -301,6 +302,19 @@ class Connection:
         agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count)
         session = self.train(agreed, wait, on_waiting)
         return Evaluation.of(session.model, session.traffic)
+
+    def drift(
+        self,
+        model: Model | Path | str,
+        terms: Terms | None = None,
+        min_count: int | None = None,
+        wait: float = 60.0,
+        on_waiting: OnWaiting | None = None,
+    ) -> Drift:
+        """Hold the rows of all parties against those that a model was trained on (`fedboost.drift`)."""
+        agreed, reference = drift_terms(model, terms, min_count)
+        session = self.train(agreed, wait, on_waiting)
+        return Drift.of(session.model, reference, session.traffic)
 
     def check(self, terms: Terms, wait: float = 60.0) -> tuple[SiteReply, ...]:
         """Ask every party of the terms whether it would take part, without a session: the answer of each, in

@@ -4,12 +4,15 @@ Refuses: files that are no such model, devices and pipes, and files too large to
 terms (ConfigError that names the file).
 """
 
+import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.gbdt.booster import Booster
-from fedboost.runtime.model_facts import TERMS
+from fedboost.runtime.model_facts import SUMMARY, TERMS
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.terms import continuation
@@ -20,29 +23,50 @@ MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
 with it, such as its own terms with a model of their own."""
 
 
-def text_of(model: object, folder: Path = Path()) -> object:
+def text_of(model: object, folder: Path = Path(), with_bins: bool = False) -> object:
     """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
-    of another kind, are returned as they are."""
+    of another kind, are returned as they are. with_bins: as for `read_file`."""
     if isinstance(model, Model):
         return continuation.written(model.booster, model.terms.columns)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
     path = folder / model
-    return read_file(path, f"xgb_model {quoted(str(path))}")[0]
+    return read_file(path, f"xgb_model {quoted(str(path))}", with_bins)[0]
 
 
-def read_file(path: Path, source: str) -> tuple[str, Terms | None]:
+def read_file(path: Path, source: str, with_bins: bool = False) -> tuple[str, Terms | None]:
     """The model in a file as terms hold it, and the terms of its training where the file has them.
-    source: how errors name the file."""
+    source: how errors name the file; with_bins: with those of its reference, if it has one."""
     text = _read(path, source)
     if text.startswith(PART_BEGINS):
         raise ConfigError(f"{path}: a part of a model: put the parts together (fedboost assemble)")
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
     try:
-        return continuation.written(booster, None if terms is None else terms.columns), terms
+        bins = edges_in(_summary(attributes), str(path)) if with_bins else None
+        return continuation.written(booster, None if terms is None else terms.columns, bins), terms
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def edges_in(summary: Mapping[str, Any], source: str) -> continuation.BinEdges:
+    """The edges of the bins of a model's reference. ConfigError if it has none."""
+    try:
+        known = summary["reference"]
+        numeric = [column["edges"] for column in known["columns"] if "edges" in column]
+        return numeric, known["score"].get("edges", [])
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError(
+            f"{source}: the model has no reference: train it with reference = true in the terms"
+        ) from None
+
+
+def _summary(attributes: Mapping[str, str]) -> Any:
+    """What the program said beside the trees."""
+    try:
+        return json.loads(attributes.get(SUMMARY, "{}"))
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _read(path: Path, source: str) -> str:

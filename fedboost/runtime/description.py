@@ -11,6 +11,7 @@ from typing import Any
 from fedboost.errors import PeerError
 from fedboost.people.description import advice
 from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.summaries import is_description
 from fedboost.terms.terms import Terms
 
 
@@ -39,11 +40,10 @@ class Description:
     def of(cls, model: SignedModel, traffic: Mapping[str, tuple[int, int]]) -> "Description":
         """The description that a session ended with. PeerError if it is none."""
         summary = model.summary
-        try:
-            columns, rows, floor = tuple(summary["columns"]), int(summary["rows"]), int(summary["min_count"])
-            label = summary["label"]
-        except (KeyError, TypeError, ValueError):
-            raise PeerError("the aggregator ended the session without a description") from None
+        if not is_description(summary, model.terms):
+            raise PeerError("the aggregator ended the session without a description of these columns")
+        rows, floor = summary["rows"], summary["min_count"]
+        columns, label = tuple(summary["columns"]), summary["label"]
         known = columns, label, tuple(model.attestations), traffic
         return cls(model.terms, rows, floor, *known, summary.get("noise"))
 

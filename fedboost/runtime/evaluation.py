@@ -14,11 +14,9 @@ from fedboost.runtime.continuation import read_file, text_of
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.summaries import is_evaluation
 from fedboost.terms.evaluating import terms_to_evaluate
 from fedboost.terms.terms import Terms
-
-_KEYS = {"rows": int, "min_count": int, "metrics": dict}
-"""What every evaluation has."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +42,9 @@ class Evaluation:
     def of(cls, model: SignedModel, traffic: Mapping[str, tuple[int, int]]) -> "Evaluation":
         """The evaluation that a session ended with. PeerError if it is none."""
         summary = model.summary
-        if any(not isinstance(summary.get(key), kind) for key, kind in _KEYS.items()):
-            raise PeerError("the aggregator ended the session without an evaluation")
-        known: dict[str, Any] = {key: summary[key] for key in _KEYS}
+        if not is_evaluation(summary, model.terms):
+            raise PeerError("the aggregator ended the session without an evaluation under these terms")
+        known: dict[str, Any] = {key: summary[key] for key in ("rows", "min_count", "metrics")}
         signed_by = tuple(model.attestations)
         return cls(model.terms, **known, summary=summary, signed_by=signed_by, traffic=traffic)
 

@@ -18,6 +18,8 @@ from fedboost.terms.terms import Terms
 _PREFIX = "fedboost."
 TERMS = _PREFIX + "terms"
 """The attribute of a model file that has the terms."""
+SUMMARY = _PREFIX + "summary"
+"""The attribute that has what the program said beside the trees."""
 SIGNATURES = _PREFIX + "attestations"
 """The attribute that has the signatures of the parties."""
 
@@ -49,7 +51,7 @@ class Facts:
             _PREFIX + "parties": json.dumps(terms.parties),
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
             **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
-            **({_PREFIX + "summary": json.dumps(self.summary)} if self.summary else {}),
+            **({SUMMARY: json.dumps(self.summary)} if self.summary else {}),
             **({_PREFIX + "privacy": json.dumps(report_of(terms))} if terms.noise is not None else {}),
             **(self.session_attributes() if session else {}),
         }
@@ -64,7 +66,7 @@ class Facts:
             changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
             rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
             signed = session_of(attributes)
-            summary = dict(json.loads(attributes.get(_PREFIX + "summary", "{}")))
+            summary = dict(json.loads(attributes.get(SUMMARY, "{}")))
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
         of_session = signed.attestations, signed.session, rosters, signed.request, signed.salts

@@ -14,6 +14,7 @@ import numpy as np
 from fedboost.errors import ConfigError, PeerError
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.summaries import is_tuning
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
@@ -128,14 +129,9 @@ class Tuning:
     def of(cls, terms: Terms, model: SignedModel, traffic: Mapping[str, tuple[int, int]]) -> "Tuning":
         """What a session under these terms ended with. PeerError if it is nothing of the kind."""
         summary = model.summary
-        try:
-            trials, metric, best = tuple(summary["trials"]), str(summary["metric"]), int(summary["best"])
-            known = 0 <= best < len(trials) == len(terms.objective.candidates)
-            if not known or trials[best]["best_round"] < 1:
-                raise ValueError
-        except (KeyError, TypeError, ValueError):
-            raise PeerError("the aggregator ended the session without a result of its trials") from None
-        return cls(terms, metric, trials, best, traffic)
+        if not is_tuning(summary, terms):
+            raise PeerError("the aggregator ended the session without a result of its trials")
+        return cls(terms, summary["metric"], tuple(summary["trials"]), summary["best"], traffic)
 
     @property
     def terms(self) -> Terms:

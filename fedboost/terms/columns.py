@@ -86,6 +86,12 @@ class Schema(Submitted):
         description="Names of the categorical features, each with its levels, at most "
         f"{MAX_CATEGORIES}. A level that is not declared counts as a missing value.",
     )
+    subgroups: Table[Several[str]] = Field(
+        default_factory=dict,
+        max_length=MAX_FEATURES,
+        description="Names of categorical columns that are no features, each with its levels, such as "
+        '`{ sex = ["F", "M"] }`: a model may be evaluated by them (`subgroups`). No training reads them.',
+    )
     held: Table[Several[Name]] = Field(
         default_factory=dict,
         max_length=MAX_FEATURES,
@@ -105,7 +111,12 @@ class Schema(Submitted):
             *(self.label_upper_bound, self.weight, self.base_margin, self.group),
             *(self.validation, self.row_id),
         )
-        return tuple(filter(None, (self.label, *beside)))
+        return (*filter(None, (self.label, *beside)), *self.subgroups)
+
+    @property
+    def levels(self) -> dict[str, tuple[str, ...]]:
+        """The levels of each categorical feature, then of each column of subgroups."""
+        return {**self.categorical, **self.subgroups}
 
     def held_by(self, party: str, has_labels: bool, by_id: bool) -> "Schema":
         """The columns of a party where columns are held apart. The columns of a party without labels have no
@@ -113,11 +124,11 @@ class Schema(Submitted):
         if has_labels:
             elsewhere = {name for names in self.held.values() for name in names}
             own = [name for name in self.features if name not in elsewhere]
-            bare = {}
+            bare: dict[str, Any] = {}
         else:
             own = [*self.held[party]]
             names = "label_upper_bound", "positive", "weight", "validation", "base_margin", "group"
-            bare = {"label": "", "classes": (), **dict.fromkeys(names)}
+            bare = {"label": "", "classes": (), "subgroups": {}, **dict.fromkeys(names)}
             bare["row_id"] = self.row_id if by_id else None
         kept = {*own}
         return self.model_copy(
@@ -131,15 +142,17 @@ class Schema(Submitted):
     def unlabelled(self) -> "Schema":
         """The columns of rows that are to be predicted: features, row ids, and the margins to begin from."""
         names = "label_upper_bound", "positive", "weight", "validation", "group"
-        return self.model_copy(update={"label": "", "classes": (), **dict.fromkeys(names)})
+        nothing: dict[str, Any] = {"label": "", "classes": (), "subgroups": {}}
+        return self.model_copy(update=nothing | dict.fromkeys(names))
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Terms whose parties all have the same columns have the digest that they had before there were
         others."""
         content: dict[str, Any] = dump(self)
-        if not self.held:
-            content.pop("held", None)
+        for name in ("held", "subgroups"):
+            if not content.get(name):
+                content.pop(name, None)
         return content
 
     @property
@@ -167,7 +180,7 @@ class Schema(Submitted):
             and not -MAX_LABEL <= self.label_range[0] < self.label_range[1] <= MAX_LABEL
         ):
             raise ValueError("label_range must be two numbers, the lower first")
-        for name, levels in self.categorical.items():
+        for name, levels in self.levels.items():
             if not levels or len(set(levels)) != len(levels):
                 raise ValueError(f"the levels of {name!r} must be at least one, each once")
             if len(levels) > MAX_CATEGORIES:
@@ -220,7 +233,7 @@ class Schema(Submitted):
                 raise ValueError(
                     f"the name of column {name!r} cannot have the character {odd[0]!r}: rename it"
                 )
-        for name, levels in self.categorical.items():
+        for name, levels in self.levels.items():
             if odd := next(filter(None, map(NOT_IN_TEXT.search, levels)), None):
                 raise ValueError(
                     f"a level of {name!r} has the character {odd[0]!r}: replace it in the tables"

@@ -10,10 +10,14 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.terms import continuation, tuning
 from fedboost.terms.noise import check_noise
-from fedboost.terms.session import TO_EVALUATE, TO_TRAIN
+from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
 
 if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
+
+
+_WITH_MODEL = (TO_TRAIN, TO_EVALUATE, TO_DRIFT)
+"""What sessions with `xgb_model` may do."""
 
 
 def _check_noise(terms: "Terms") -> None:
@@ -187,7 +191,7 @@ def _check_columns(terms: "Terms") -> None:
 def _check_continuation(terms: "Terms") -> None:
     if terms.xgb_model is None:
         return
-    if terms.task not in (TO_TRAIN, TO_EVALUATE) or terms.session.program not in ("boosting", TO_EVALUATE):
+    if terms.task not in _WITH_MODEL or terms.session.program not in ("boosting", *_WITH_MODEL):
         raise ValueError(f"xgb_model is continued by the program boosting, not by {terms.session.program!r}")
     try:
         continuation.check(terms.xgb_model, terms)
@@ -198,18 +202,38 @@ def _check_continuation(terms: "Terms") -> None:
 def _check_task(terms: "Terms") -> None:
     """What is no training."""
     terms.evaluation.check_subgroups(terms.columns)
-    if terms.task != TO_EVALUATE:
+    if terms.evaluation.reference:
+        _check_reference(terms)
+    program = terms.task
+    if program not in (TO_EVALUATE, TO_DRIFT):
         return
     if terms.noise is not None:
-        raise ValueError("program evaluate gives exact sums: take noise away")
+        raise ValueError(f"program {program} gives exact sums: take noise away")
     if terms.xgb_model is None:
-        raise ValueError("program evaluate needs xgb_model, the model that is evaluated")
+        raise ValueError(f"program {program} needs xgb_model, the model that it is about")
     if terms.session.on_loss == "shrink":
-        raise ValueError('program evaluate with on_loss = "shrink": set wait or stop')
+        raise ValueError(f'program {program} with on_loss = "shrink": set wait or stop')
     if terms.validates:
         raise ValueError(
-            "program evaluate takes all rows: take validation_fraction or columns.validation away"
+            f"program {program} takes all rows: take validation_fraction or columns.validation away"
         )
+    if program == TO_DRIFT:
+        try:
+            continuation.bins_of(terms.xgb_model)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+
+def _check_reference(terms: "Terms") -> None:
+    refused = {
+        "noise": terms.noise is not None,
+        terms.vertical.key: terms.vertical.is_used,
+        'on_loss = "shrink"': terms.session.on_loss == "shrink",
+        f"program {terms.session.program!r}": terms.session.program != "boosting",
+    }
+    for setting, is_so in refused.items():
+        if is_so:
+            raise ValueError(f"reference = true with {setting}: rows are counted exactly, of all columns")
 
 
 CHECKS: tuple[Callable[["Terms"], None], ...] = (

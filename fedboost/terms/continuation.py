@@ -7,7 +7,9 @@ terms cannot continue (ConfigError with what differs).
 """
 
 import dataclasses
+import itertools
 import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
-from fedboost.terms.session import TO_EVALUATE
+from fedboost.terms.session import TO_DRIFT, TO_TRAIN
 
 if TYPE_CHECKING:
     from fedboost.terms.columns import Schema
@@ -24,18 +26,24 @@ if TYPE_CHECKING:
 
 MAX_MODEL = 3 << 20
 """Bytes of the text as it travels: terms have to fit into one message."""
+MAX_EDGES = 1 << 6
 _COLUMNS = "fedboost.columns"
+_BINS = "fedboost.bins"
+BinEdges = tuple[list[list[float]], list[float]]
+"""The edges of bins of each numeric feature, and of the score."""
 _MEANINGS = ("positive", "classes", "categorical", "base_margin")
 """Keys of a schema that trees do not contain: the meaning of labels and of the codes of categories."""
 
 
-def written(booster: Booster, columns: "Schema | None") -> str:
-    """A model as terms hold it; columns: those of its training, if they are known. ConfigError if it is too
-    long."""
+def written(booster: Booster, columns: "Schema | None", bins: BinEdges | None = None) -> str:
+    """A model as terms hold it; columns: those of its training, if they are known; bins: those of its
+    reference, where rows are held against it. ConfigError if it is too long."""
     meanings = {} if columns is None else columns.model_dump(mode="json", include={*_MEANINGS})
     with np.errstate(over="ignore"):  # an infinite score is refused when the text is read
         rounded = dataclasses.replace(booster, base_score=float(np.float32(booster.base_score)))
-    text = rounded.to_xgboost({_COLUMNS: json.dumps(meanings, separators=(",", ":"))} if meanings else {})
+    attributes: dict[str, Any] = {_COLUMNS: meanings} if meanings else {}
+    attributes |= {} if bins is None else {_BINS: bins}
+    text = rounded.to_xgboost({k: json.dumps(v, separators=(",", ":")) for k, v in attributes.items()})
     _check_length(text)
     return text
 
@@ -45,9 +53,26 @@ def read(text: str) -> Booster:
     """The model in a text. ConfigError if `written` did not write it."""
     _check_length(text)
     booster, attributes = Booster.from_any_xgboost(text, "xgb_model")
-    if set(attributes) - {_COLUMNS} or booster.to_xgboost(attributes) != text:
+    if set(attributes) - {_COLUMNS, _BINS} or booster.to_xgboost(attributes) != text:
         raise ConfigError("xgb_model: not as fedboost writes it; give the path of the model's file")
     return booster
+
+
+@lru_cache(maxsize=8)
+def bins_of(text: str) -> BinEdges:
+    """The bins of the reference in a text. ConfigError if there are none."""
+    attribute = json.loads(text)["learner"]["attributes"].get(_BINS)
+    if attribute is None:
+        raise ConfigError("xgb_model has no reference: train it with reference = true in the terms")
+    try:
+        numeric, score = json.loads(attribute)
+        for edges in (*numeric, score):
+            increases = all(low < high for low, high in itertools.pairwise(edges))
+            if len(edges) >= MAX_EDGES or not increases or not all(map(math.isfinite, edges)):
+                raise ValueError("edges that are none")
+    except (TypeError, ValueError, RecursionError):
+        raise ConfigError(f"xgb_model: its attribute {_BINS} is not as fedboost writes it") from None
+    return numeric, score
 
 
 def check(text: str, terms: "Terms") -> None:
@@ -55,7 +80,7 @@ def check(text: str, terms: "Terms") -> None:
     booster = read(text)
     differs = _model_difference(booster, terms) or _column_difference(booster, _trained_columns(text), terms)
     if differs:
-        does = "evaluated" if terms.task == TO_EVALUATE else "continued"
+        does = {TO_TRAIN: "continued", TO_DRIFT: "held against these rows"}.get(terms.task, "evaluated")
         raise ConfigError(f"xgb_model cannot be {does}: {differs}")
 
 

@@ -45,7 +45,7 @@ class LevelRows:
 
 def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
     """The rows of each level, by column of subgroups."""
-    columns = terms.columns.categorical
+    columns = terms.columns.levels
     return {
         name: (
             *(LevelRows(name, place, level) for place, level in enumerate(columns[name])),
@@ -99,8 +99,8 @@ def terms_to_evaluate(
     min_count: int | None = None,
 ) -> Terms:
     """The terms by which a model is evaluated on the rows of a training under `terms`, or those themselves if
-    they evaluate. model: as in `xgb_model`; the others in place of those of the terms, where they are
-    given."""
+    they evaluate. model: as in `xgb_model`; by: names of columns, "sex=F,M" for one that the terms do not
+    declare; the others in place of those of the terms, where they are given."""
     if terms.vertical.is_used:
         raise ConfigError(f"{terms.vertical.key}: a model is evaluated where each party has all columns")
     if terms.noise is not None:
@@ -109,13 +109,27 @@ def terms_to_evaluate(
         )
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
     if terms.task != TO_EVALUATE:
-        values = {key: value for key, value in values.items() if key in _KEPT} | {"program": TO_EVALUATE}
-        values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
+        values = kept_settings(terms, TO_EVALUATE)
+    declared, names = {**terms.columns.subgroups}, [*terms.evaluation.subgroups]
+    if by := [*by]:
+        split = [(each, "", "") if each in terms.columns.levels else each.partition("=") for each in by]
+        declared |= {name: tuple(levels.split(",")) for name, equals, levels in split if equals}
+        names = [name for name, _, _ in split]
+    used = {name: [*levels] for name, levels in declared.items() if name in names}
+    values["columns"] = {**values["columns"], "subgroups": used}
     given = {
         "xgb_model": model,
-        "subgroups": [*by] or None,
+        "subgroups": names if by else None,
         "party_metrics": by_site or None,
         "threshold": threshold,
         "min_count": min_count,
     }
     return Terms.read(values | {key: value for key, value in given.items() if value is not None})
+
+
+def kept_settings(terms: Terms, task: str) -> dict[str, Any]:
+    """The settings of a training that a session of another task with its model goes by."""
+    values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
+    values = {key: value for key, value in values.items() if key in _KEPT} | {"program": task}
+    values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
+    return values

@@ -63,8 +63,9 @@ class Evaluation(Group):
     subgroups: Several[str] = Field(
         default=(),
         max_length=MAX_SUBGROUPS,
-        description='With `program = "evaluate"`: names of categorical features, such as `["sex"]`. Metrics '
-        "and rates are also those of the rows of each level. A site has to [allow](policy.md) it.",
+        description='With `program = "evaluate"`: names of categorical features, or of `columns.subgroups`, '
+        'such as `["sex"]`. Metrics and rates are also those of the rows of each level. A site has to '
+        "[allow](policy.md) it.",
     )
     threshold: float = Field(
         default=0.5,
@@ -72,6 +73,13 @@ class Evaluation(Group):
         lt=1,
         description='With `program = "evaluate"` and `binary:logistic`: rows of a larger probability count '
         "as predicted positive. A site has to [allow](policy.md) another one than 0.5.",
+    )
+
+    reference: bool = Field(
+        default=False,
+        description="Count the rows by bin of each feature and of the score after the last round, and keep "
+        "the counts in the model file: `fedboost drift` holds other rows [against them]"
+        "(lifecycle-evaluate.md#drift). Counts of fewer than `min_count` rows are left out.",
     )
 
     def validates(self, columns: Schema) -> bool:
@@ -113,11 +121,10 @@ class Evaluation(Group):
     def check_subgroups(self, columns: Schema) -> None:
         """ValueError unless subgroups are levels of declared features."""
         for number, name in enumerate(self.subgroups):
-            if name not in columns.categorical:
-                near, known = nearest(name, columns.categorical), ", ".join(columns.categorical) or "none"
-                raise ValueError(
-                    f"subgroups: {name[:MAX_CHARS]!r} is no categorical feature{near}; there are: {known}"
-                )
+            if name not in columns.levels:
+                near, known = nearest(name, columns.levels), ", ".join(columns.levels) or "none"
+                why = f"is no categorical column of the terms{near}; there are: {known}"
+                raise ValueError(f"subgroups: {name[:MAX_CHARS]!r} {why}; or declare its levels")
             if name in self.subgroups[:number]:
                 raise ValueError(f"subgroups name {name!r} more than once")
         if self.subgroups and columns.group is not None:

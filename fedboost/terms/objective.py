@@ -200,8 +200,9 @@ class Objective(Group):
             except ConfigError as error:
                 raise ValueError(str(error)) from None
         if columns.base_margin is not None and self.loss.outputs > 1:
+            each = "candidate" if self.candidates else "class"
             raise ValueError(
-                f"columns.base_margin is one number a row; {self.name} would need one for each class"
+                f"columns.base_margin is one number a row; {self.name} needs one for each {each}"
             )
 
     def check_positive(self, columns: Schema) -> None:

@@ -5,12 +5,13 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from fedboost.privacy.identity.certificates import MAX_NAME_BYTES, is_name
+from fedboost.terms.columns import Schema
 from fedboost.terms.flat import Group
 from fedboost.terms.reading import MAX_CHARS, Name, Several
 
 MAX_PARTIES = 1 << 12
 TO_TRAIN, TO_PREDICT, TO_DESCRIBE, TO_TUNE = "train", "predict", "describe", "tune"
-TO_EVALUATE = "evaluate"
+TO_EVALUATE, TO_DRIFT = "evaluate", "drift"
 """What sessions do: `Terms.task`."""
 TRAINING = frozenset({TO_TRAIN, TO_TUNE})
 """Of these what grows trees."""
@@ -61,13 +62,23 @@ class Session(Group):
         description="What the session does: `boosting` trains, `describe` counts the rows of all parties "
         "([describe](lifecycle.md#describe)), `tune` trains `candidates` side by side "
         "([tune](lifecycle.md#tune)), `evaluate` measures a model "
-        "([evaluate](lifecycle-evaluate.md)); or the name of a program that the aggregator offers.",
+        "([evaluate](lifecycle-evaluate.md)), `drift` holds rows against its "
+        "[reference](lifecycle-evaluate.md#drift); or the name of a program that the aggregator offers.",
     )
 
     @property
     def task(self) -> str:
         """What the session does by its program; a program of one's own trains."""
-        return self.program if self.program in (TO_DESCRIBE, TO_TUNE, TO_EVALUATE) else TO_TRAIN
+        known = TO_DESCRIBE, TO_TUNE, TO_EVALUATE, TO_DRIFT
+        return self.program if self.program in known else TO_TRAIN
+
+    def read(self, columns: Schema) -> Schema:
+        """The columns that a session takes: no label where rows are held against a reference, and columns
+        of subgroups where a model is evaluated."""
+        if self.task == TO_DRIFT:
+            return columns.unlabelled()
+        used = self.task == TO_EVALUATE or not columns.subgroups
+        return columns if used else columns.model_copy(update={"subgroups": {}})
 
     def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:
         """ValueError unless a roster of these parties can shrink as it may. fewest: the fewest parties whose

@@ -30,13 +30,21 @@ from fedboost.terms.hiding import Hiding
 from fedboost.terms.noise import Noise, Plan, plan_for
 from fedboost.terms.objective import Objective
 from fedboost.terms.reading import MAX_FEATURES, read_model
-from fedboost.terms.session import MAX_PARTIES, TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, Parties, Session
+from fedboost.terms.session import (
+    MAX_PARTIES,
+    TO_DESCRIBE,
+    TO_DRIFT,
+    TO_EVALUATE,
+    TO_PREDICT,
+    Parties,
+    Session,
+)
 from fedboost.terms.trees import Histograms, Trees
 from fedboost.terms.vertical import Blocks, Vertical
 
 ALIGNMENT_TURNS = 3
 """Queries that match rows by their ids, or have them predicted."""
-_TURNS = {TO_PREDICT: ALIGNMENT_TURNS, TO_DESCRIBE: 1 + MAX_REFINEMENTS, TO_EVALUATE: 2}
+_TURNS = {TO_PREDICT: ALIGNMENT_TURNS, TO_DESCRIBE: 1 + MAX_REFINEMENTS, TO_EVALUATE: 2, TO_DRIFT: 1}
 """Most queries of a session that trains nothing."""
 MAX_RENEWAL_QUERIES = 3
 """Most queries about the residuals in the leaves of a tree."""
@@ -66,7 +74,7 @@ _ORDER = (
         "label_epsilon",
         "predict_with",
         "predict_rows",
-        *("min_count", "candidates", "subgroups", "threshold"),
+        *("min_count", "candidates", "subgroups", "threshold", "reference"),
     ),
 )
 """The keys as they stand in the JSON that is hashed."""
@@ -75,7 +83,7 @@ _ORDER = (
 _OMITTED = (
     *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
     *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    *("min_count", "candidates", "subgroups", "threshold"),
+    *("min_count", "candidates", "subgroups", "threshold", "reference"),
 )
 
 
@@ -132,7 +140,7 @@ class Terms(Flat):
     @cached_property
     def blocks(self) -> Blocks:
         """Parties that hold different columns of the same rows; none where each party has all columns."""
-        return self.vertical.blocks_and_columns(self.parties, self.columns)
+        return self.vertical.blocks_and_columns(self.parties, self.session.read(self.columns))
 
     @property
     def protection(self) -> Protection:
@@ -197,9 +205,9 @@ class Terms(Flat):
     @cached_property
     def max_turns(self) -> int:
         """Most queries of a session."""
-        before = 2 + ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
-        turns = before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
-        return _TURNS.get(self.task, turns)
+        before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
+        turns = 2 + self.evaluation.reference + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
+        return _TURNS.get(self.task, before + turns)
 
     @cached_property
     def roots(self) -> tuple[int, ...]:

@@ -33,12 +33,13 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
+from fedboost.horizontal.drift import DriftHolder
 from fedboost.horizontal.evaluation import EvaluationHolder
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.horizontal.summary import SummaryHolder
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE
 from fedboost.terms.terms import Terms
 from fedboost.vertical.bin_floor import BinFloor
 from fedboost.vertical.common_rows import CommonRows
@@ -354,6 +355,8 @@ def holder_for(
             return SummaryHolder(lambda: read(terms), terms, nthread)
         if terms.task == TO_EVALUATE:
             return EvaluationHolder(lambda: read(terms), terms, nthread, name)
+        if terms.task == TO_DRIFT:
+            return DriftHolder(lambda: read(terms), terms, nthread)
         return VerticalHolder(read, terms, name, secret, nthread) if terms.blocks else whole(terms, secret)
 
     return hold

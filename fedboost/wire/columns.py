@@ -5,11 +5,13 @@ Refuses: values outside their ranges, and longer lists than there can be (PeerEr
 
 from typing import Any
 
+from fedboost.boosting.queries.bin_counts import BinCountsQuery
 from fedboost.boosting.queries.cut_points import BinsQuery, RangeQuery
 from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.reading import MAX_FEATURES
+from fedboost.terms.trees import MAX_ROUNDS
 from fedboost.wire.bounds import bounded, require, rows_of
 
 Fields = dict[str, Any]
@@ -32,6 +34,18 @@ def ranges_to_pb(query: RangeQuery) -> Fields:
 def ranges_from_pb(q: Any) -> RangeQuery:
     """The query for rows by parts of ranges."""
     return RangeQuery(rows_of(q), q.features)
+
+
+def bin_counts_to_pb(query: BinCountsQuery) -> Fields:
+    return {"sizes": query.sizes, "score": query.score, "rounds": query.rounds}
+
+
+def bin_counts_from_pb(q: Any) -> BinCountsQuery:
+    """The query for rows by bin of features and score."""
+    sizes = tuple(bounded(q.sizes, MAX_FEATURES, "features"))
+    require(all(0 < size <= MAX_CATEGORIES + 1 for size in sizes), "bins of a feature")
+    require(0 < q.score <= MAX_CLASSES and q.rounds <= MAX_ROUNDS, "bins of the score")
+    return BinCountsQuery(sizes, q.score, q.rounds)
 
 
 def summary_to_pb(query: SummaryQuery) -> Fields:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.bin_counts import BinCountsQuery
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
@@ -40,6 +41,8 @@ from fedboost.wire.alignment import (
 )
 from fedboost.wire.bounds import bounded, out_of_bounds, require, rows_of, scale_from_pb, scale_to_pb
 from fedboost.wire.columns import (
+    bin_counts_from_pb,
+    bin_counts_to_pb,
     bins_from_pb,
     bins_to_pb,
     ranges_from_pb,
@@ -246,6 +249,7 @@ _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Quer
     ReachQuery: ("reach", places_to_pb, reach_from_pb),
     RowsQuery: ("rows", _rows_to_pb, _rows_from_pb),
     QuantileQuery: ("quantiles", _quantiles_to_pb, _quantiles_from_pb),
+    BinCountsQuery: ("bin_counts", bin_counts_to_pb, bin_counts_from_pb),
     BinsQuery: ("bins", bins_to_pb, bins_from_pb),
     RangeQuery: ("ranges", ranges_to_pb, ranges_from_pb),
     SummaryQuery: ("summary", summary_to_pb, summary_from_pb),

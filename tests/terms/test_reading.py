@@ -71,7 +71,7 @@ from fedboost.terms.terms import Terms
         # combinations that cannot be trained
         (
             {"columns": {**COLUMNS, "base_margin": "m"}, "objective": "multi:softprob", "num_class": 3},
-            "columns.base_margin is one number a row; multi:softprob would need one for each class",
+            "columns.base_margin is one number a row; multi:softprob needs one for each class",
         ),
         ({"columns": {**COLUMNS, "base_margin": "b"}}, "column 'b' is named more than once"),
         ({"columns": {**COLUMNS, "base_margin": "m\n"}}, r"column 'm\n' cannot have the character '\n'"),

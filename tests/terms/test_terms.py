@@ -102,6 +102,8 @@ OTHER_COLUMNS = [
     {"categorical": {"c": ["green", "red"]}},
     {"categorical": {"c": ["red"]}},
     {"categorical": {"d": ["red", "green"]}},
+    {"subgroups": {"s": ["F", "M"]}},
+    {"subgroups": {"s": ["M", "F"]}},
     {"ranges": {"a": [0, 1]}},
     {"ranges": {"a": [0, 2]}},
     {"label_range": [0, 1]},
@@ -139,7 +141,8 @@ def test_every_setting_changes_the_digest():
         "predict_rows",
         "label_epsilon",
     }
-    needs |= {"alone_rounds", "min_rows_per_bin", "min_count", "candidates", "subgroups", "threshold"}
+    needs |= {"alone_rounds", "min_rows_per_bin", "min_count", "candidates"}
+    needs |= {"subgroups", "threshold", "reference"}
     assert {*OTHER, *ALONE, *needs} == set(Terms.file_keys())
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest

@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 from fedboost.boosting.programs.alignment import align
 from fedboost.boosting.programs.asking import together
+from fedboost.boosting.programs.drift import with_reference
 from fedboost.boosting.programs.frontier import Frontier, Ground
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
@@ -38,11 +39,11 @@ from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
-from fedboost.protocol.contracts import GrownTrees
+from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.terms import Terms
 
 
-def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
+def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
     """Boost terms.rounds trees. `grown`: see `grow_tree`."""
     if terms.vertical.aligns:
         yield from align(terms)
@@ -87,7 +88,10 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
         ):
             break
     kept = best(scores) + 1 if terms.evaluation.early_stopping_rounds else len(scores)
-    return model_of(terms, score, trees[: kept * len(terms.roots)])
+    model = model_of(terms, score, trees[: kept * len(terms.roots)])
+    return (
+        (yield from with_reference(terms, model, cut_points, kept)) if terms.evaluation.reference else model
+    )
 
 
 def watched(terms: Terms, round_metrics: dict[str, float]) -> float:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from fedboost.boosting.programs.dp_describe import summarise
+from fedboost.boosting.programs.withheld import Sum, withheld
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.union import OfTurn
@@ -66,6 +67,8 @@ def _summary(
 ) -> dict[str, Any]:
     """The result, as JSON: what it says stands in docs/lifecycle.md."""
     floor, schema = terms.evaluation.min_count, terms.columns
+    if quantiles.missing.tolist() != [*missing, *[0] * (len(gridded(terms)) - len(missing))]:
+        raise PeerError("the values of a column are not as many as the rows that have one")
     numbers = [_numbers(quantiles, place, rows, floor) for place in range(len(gridded(terms)))]
     columns: list[dict[str, Any]] = []
     for name, absent, known in zip(schema.numeric, missing, numbers, strict=False):
@@ -89,7 +92,9 @@ def _summary(
 def _numbers(quantiles: Quantiles, place: int, rows: int, floor: int) -> dict[str, Any]:
     """The quantiles of a column of numbers, each as the interval that it lies in; None where fewer rows than
     the floor lie beyond it."""
-    present = rows - int(quantiles.missing[place])
+    missing = int(quantiles.missing[place])
+    hidden = 0 < missing < floor
+    present = rows - (floor - 1 if hidden else missing)  # which are told must not tell it
     told = [share for share in SHARES if min(share, 1 - share) * present >= floor]
     intervals = map(list, distribution.intervals(quantiles, place, told)) if told else ()
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
@@ -102,13 +107,8 @@ def _numbers(quantiles: Quantiles, place: int, rows: int, floor: int) -> dict[st
 
 def published(counts: Mapping[Any, int], floor: int) -> dict[Any, int | None]:
     """The counts that the analyst gets, of parts that sum to a known number: None for those of 1 to floor - 1
-    rows, and for the smallest others until those that are left out are two and have `floor` rows together."""
-    out: dict[Any, int | None] = dict(counts)
-    hidden = [key for key, count in counts.items() if 0 < count < floor]
-    others = sorted((key for key, count in counts.items() if count >= floor), key=lambda key: counts[key])
-    while hidden and others and (len(hidden) < 2 or sum(counts[key] for key in hidden) < floor):
-        hidden.append(others.pop(0))
-    return out | dict.fromkeys(hidden)
+    rows, and for the first others until those that are left out tell of none of them (`withheld`)."""
+    return {**counts, **dict.fromkeys(withheld(counts, [Sum((*counts,))], floor))}
 
 
 def _no_model(terms: Terms) -> Booster:

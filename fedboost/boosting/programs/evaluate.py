@@ -13,7 +13,7 @@ import numpy as np
 
 from fedboost.boosting.programs.describe import published
 from fedboost.boosting.programs.initialisation import count_rows
-from fedboost.boosting.programs.withheld import merged, withheld
+from fedboost.boosting.programs.withheld import Sum, merged, withheld
 from fedboost.boosting.queries.evaluation import ALL, EvaluationQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.union import OfTurn
@@ -21,7 +21,8 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics import scores
-from fedboost.gbdt.metrics.registry import exact_metric_of
+from fedboost.gbdt.metrics.classification import Curve
+from fedboost.gbdt.metrics.registry import exact_metric_of, metric_of
 from fedboost.gbdt.metrics.scores import OUTCOMES
 from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.describing import class_names
@@ -29,6 +30,10 @@ from fedboost.terms.evaluating import level_sets, weight_scale
 from fedboost.terms.terms import Terms
 
 Json = dict[str, Any]
+_LAST_DIGIT = 10.0**-metrics.DIGITS
+"""What rounding may add to the difference of two areas."""
+BY_LABEL = OUTCOMES[:2], OUTCOMES[2:]
+"""The outcomes of a label: their sum is that of the curve, of a description, and of any other threshold."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
@@ -99,11 +104,15 @@ class _Sums:
         """The outcomes that are not told, by set."""
         counts = {(name, key): n for name in self._part for key, n in self._outcomes(name).items()}
         unseen = [key for key in counts if key[0] not in self._told and self._rows[key[0]]]
-        sums = [[(name, key) for key in OUTCOMES] for name in self._told]
-        sums += [[(name, key) for name in (*split, ALL)] for split in self._splits for key in OUTCOMES]
+        sums: list[Sum[tuple[Any, str]]] = []
+        for name in self._told:
+            own = (OUTCOMES, *BY_LABEL)
+            sums += [Sum(tuple((name, key) for key in keys)) for keys in own]
+        for split in self._splits:
+            sums += [Sum(tuple((name, key) for name in split), ((ALL, key),)) for key in OUTCOMES]
         if any(name.startswith("error") for name in self._query.metrics):
-            wrong = [[(name, "fp"), (name, "fn")] for name in self._told]
-            sums += [*wrong, *([(name, "tn"), (name, "tp")] for name in self._told)]
+            for name in self._told:
+                sums += [Sum(((name, "fp"), (name, "fn"))), Sum(((name, "tn"), (name, "tp")))]
         return withheld(counts, sums, self._floor, unseen)
 
     # ---- what the analyst gets ----------------------------------------------------------------------
@@ -136,7 +145,9 @@ class _Sums:
         values = dict.fromkeys(query.metrics, math.nan)
         if sums[0] > 0:
             values = metrics.values(query.metrics, sums, query.weight, exact_metric_of)
-        known = {key: None if math.isnan(value) else value for key, value in values.items()}
+        known = {key: _rounded(value) for key, value in values.items()}
+        if query.scores:
+            known |= dict.fromkeys(self._curves_of_few(name))
         out: Json = {"rows": self._rows[name], "metrics": known}
         if query.scores:
             outcomes: dict[str, int | None] = {
@@ -144,8 +155,16 @@ class _Sums:
                 for key, count in self._outcomes(name).items()
             }
             mean = scores.PROBABILITIES.decode(int(part[-1])) / self._rows[name]
-            out |= {"mean_prediction": mean, "confusion": outcomes, "rates": rates(outcomes)}
+            out |= {"mean_prediction": _rounded(mean), "confusion": outcomes, "rates": rates(outcomes)}
         return out
+
+    def _curves_of_few(self, name: Any) -> list[str]:
+        """The metrics that would tell of the few rows of a label: those of a curve."""
+        outcomes = self._outcomes(name)
+        of_label = [sum(outcomes[key] for key in keys) for keys in BY_LABEL]
+        if not any(0 < count < self._floor for count in of_label):
+            return []
+        return [metric for metric in self._query.metrics if isinstance(metric_of(metric), Curve)]
 
     def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Json:
         """The sets of a split, how far their numbers are apart, and those that are left out."""
@@ -178,9 +197,11 @@ class _Sums:
             predicted = scores.PROBABILITIES.decode(int(cells[2, low:high].sum())) / (zeros + ones)
             ends = float(borders[low]), float(borders[high])
             known = {"low": ends[0], "high": ends[1], "rows": zeros + ones, "positives": ones}
-            bins.append({**known, "mean_prediction": predicted, "rate": ones / (zeros + ones)})
+            bins.append({**known, "mean_prediction": _rounded(predicted), "rate": ones / (zeros + ones)})
         found = scores.area(by_label[0], by_label[1])
-        area = None if found is None else {"value": found[0], "resolution": found[1]}
+        area = None
+        if found is not None:
+            area = {"value": _rounded(found[0]), "resolution": _rounded(found[1] + _LAST_DIGIT)}
         return {"auc": area, "roc": roc(bins), "bins": bins}
 
     def _matrix(self) -> list[list[int | None]]:
@@ -190,10 +211,16 @@ class _Sums:
         per_class = {i: sum(counts[i, j] for j in range(size)) for i in range(size)}
         told = published(per_class, self._floor)
         unseen = [(i, j) for i, j in counts if told[i] is None]
-        sums = [[(i, j) for j in range(size)] for i in range(size) if told[i] is not None]
-        sums.append([(i, i) for i in range(size)])
+        sums = [Sum(tuple((i, j) for j in range(size))) for i in range(size) if told[i] is not None]
+        sums.append(Sum(tuple((i, i) for i in range(size))))
         hidden = withheld(counts, sums, self._floor, unseen)
         return [[None if (i, j) in hidden else counts[i, j] for j in range(size)] for i in range(size)]
+
+
+def _rounded(value: float) -> float | None:
+    """A number to as many digits as are told: all of them would tell the sums over a few rows. None for no
+    number."""
+    return None if math.isnan(value) else float(f"{value:.{metrics.DIGITS}g}")
 
 
 def _without(runs: list[tuple[int, int]], edges: range) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ candidate are those of a training with its settings alone.
 Refuses: as `boosting`.
 """
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,10 +30,11 @@ from fedboost.boosting.programs.initialisation import (
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import OfTurn
-from fedboost.errors import TrainingStopped
+from fedboost.errors import ConfigError, TrainingStopped
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.by_set import VALIDATION
 from fedboost.gbdt.metrics.registry import grows, own_name
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
@@ -91,18 +93,35 @@ def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
             _, ended, sums = yield from end_and_begin(terms, None, end, root)
         except TrainingStopped:
             break
-        exponents, _, metrics = split_end(terms, ended, scales)
+        exponents, _, by_set = split_end(terms, ended, scales)
+        _check_rows(terms, ended, scales)
         for candidate in going:
-            candidate.scores.append(_score(terms, metrics, candidate.number))
+            candidate.scores.append(_score(terms, by_set, candidate.number))
         if number + 1 in ends:
             going = sorted(_best_first(going)[: ends[number + 1]], key=lambda kept: kept.number)
     return Outcome(_no_model(terms), _summary(terms, candidates))
 
 
-def _score(terms: Terms, metrics: dict[str, float], number: int) -> float:
-    """The last metric of the validation rows of a candidate, lower is better."""
+def _check_rows(terms: Terms, ended: Int64, scales: Scales) -> None:
+    """ConfigError unless the metrics of the validation rows may be told."""
+    told = metrics.published(terms.metrics, terms.sets, ended, scales.weight)
+    if f"{VALIDATION}-{terms.metrics[-1]}" not in told:
+        raise ConfigError(
+            f"candidates are compared on {metrics.MIN_ROWS} validation rows and more (by weight, of rows of the "
+            f"largest): give them in the table, or draw a larger share"
+        )
+
+
+def _score(terms: Terms, by_set: dict[str, float], number: int) -> float:
+    """The last metric of the validation rows of a candidate, lower is better. ConfigError if it has no
+    value."""
     watched = own_name(terms.metrics[-1])
-    value = metrics[f"{VALIDATION}-{number}/{watched}"]
+    value = by_set[f"{VALIDATION}-{number}/{watched}"]
+    if math.isnan(value):
+        raise ConfigError(
+            f"{watched} has no value, since the validation rows all have one label: give others, draw a "
+            f"larger share, or name another eval_metric last"
+        )
     return -value if grows(watched) else value
 
 
@@ -120,7 +139,7 @@ def _summary(terms: Terms, candidates: list[Candidate]) -> dict[str, Any]:
             "settings": dict(terms.objective.candidates[each.number]),
             "rounds": len(each.scores),
             "best_round": int(np.argmin(each.scores)) + 1 if each.scores else 0,
-            watched: float(f"{sign * min(each.scores):.6g}") if each.scores else None,
+            watched: float(f"{sign * min(each.scores):.{metrics.DIGITS}g}") if each.scores else None,
         }
         for each in candidates
     ]

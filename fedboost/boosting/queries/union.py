@@ -1,6 +1,7 @@
 """The closed set of queries: every match on a query has a case for each of these."""
 
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
+from fedboost.boosting.queries.bin_counts import BinCountsQuery
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
 from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
@@ -18,7 +19,7 @@ OfTree = TreeQuery | ResidualQuery | SumsQuery
 """What is asked of a tree before its end."""
 OfRows = IdCountQuery | AlignQuery | PlacesQuery | ReachQuery
 """What is asked to match rows by their ids, and of rows that are predicted."""
-OfColumns = SummaryQuery | BinsQuery | QuantileQuery | RangeQuery
+OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery
 """What is asked of the values of columns."""
 Query = OfRows | RowsQuery | OfColumns | EvaluationQuery | StartQuery | OfTree | EndRoundQuery
 OfTurn = Query | Several

@@ -8,17 +8,19 @@ from typing import cast
 
 from fedboost.boosting.programs import boosting, dp_random_trees, reach
 from fedboost.boosting.programs.describe import describe
+from fedboost.boosting.programs.drift import drift
 from fedboost.boosting.programs.evaluate import evaluate
 from fedboost.boosting.programs.tune import tune
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Program
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_TUNE
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_TUNE
 from fedboost.terms.terms import Terms
 
 BUILT_IN: dict[str, Program] = {
     "boosting": boosting.train,
     TO_DESCRIBE: describe,
     TO_EVALUATE: evaluate,
+    TO_DRIFT: drift,
     TO_TUNE: tune,
 }
 

@@ -75,6 +75,8 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
         shard = _shard(table, terms, schema, site)
         if schema.group is not None:
             shard = replace(shard, group=_group(table, terms, shard))
+        if schema.subgroups:
+            shard = replace(shard, subgroups=tuple(_subgroups(table, schema)))
         return replace(shard, ids=_ids(table, terms, site)) if terms.vertical.aligns else shard
     except ConfigError as error:
         refusal = f"party {site}: its rows do not fit the terms"
@@ -159,6 +161,12 @@ def _keys(table: "Table", terms: Terms, site: str) -> sampling.Keys:
     """The key of each row: of its id, or of its place at this site where it has none."""
     name = terms.columns.row_id
     return sampling.keys_of(site, table.num_rows) if name is None else _keys_in(table, name, "row_id")
+
+
+def _subgroups(table: "Table", schema: Schema) -> Iterator[Float32]:
+    """The level of each row in each column of subgroups; NaN for none that is declared."""
+    for name, levels in schema.subgroups.items():
+        yield _whole(table, name, partial(declared_codes, name=name, categories=levels))
 
 
 def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:

@@ -96,6 +96,7 @@ class ColumnRules(Frozen):
     validation: tuple[Name, ...] = ()
     row_id: tuple[Name, ...] = ()
     label_upper_bound: tuple[Name, ...] = ()
+    subgroups: tuple[Name, ...] = ()
 
     @field_validator("*", mode="before")
     @classmethod

@@ -35,7 +35,7 @@ from fedboost.runtime.site.policy_breach import (
 )
 from fedboost.runtime.site.policy_by_columns import breaches_by_columns
 from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, TO_TUNE
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TUNE
 from fedboost.terms.terms import Terms
 
 DEFAULT_THRESHOLD = 0.5
@@ -47,8 +47,7 @@ def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "", party: str = "
     yield from filter(None, (_parties(policy, terms), _analysts(policy, terms, analyst)))
     yield from _columns(policy, terms, party)
     yield from breaches_by_columns(policy, terms, party)
-    others = {TO_PREDICT: OF_PREDICTIONS, TO_DESCRIBE: OF_DESCRIPTIONS, TO_EVALUATE: OF_EVALUATIONS}
-    rules = others.get(terms.task, RULES)
+    rules = OF_OTHER_TASKS.get(terms.task, RULES)
     yield from filter(None, (rule(policy, terms) for rule in rules))
 
 
@@ -248,10 +247,11 @@ def _min_rows_per_leaf(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _max_category_levels(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    count, limit = max(terms.columns.category_counts, default=0), policy.max_category_levels
+    counts = {name: len(levels) for name, levels in terms.blocks.columns.levels.items()}
+    count, limit = max(counts.values(), default=0), policy.max_category_levels
     if _within_a_budget(policy, terms) or count <= limit:
         return None
-    column = next(name for name, levels in terms.columns.categorical.items() if len(levels) == count)
+    column = next(name for name, levels in counts.items() if levels == count)
     why = f"the terms declare {count} categories of {quoted(column)!r}"
     return Breach("max_category_levels", str(limit), why, "group rare levels in the tables", count)
 
@@ -262,6 +262,10 @@ def _min_count(policy: PolicyKeys, terms: Terms) -> Breach | None:
         return None
     why = f"the terms have min_count = {count}"
     return Breach("min_count", str(limit), why, f"set min_count = {limit}", count)
+
+
+def _reference(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    return _min_count(policy, terms) if terms.evaluation.reference else None
 
 
 # ---- metrics -----------------------------------------------------------------------------------------
@@ -334,6 +338,7 @@ RULES: tuple[Rule, ...] = (
     _metrics_at_thresholds,
     _party_metrics,
     _validation,
+    _reference,
 )
 """In the order in which breaches are told: a site refuses for the first."""
 OF_PREDICTIONS: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _min_key_bits)
@@ -349,6 +354,15 @@ OF_EVALUATIONS: tuple[Rule, ...] = (
 )
 """The rules for terms that evaluate a model: no tree grows. The model may be anybody's, as no sum is over the
 rows of a leaf; what the results of two models tell together, `analysts` and `approval` bound."""
+
+
+OF_OTHER_TASKS = {
+    TO_PREDICT: OF_PREDICTIONS,
+    TO_DESCRIBE: OF_DESCRIPTIONS,
+    TO_EVALUATE: OF_EVALUATIONS,
+    TO_DRIFT: (*OF_DESCRIPTIONS, _base_margin),
+}
+"""The rules for terms that train nothing."""
 
 
 def rows_per_leaf(terms: Terms) -> tuple[int, str]:

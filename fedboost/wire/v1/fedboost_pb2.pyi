@@ -170,7 +170,7 @@ class Request(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "summary", "evaluation", "then")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "summary", "evaluation", "bin_counts", "then")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +190,7 @@ class Ask(_message.Message):
     REACH_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    BIN_COUNTS_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
@@ -210,8 +211,9 @@ class Ask(_message.Message):
     reach: ReachQuery
     summary: SummaryQuery
     evaluation: EvaluationQuery
+    bin_counts: BinCountsQuery
     then: _containers.RepeatedCompositeFieldContainer[Ask]
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., bin_counts: _Optional[_Union[BinCountsQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
 
 class Introduce(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual", "places")
@@ -338,6 +340,16 @@ class EvaluationQuery(_message.Message):
     threshold: float
     weight: Scale
     def __init__(self, rows: _Optional[int] = ..., metrics: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[str]] = ..., scores: _Optional[bool] = ..., classes: _Optional[int] = ..., threshold: _Optional[float] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
+
+class BinCountsQuery(_message.Message):
+    __slots__ = ("sizes", "score", "rounds")
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    score: int
+    rounds: int
+    def __init__(self, sizes: _Optional[_Iterable[int]] = ..., score: _Optional[int] = ..., rounds: _Optional[int] = ...) -> None: ...
 
 class QuantileQuery(_message.Message):
     __slots__ = ("rows", "sizes", "starts", "widths", "subdivisions", "weight")

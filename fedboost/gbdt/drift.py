@@ -1,0 +1,151 @@
+"""Bins in which rows are counted, to see later whether other rows lie elsewhere.
+
+Promises: counts add over the parties; the same rows and bins give the same counts whoever holds them.
+Refuses nothing: bins are checked before.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedboost.fixedpoint import Float64, Int64
+from fedboost.gbdt.binned import Column
+from fedboost.gbdt.cut_points import STRETCH, CutPoints
+from fedboost.gbdt.tree import NO_CHILD, Tree
+
+BINS = 10
+"""Bins of a numeric feature, and of the score, at most."""
+SCORE_CELLS = 512
+"""Cells of the score from which its bins are made."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The bins of each numeric feature by its edges, increasing (bin b holds [edge[b-1], edge[b])), the
+    numbers of levels of each categorical one, and the edges of the score; classes: of several, whose most
+    probable one is the score, 0 without."""
+
+    numeric: tuple[Float64, ...]
+    levels: tuple[int, ...]
+    score: Float64
+    classes: int = 0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bins of each feature, the one of missing values last."""
+        return (*(edges.size + 2 for edges in self.numeric), *(levels + 1 for levels in self.levels))
+
+    @property
+    def of_score(self) -> int:
+        """Bins of the score."""
+        return self.classes or self.score.size + 1
+
+    def count(self, columns: Sequence[Column], margin: Float64) -> Int64:
+        """Rows in each bin of each feature, then of the score: int64. margin: float64 [outputs, rows]."""
+        kinds: list[Float64 | None] = [*self.numeric, *(None for _ in self.levels)]
+        counts = [
+            _count(column, edges, size)
+            for column, edges, size in zip(columns, kinds, self.sizes, strict=True)
+        ]
+        if self.classes:
+            places = np.argmax(margin, axis=0)
+        else:
+            places = np.searchsorted(self.score, margin[0], side="right")
+        return np.concatenate([*counts, np.bincount(places, minlength=self.of_score).astype(np.int64)])
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """The number of bins before those of each feature, of the score, and of all."""
+        return [0, *np.cumsum([*self.sizes, self.of_score]).tolist()]
+
+    def parts(self, counts: Int64) -> list[Int64]:
+        """The counts of each feature, then of the score."""
+        return np.split(counts, self.ends[1:-1])
+
+
+def _count(column: Column, edges: Float64 | None, size: int) -> Int64:
+    out = np.zeros(size, np.int64)
+    for start in range(0, column.size, STRETCH):
+        values = np.asarray(column[start : start + STRETCH], np.float64)
+        places = values if edges is None else np.searchsorted(edges, values, side="right")
+        places = np.where(np.isnan(values), size - 1, places).astype(np.int64)
+        out += np.bincount(places, minlength=size)
+    return out
+
+
+def bins_of(
+    cut_points: CutPoints,
+    numeric: int,
+    levels: Sequence[int],
+    start: float,
+    trees: Iterable[Tree],
+    outputs: int,
+) -> Bins:
+    """The bins of a training: about BINS of its own for each numeric feature, and SCORE_CELLS of the score.
+    start, trees: of the model."""
+    edges = tuple(_every(cuts.astype(np.float64)) for cuts in cut_points.cuts[:numeric])
+    if outputs > 1:
+        return Bins(edges, tuple(levels), np.zeros(0), outputs)
+    low = high = start
+    for tree in trees:
+        leaves = [value for value, left in zip(tree.value, tree.left, strict=True) if left == NO_CHILD]
+        low, high = low + min(leaves), high + max(leaves)
+    return Bins(edges, tuple(levels), np.linspace(low, high, SCORE_CELLS + 1)[1:-1])
+
+
+def _every(cuts: Float64) -> Float64:
+    """Cuts between BINS bins of about as many cuts each; all where there are no more."""
+    if cuts.size < BINS:
+        return cuts
+    return cuts[np.arange(1, BINS) * (cuts.size + 1) // BINS - 1]
+
+
+def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:
+    """Neighbouring bins together, until each group has `floor` rows; or none, if it may be `empty`."""
+    out: list[list[int]] = []
+    held: list[int] = []
+    for place in range(counts.size):
+        held.append(place)
+        rows = int(counts[held].sum())
+        if rows >= floor or (empty and rows == 0):
+            out.append(held)
+            held = []
+    while held and out:
+        held = out.pop() + held
+        if counts[held].sum() >= floor:
+            out.append(held)
+            held = []
+    return out or ([held] if held else [])
+
+
+def joined(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The finest groups that both groupings of the same bins are finer than."""
+    out: list[set[int]] = []
+    for group in (*first, *second):
+        together = {*group}
+        apart = []
+        for known in out:
+            if known & together:
+                together |= known
+            else:
+                apart.append(known)
+        out = [*apart, together]
+    return sorted(sorted(group) for group in out)
+
+
+def stability_index(before: Int64, after: Int64) -> float:
+    """The population stability index of two counts by bin; half a row is added to each bin, so that an empty
+    one has a share."""
+    shares = [(counts + 0.5) / (counts.sum() + 0.5 * counts.size) for counts in (before, after)]
+    return float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
+
+
+def by_chance(before: int, after: int, bins: int) -> float:
+    """The stability index that two draws of so many rows from the same rows stay below 999 times in 1,000:
+    it is about chi-squared, times the sum of the inverse numbers of rows (Yurdakul, Western Michigan
+    University 2018); the quantile is that of Wilson and Hilferty."""
+    freedom = max(bins - 1, 1)
+    quantile = freedom * (1 - 2 / (9 * freedom) + 3.0902 * (2 / (9 * freedom)) ** 0.5) ** 3
+    return float(quantile * (1 / before + 1 / after))

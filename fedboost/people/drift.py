@@ -1,0 +1,50 @@
+"""Rows held against those of a model, in words: a line for each column.
+
+Promises: nothing but what the result says.
+Refuses: nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedboost.people.text import Block, cell, delimited, paragraph, table
+
+
+def drifted(summary: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield a table of the columns, the furthest first but for the score, and where most rows went."""
+    yield f"{summary['rows']:,} rows of all parties, against {summary['reference_rows']:,} of the training\n"
+    *columns, score = summary["columns"]
+    lines = table("column", "psi", "by chance", "verdict", "most moved", numbers=(1, 2))
+    for column in [*sorted(columns, key=lambda each: -(each["psi"] or 0)), score]:
+        psi = "..." if column["psi"] is None else f"{column['psi']:.3f}"
+        chance = f"{column['by_chance']:.3f}"
+        lines.add_row(cell(column["name"]), psi, chance, column["verdict"], cell(_most_moved(column)))
+    yield lines
+    yield ""
+    yield paragraph(
+        "psi: population stability index; below 0.1 stable, to 0.25 moved, above shifted. By chance: what "
+        "draws of so many of the same rows stay below 999 times in 1,000. Bins of fewer than "
+        f"{summary['min_count']} rows are merged."
+    )
+
+
+def _most_moved(column: Any) -> str:
+    """Return the bin whose share of rows changed most, where the column moved."""
+    if column["verdict"] not in ("moved", "shifted"):
+        return ""
+    bins = column["bins"]
+    sums = [sum(each[key] for each in bins) for key in ("reference", "rows")]
+    shares = [(each["reference"] / sums[0], each["rows"] / sums[1], each) for each in bins]
+    before, after, each = max(shares, key=lambda share: abs(share[1] - share[0]))
+    return f"{_values(each)}: {before:.1%} to {after:.1%}"
+
+
+def _values(each: Any) -> str:
+    if "levels" in each:
+        return " or ".join(map(delimited, each["levels"][:3])) + (" ..." if len(each["levels"]) > 3 else "")
+    if "low" not in each:
+        return "missing"
+    low, high = each["low"], each["high"]
+    ends = [f"from {low:.4g}"] if low is not None else []
+    ends += [f"below {high:.4g}"] if high is not None else []
+    return " ".join(ends or ["any value"]) + (" or missing" if each.get("missing") else "")

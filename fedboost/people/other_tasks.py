@@ -1,0 +1,72 @@
+"""Terms of sessions that train nothing, in plain words.
+
+Promises: what is asked of the rows of all sites, and who is given what.
+Refuses: nothing.
+"""
+
+from collections.abc import Sequence
+
+from fedboost.people.text import delimited, listed
+from fedboost.terms.describing import class_names
+from fedboost.terms.evaluating import is_binary
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT
+from fedboost.terms.terms import Terms
+
+_OF_FEATURES = ("base margin", "features", "categories")
+"""The lines about columns that rows without a label have."""
+Lines = Sequence[tuple[str, str]]
+
+
+def of_other_tasks(
+    terms: Terms, analysts: Sequence[str], participants: Lines, columns: Lines
+) -> list[tuple[str, str]]:
+    """What a session does with rows, and who learns what by it. participants, columns: lines about them."""
+    tasks = {TO_DESCRIBE: _description, TO_DRIFT: _drift}
+    does, given = tasks.get(terms.task, _evaluation)(terms)
+    return [
+        ("terms", terms.digest),
+        *does,
+        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
+        ("is given", f"{given}; {few_rows(terms)}"),
+        *(line for line in participants if line[0] != "other sites"),
+        *(line for line in columns if line[0] in _OF_FEATURES or terms.task != TO_DRIFT),
+    ]
+
+
+def few_rows(terms: Terms) -> str:
+    """What is left out."""
+    return f"counts of fewer than {terms.evaluation.min_count} rows are left out"
+
+
+def _description(terms: Terms) -> tuple[Lines, str]:
+    of_label = "rows of each value" if class_names(terms) else "quantiles"
+    return [("describes", "the rows of all sites together; nothing is trained")], (
+        "rows, missing values, rows of each level that is declared and of all others, quantiles of numbers; "
+        f"of the label {delimited(terms.columns.label)} {of_label}"
+    )
+
+
+def _evaluation(terms: Terms) -> tuple[Lines, str]:
+    evaluation, by = terms.evaluation, listed(terms.evaluation.subgroups)
+    given = listed(terms.metrics)
+    if is_binary(terms):
+        given += "; ROC curve, calibration, rows by label and prediction at threshold "
+        given += f"{evaluation.threshold:g}"
+    elif class_names(terms):
+        given += "; rows by class and predicted class"
+    parts = [f"of the levels of {by}"] * bool(by) + ["of each site alone"] * evaluation.party_metrics
+    given += f"; also {' and '.join(parts)}" if parts else ""
+    return [
+        ("evaluates", "a model on the rows of all sites together; nothing is trained"),
+        _model(terms),
+    ], given
+
+
+def _drift(terms: Terms) -> tuple[Lines, str]:
+    does = "the rows of all sites together against those that a model was trained on; labels are not read"
+    return [("holds", does), _model(terms)], "rows by bin of each column and of the score"
+
+
+def _model(terms: Terms) -> tuple[str, str]:
+    trees = len(terms.earlier.trees) if terms.earlier else 0
+    return "model", f"{delimited(terms.objective.name)}, {trees} trees, which are in the terms"

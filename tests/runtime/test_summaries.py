@@ -1,0 +1,126 @@
+"""Results of sessions that train nothing, from an aggregator that sends anything: one error, or a text."""
+
+import copy
+import dataclasses
+import io
+import json
+from contextlib import redirect_stdout, suppress
+
+import numpy as np
+import pytest
+from sites import rows, shared_out, terms
+
+import fedboost as fb
+from fedboost.cli.output import print_text
+from fedboost.errors import PeerError
+from fedboost.gbdt.metrics.registry import grows
+from fedboost.people import description, evaluation, tuning
+from fedboost.runtime.description import Description
+from fedboost.runtime.evaluation import Evaluation, evaluation_terms
+from fedboost.runtime.local.simulation import run_session
+from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.tuning import Tuning, terms_to_tune
+from fedboost.terms.describing import terms_to_describe
+
+COLUMNS = {"label": "ward", "numeric": ["age", "dose"], "classes": ["a", "b", "c"]}
+NOISY = {"ranges": {"age": [0, 100], "dose": [-5, 5]}, "label": "y", "numeric": ["age", "dose"]}
+BAD = (
+    *(None, True, -1, 0, 10**400, 1e999, -1e999, float("nan"), 2.5, "", "\x1b[2J\n", [], {}, [None]),
+    *({"\x1b[A": 3}, [1, 2, 3], ["x"], {"rows": 1}),
+)
+
+
+def described(summary, model):
+    known = Description.of(dataclasses.replace(model, summary=summary), {})
+    assert all(known.advice)
+    return description.describe(known.summary)
+
+
+def tuned(summary, model):
+    found = Tuning.of(model.terms, dataclasses.replace(model, summary=summary), {})
+    assert found.terms.session.program == "boosting"
+    return tuning.trials(found.metric, found.trials, found.best, grows(found.metric))
+
+
+def evaluated(summary, model):
+    return evaluation.evaluated(Evaluation.of(dataclasses.replace(model, summary=summary), {}).summary)
+
+
+def sessions():
+    """What reads a result, and a model that has one."""
+    parts = shared_out(3, rows(400))
+    labels = {"objective": "reg:squarederror"}
+    trained = fb.simulate(terms(), parts).model
+    classes = fb.simulate(terms(columns=COLUMNS, objective="multi:softprob"), parts).model
+    noisy = {"noise": {"epsilon": 1.0, "delta": 1e-6}, "protection": "masked"}
+    for read, agreed in (
+        (described, terms_to_describe(terms())),
+        (described, terms_to_describe(terms(**labels))),
+        (described, terms_to_describe(terms(columns=NOISY, **noisy))),
+        (tuned, terms_to_tune(terms(), None, 3)),
+        (evaluated, evaluation_terms(trained, by=["ward"], by_site=True)),
+        (evaluated, evaluation_terms(classes)),
+    ):
+        yield read, signed_model_of(run_session(agreed, parts)[0])
+
+
+def places(value, path=()):
+    """The paths of all values in a result."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from places(part, (*path, key))
+
+
+def spoiled(summary, path, draw):
+    """The result with something else at a place, without it, or with a name more."""
+    out = copy.deepcopy(summary)
+    if not path:
+        return BAD[draw.integers(len(BAD))]
+    *above, last = path
+    at = out
+    for key in above:
+        at = at[key]
+    kind = draw.integers(4)
+    if kind == 0:
+        del at[last]
+    elif kind == 1 and isinstance(at, dict):
+        at["\x1b[31m"] = at.pop(last)
+    else:
+        at[last] = BAD[draw.integers(len(BAD))]
+    return out
+
+
+@pytest.mark.slow
+def test_nothing_but_a_result_is_read():
+    draw = np.random.default_rng(1)
+    for read, model in sessions():
+        summary = json.loads(json.dumps(model.summary))
+        assert [*read(summary, model)]
+        survived = 0
+        every = [*places(summary)]
+        for place in draw.permutation(len(every))[:150]:
+            other = spoiled(summary, every[place], draw)
+            out = io.StringIO()
+            with redirect_stdout(out), suppress(PeerError):
+                print_text(read(other, model))
+                survived += 1
+            assert "\x1b" not in out.getvalue()
+        assert survived < 60
+
+
+def test_a_description_whose_noise_leaves_no_row_can_be_read():
+    noisy = {"noise": {"epsilon": 1.0, "delta": 1e-6}, "protection": "masked"}
+    agreed = terms_to_describe(terms(columns=NOISY, **noisy))
+    model = signed_model_of(run_session(agreed, shared_out(3))[0])
+    summary = json.loads(json.dumps(model.summary)) | {"rows": 0}
+    summary["columns"][0]["missing"] = 40
+    assert [*described(summary, model)]
+
+
+@pytest.mark.parametrize("summary", [{}, {"rows": 3}, {"trials": [{}], "metric": "logloss", "best": 0}])
+def test_what_is_another_result_is_refused(summary):
+    model = fb.simulate(terms(), shared_out(2)).model
+    for read in (described, tuned, evaluated):
+        with pytest.raises(PeerError, match="the aggregator ended the session without"):
+            read(summary, model)
