@@ -31,7 +31,7 @@ def train(terms: fb.Terms, grown: GrownTrees) -> Generator[Query, np.ndarray, Bo
     """Boost with learning rate eta, .95 eta, .95^2 eta, ..."""
     counts = yield RowsQuery()
     rows, scales = int(counts[0]), Scales.of(terms, counts[1:])
-    cut_points = yield from find_cut_points(terms, rows)
+    cut_points = yield from find_cut_points(terms, rows, counts[1:])
     score = yield from find_base_score(terms, rows, cut_points, scales)
     constant = tuple((root, terms.objective.loss.margin(score)) for root in terms.roots)
     exponents, *_ = yield from end_round(terms, rows, CONSTANT_TREE, (), constant, scales)

@@ -167,8 +167,7 @@ class Objective(Group):
 
     @property
     def step(self) -> float:
-        """The longest step of a leaf before the learning rate, 0 for any: max_delta_step, and where it is not
-        given the objective's own."""
+        """The longest step of a leaf before the learning rate, 0 for any: max_delta_step, or its own."""
         own: float = vars(self.loss).get("max_delta_step", 0.0)
         return own if self.max_delta_step is None else self.max_delta_step
 
