@@ -1,6 +1,7 @@
 """The documentation is true: its commands and its Python run, the files and names it points at exist."""
 
 import io
+import json
 import os
 import re
 import shlex
@@ -396,6 +397,24 @@ def test_the_samples_are_sound():
     assert read_terms(ROOT / "examples" / "terms.toml").parties == ("north", "south", "east")
     assert len([line for line in party.read_text().splitlines() if not line.startswith("#")]) <= 6
     assert len((ROOT / "examples" / "terms.toml").read_text().splitlines()) <= 15
+
+
+def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "examples" / "lifecycle.ipynb").read_text())["cells"]
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), "lifecycle.ipynb", "exec"), names)
+    said = capsys.readouterr().out
+    assert "427 rows" in said
+    assert "column mean_texture is missing in 60% of the rows" in said
+    assert "column mean_radius has values up to about 30 and from about 800 on" in said
+    assert "\n()\n{'0': 159, '1': 268}\n" in said
+    assert "'logloss': 0." in said
+    moved, later = (line for line in said.splitlines()[-2:])
+    assert moved == "()"
+    assert "mean_area" in later
 
 
 @pytest.mark.slow

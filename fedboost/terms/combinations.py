@@ -10,7 +10,7 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.terms import continuation, tuning
 from fedboost.terms.noise import check_noise
-from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
+from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN, TO_TUNE
 
 if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
@@ -229,7 +229,7 @@ def _check_reference(terms: "Terms") -> None:
         "noise": terms.noise is not None,
         terms.vertical.key: terms.vertical.is_used,
         'on_loss = "shrink"': terms.session.on_loss == "shrink",
-        f"program {terms.session.program!r}": terms.session.program != "boosting",
+        f"program {terms.session.program!r}": terms.session.program not in ("boosting", TO_TUNE),
     }
     for setting, is_so in refused.items():
         if is_so:
