@@ -107,7 +107,7 @@ def _check_rows(terms: Terms, ended: Int64, scales: Scales) -> None:
     told = metrics.published(terms.metrics, terms.sets, ended, scales.weight)
     if f"{VALIDATION}-{terms.metrics[-1]}" not in told:
         raise ConfigError(
-            f"candidates are compared on {metrics.MIN_ROWS} validation rows and more (by weight, of rows of the "
+            f"candidates are compared on {metrics.MIN_ROWS} validation rows and more (by weight, of the "
             f"largest): give them in the table, or draw a larger share"
         )
 
