@@ -16,7 +16,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 from sklearn import metrics as reference
 
 import fedboost as fb
-from fedboost.boosting.programs.evaluate import OUTCOMES
+from fedboost.boosting.programs.evaluate import OUTCOMES, evaluate
 from fedboost.boosting.programs.withheld import Sum, merged, withheld
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.evaluation import EvaluationQuery
@@ -27,8 +27,11 @@ from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grids
 from fedboost.gbdt.metrics import scores
+from fedboost.horizontal.evaluation import EvaluationHolder
 from fedboost.people.evaluation import evaluated
 from fedboost.people.summary import summary as summary_of
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import as_table
 from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.signed_model import PART_BEGINS
@@ -480,6 +483,33 @@ def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
     end = fedboost("estimate", tmp_path / "evaluate.toml", "--rows", 100)
     assert (end.code, end.out) == (2, "")
     assert "program = 'evaluate' trains nothing: use fedboost evaluate" in end.err
+
+
+def test_sums_that_cannot_be_end_the_session(model):
+    agreed = evaluation_terms(model, terms(["north"]), ["ward"])
+    holder = EvaluationHolder(lambda: to_shard(as_table(TABLE), agreed, "north"), agreed)
+    query = EvaluationQuery.of(agreed, 900, UNIT)
+    for place, change, why in (
+        (0, 1, "the rows of some sets do not sum to the 900 rows there are"),
+        (query.cells_of_set - 1, 2**60, "the probabilities of some rows sum to less than 0, or more"),
+        (query.cells_of_set - 2, 5, "the outcomes of a set do not sum to its rows"),
+        (-1, -(2**40), "the probabilities of some rows sum to less than 0, or more"),
+        (-2 * scores.CELLS, -7, "rows by score do not sum to the outcomes at the threshold"),
+    ):
+        program = evaluate(agreed, [])
+        program.send(None)
+        asked = program.send(run_out(holder.answering(RowsQuery())).value)
+        total = run_out(holder.answering(asked)).value
+        total[place] += change
+        with pytest.raises(PeerError, match=why):
+            program.send(total)
+
+
+def run_out(answering):
+    """The end of an answer that waits for nothing."""
+    with pytest.raises(StopIteration) as end:
+        next(answering)
+    return end.value
 
 
 def test_a_site_refuses_by_its_policy(model):

@@ -45,12 +45,11 @@ def tune(
     from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
-    from fedboost.runtime.files import check_writable, write_atomically
+    from fedboost.runtime.files import write_atomically
     from fedboost.runtime.terms_file import read_terms, terms_to_toml
     from fedboost.runtime.tuning import Tuning, terms_to_tune
 
-    for file in filter(None, (out, save_terms)):
-        check_writable(file, terms, force=force)
+    _check_files(terms, out, save_terms, force)
     if aggregator is None and save_terms is None:
         raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
     if aggregator is not None:
@@ -80,3 +79,13 @@ def _space(path: Path | None) -> dict[str, Any] | None:
     from fedboost.runtime.config import read_toml
 
     return None if path is None else read_toml(path)
+
+
+def _check_files(terms: Path, out: Path | None, save_terms: Path | None, force: bool) -> None:
+    """ConfigError for files that cannot be written, and for one that both terms would go to."""
+    from fedboost.runtime.files import check_writable
+
+    for file in filter(None, (out, save_terms)):
+        check_writable(file, terms, force=force)
+    if out is not None and out == save_terms:
+        raise ConfigError(f"{out}: named by both --out and --save-terms; give two files")

@@ -102,12 +102,16 @@ def _checked(space: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[floa
             require_known(name, TUNED, "space")
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        is_list = isinstance(values, list | tuple) and len(values) > 0
-        if not is_list or not all(isinstance(value, int | float) for value in values):
+        is_list = isinstance(values, list | tuple) and len(values) > 1
+        if not is_list or not all(map(_is_number, values)):
             raise ConfigError(f"space: {name} takes [low, high], or a list of three values and more")
         if len(values) == 2 and values[0] >= values[1]:
             raise ConfigError(f"space: {name} = {list(values)}: the first is not below the second")
     return space
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 @dataclass(frozen=True)

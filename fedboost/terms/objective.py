@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, StrictFloat, StrictInt, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.metrics.metric import OF_TRIAL
@@ -144,7 +144,7 @@ class Objective(Group):
         description="Scale of that distribution, for `survival:aft`; 1 by default.",
     )
 
-    candidates: Several[Table[int | float]] = Field(
+    candidates: Several[Table[StrictInt | StrictFloat]] = Field(
         default=(),
         max_length=MAX_CANDIDATES,
         description='With `program = "tune"`: settings of trees that are tried side by side, such as '
@@ -199,10 +199,8 @@ class Objective(Group):
             except ConfigError as error:
                 raise ValueError(str(error)) from None
         if columns.base_margin is not None and self.loss.outputs > 1:
-            each = "candidate" if self.candidates else "class"
-            raise ValueError(
-                f"columns.base_margin is one number a row; {self.name} needs one for each {each}"
-            )
+            each = f"{self.name} needs one for each {'candidate' if self.candidates else 'class'}"
+            raise ValueError(f"columns.base_margin is one number a row; {each}")
 
     def check_positive(self, columns: Schema) -> None:
         """Raise ValueError for a positive label where labels do not have two values."""

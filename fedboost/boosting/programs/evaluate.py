@@ -90,6 +90,10 @@ class _Sums:
         halves = [half.sum() for label in by_label for half in (label[:at], label[at:])]
         if (by_label < 0).any() or halves != [*self._outcomes(ALL).values()]:
             raise PeerError("rows by score do not sum to the outcomes at the threshold")
+        sums = [(int(part[-1]), int(part[0])) for part in self._part.values()]
+        sums += zip(self._of_all.reshape(3, -1)[2].tolist(), by_label.sum(axis=0).tolist(), strict=True)
+        if any(not 0 <= total <= count * scores.PROBABILITIES.limit for total, count in sums):
+            raise PeerError("the probabilities of some rows sum to less than 0, or more than there are rows")
 
     def _outcomes(self, name: Any) -> dict[str, int]:
         cells = self._part[name][-len(OUTCOMES) - 1 : -1].tolist()
