@@ -26,7 +26,7 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grids
-from fedboost.gbdt.metrics import scores
+from fedboost.gbdt.metrics import by_set, scores
 from fedboost.horizontal.evaluation import EvaluationHolder
 from fedboost.people.evaluation import evaluated
 from fedboost.people.summary import summary as summary_of
@@ -90,6 +90,18 @@ def test_it_is_that_of_the_pooled_rows(model, parties, protection):
     close(summary["rates"]["precision"], reference.precision_score(label, score > 0.5))
     close(summary["rates"]["true_positive_rate"], reference.recall_score(label, score > 0.5))
     assert known.rows == len(label)
+
+
+@pytest.mark.parametrize("parties", [1, 3, 7])
+def test_before_it_is_rounded_it_is_that_of_the_pooled_rows_to_nine_digits(model, parties, monkeypatch):
+    monkeypatch.setattr(by_set, "DIGITS", 17)
+    protection = "masked" if parties > 2 else "plain"
+    agreed = terms(protection=protection, eval_metric=["error", "error@0.3", "logloss"])
+    found = fb.evaluate(model, among(parties), agreed).metrics
+    label, score = TABLE["y"].to_numpy(), model.predict(TABLE)
+    assert found["error"] == pytest.approx(np.mean((score > 0.5) != label), abs=1e-9)
+    assert found["error@0.3"] == pytest.approx(np.mean((score > 0.3) != label), abs=1e-9)
+    assert found["logloss"] == pytest.approx(reference.log_loss(label, score), abs=1e-9)
 
 
 @pytest.mark.parametrize("threshold", [0.03, 0.5, 0.61, 0.995])
