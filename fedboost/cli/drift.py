@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Aggregator, InsecureLoopback, Json, Keys, ModelFile, Wait
+from fedboost.cli.options import Aggregator, InsecureLoopback, Json, Keys, MinCount, ModelFile, Wait
 
 EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 
@@ -19,19 +19,15 @@ def drift(
         Path | None,
         typer.Option(help="Terms with the columns and parties, in place of the model's.", show_default=False),
     ] = None,
-    min_count: Annotated[
-        int | None,
-        typer.Option(help="Fewest rows of a count, in place of the terms' own.", min=1, show_default=False),
-    ] = None,
+    min_count: MinCount = None,
     wait: Wait = 60,
     json: Json = False,
 ) -> None:
     """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
     model's terms had reference = true. Labels are not needed."""
-    from fedboost.cli.output import notice, show
+    from fedboost.cli.output import show
+    from fedboost.cli.sessions import ended
     from fedboost.people.drift import drifted
-    from fedboost.people.status import waiting
-    from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.drift import Drift, drift_terms
     from fedboost.runtime.terms_file import read_terms
@@ -39,12 +35,6 @@ def drift(
     check_address(aggregator, "--aggregator")
     given = None if terms is None else read_terms(terms)
     agreed, reference = drift_terms(model, given, min_count)
-    session = connect(aggregator, keys, insecure_loopback).train(
-        agreed, wait, lambda parties: notice(waiting(parties, session.absent))
-    )
-    try:
-        known = Drift.of(session.model, reference, session.traffic)
-    except KeyboardInterrupt:
-        session.stop()
-        raise
+    session = ended(aggregator, keys, insecure_loopback, agreed, wait)
+    known = Drift.of(session.model, reference, session.traffic)
     show(json, [known.summary], drifted(known.summary))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Aggregator, InsecureLoopback, Json, Keys, ModelFile, Wait
+from fedboost.cli.options import Aggregator, InsecureLoopback, Json, Keys, MinCount, ModelFile, Wait
 
 EPILOG = (
     "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie\n\n"
@@ -37,19 +37,15 @@ def evaluate(
         float | None,
         typer.Option(help="Probability above which a row is predicted positive.", show_default="0.5"),
     ] = None,
-    min_count: Annotated[
-        int | None,
-        typer.Option(help="Fewest rows of a count, in place of the terms' own.", min=1, show_default=False),
-    ] = None,
+    min_count: MinCount = None,
     wait: Wait = 60,
     json: Json = False,
 ) -> None:
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
-    from fedboost.cli.output import notice, show
+    from fedboost.cli.output import show
+    from fedboost.cli.sessions import ended
     from fedboost.people.evaluation import evaluated
-    from fedboost.people.status import waiting
-    from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.evaluation import Evaluation, evaluation_terms
     from fedboost.runtime.terms_file import read_terms
@@ -57,12 +53,6 @@ def evaluate(
     check_address(aggregator, "--aggregator")
     given = None if terms is None else read_terms(terms)
     agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count)
-    session = connect(aggregator, keys, insecure_loopback).train(
-        agreed, wait, lambda parties: notice(waiting(parties, session.absent))
-    )
-    try:
-        known = Evaluation.of(session.model, session.traffic)
-    except KeyboardInterrupt:
-        session.stop()
-        raise
+    session = ended(aggregator, keys, insecure_loopback, agreed, wait)
+    known = Evaluation.of(session.model, session.traffic)
     show(json, [known.summary], evaluated(known.summary))

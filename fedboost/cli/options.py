@@ -38,6 +38,10 @@ InsecureLoopback = Annotated[
     bool,
     typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),
 ]
+MinCount = Annotated[
+    int | None,
+    typer.Option(help="Fewest rows of a count, in place of the terms' own.", min=1, show_default=False),
+]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]

@@ -40,10 +40,9 @@ def tune(
     terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
     without --aggregator the terms are written, and nobody is asked."""
     from fedboost.cli.output import notice, show
+    from fedboost.cli.sessions import ended
     from fedboost.gbdt.metrics.registry import grows
     from fedboost.people import tuning as text
-    from fedboost.people.status import waiting
-    from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.files import write_atomically
     from fedboost.runtime.terms_file import read_terms, terms_to_toml
@@ -60,14 +59,8 @@ def tune(
         notice(f"{save_terms}: {len(agreed.objective.candidates)} candidates, for sites to approve")
     if aggregator is None:
         return
-    session = connect(aggregator, keys, insecure_loopback).train(
-        agreed, wait, lambda parties: notice(waiting(parties, session.absent))
-    )
-    try:
-        found = Tuning.of(agreed, session.model, session.traffic)
-    except KeyboardInterrupt:
-        session.stop()
-        raise
+    session = ended(aggregator, keys, insecure_loopback, agreed, wait)
+    found = Tuning.of(agreed, session.model, session.traffic)
     if out is not None:
         found.save(out)
     facts = {"metric": found.metric, "best": found.best, "trials": [*found.trials]}
