@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import numpy as np
+import optuna
 import pyarrow as pa
 import pytest
 from sites import NAMES, bundles_of, consortium, in_time, rows, shared_out, terms, until
@@ -11,6 +12,7 @@ from sites import NAMES, bundles_of, consortium, in_time, rows, shared_out, term
 import fedboost as fb
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
+from fedboost.runtime import samplers
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.local.simulation import run_session
@@ -237,7 +239,7 @@ def test_bad_spaces(space, trials, says):
 
 
 def test_terms_that_name_candidates_take_no_space():
-    with pytest.raises(ConfigError, match="the terms name candidates: leave --space and --trials out"):
+    with pytest.raises(ConfigError, match="the terms name candidates: leave --space, --trials and"):
         fb.tune(tuned(), shared_out(2), trials=4)
     with pytest.raises(ConfigError, match="these terms tune, and train nothing; give them to tune"):
         fb.simulate(tuned(), shared_out(2))
@@ -278,3 +280,32 @@ def test_roots_of_candidates_are_asked_for_first_and_once():
 def vars_of(query):
     """The members of a query."""
     return {name: getattr(query, name) for name in query.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe", optuna.samplers.RandomSampler(seed=3)])
+def test_a_sampler_of_optuna_draws_candidates(sampler):
+    space = {"learning_rate": [0.01, 0.3], "max_depth": [2, 5], "colsample_bytree": [0.5, 0.75, 1.0]}
+    agreed = terms_to_tune(terms(), space, 20, sampler)
+    first, *others = agreed.objective.candidates
+    assert first["learning_rate"] == 0.3
+    assert {each["max_depth"] for each in others} <= {2, 3, 4, 5}
+    assert {each["colsample_bytree"] for each in others} == {0.5, 0.75, 1.0}
+    assert all(0.01 <= each["learning_rate"] <= 0.3 for each in others)
+    assert sum(each["learning_rate"] < 0.05 for each in others) >= 5
+    if isinstance(sampler, str):
+        assert agreed == terms_to_tune(terms(), space, 20, sampler)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "says"),
+    [("grid", "sampler 'grid': take random, qmc, tpe"), (3, "a int is no sampler of Optuna")],
+)
+def test_what_is_no_sampler_is_refused(sampler, says):
+    with pytest.raises(ConfigError, match=says):
+        terms_to_tune(terms(), None, 5, sampler)
+
+
+def test_without_optuna_a_sampler_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(samplers, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'pip install "fedboost\[optuna\]"'):
+        terms_to_tune(terms(), None, 5, "qmc")

@@ -26,6 +26,10 @@ def tune(
         typer.Option(help="TOML file: setting = [low, high], or three values and more.", show_default=False),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Candidates (27).", min=2, show_default=False)] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(metavar="random|qmc|tpe", help="A sampler of Optuna (extra).", show_default=False),
+    ] = None,
     save_terms: Annotated[
         Path | None,
         typer.Option(help="Save the terms with all candidates, for sites to approve.", show_default=False),
@@ -53,7 +57,7 @@ def tune(
         raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
     if aggregator is not None:
         check_address(aggregator, "--aggregator")
-    agreed = terms_to_tune(read_terms(terms), _space(space), trials)
+    agreed = terms_to_tune(read_terms(terms), _space(space), trials, sampler)
     if save_terms is not None:
         write_atomically(save_terms, terms_to_toml(agreed).encode())
         notice(f"{save_terms}: {len(agreed.objective.candidates)} candidates, for sites to approve")

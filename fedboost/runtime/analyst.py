@@ -272,6 +272,7 @@ class Connection:
         terms: Terms,
         space: Mapping[str, Sequence[float]] | None = None,
         trials: int | None = None,
+        sampler: Any = None,
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Tuning:
@@ -279,7 +280,7 @@ class Connection:
 
         wait, on_waiting: as for `train`.
         """
-        agreed = terms_to_tune(terms, space, trials)
+        agreed = terms_to_tune(terms, space, trials, sampler)
         session = self.train(agreed, wait, on_waiting)
         return Tuning.of(agreed, session.model, session.traffic)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.runtime.files import write_atomically
+from fedboost.runtime.samplers import sampled
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import is_tuning
 from fedboost.runtime.terms_file import terms_to_toml
@@ -38,14 +39,17 @@ _DIGITS = 3
 
 
 def terms_to_tune(
-    terms: Terms, space: Mapping[str, Sequence[float]] | None = None, trials: int | None = None
+    terms: Terms,
+    space: Mapping[str, Sequence[float]] | None = None,
+    trials: int | None = None,
+    sampler: Any = None,
 ) -> Terms:
     """The terms by which so many candidates of a space are tried side by side, or those themselves if they
     name candidates. The first candidate has the settings of the terms; the others are drawn by their seed,
-    each setting once from each of as many parts of its range. ConfigError."""
+    each setting once from each of as many parts of its range, or by a sampler (`samplers`). ConfigError."""
     if terms.task == TO_TUNE:
-        if space is not None or trials is not None:
-            raise ConfigError("the terms name candidates: leave --space and --trials out")
+        if (space, trials, sampler) != (None, None, None):
+            raise ConfigError("the terms name candidates: leave --space, --trials and --sampler out")
         return terms
     fewest = max(terms.trees.min_child_weight, 1.0)
     usual = {**SPACE, "min_child_weight": [fewest, 12 * fewest]}
@@ -53,7 +57,12 @@ def terms_to_tune(
     number = TRIALS if trials is None else trials
     if not 2 <= number <= MAX_CANDIDATES:
         raise ConfigError(f"{number} trials: give 2 to {MAX_CANDIDATES}")
-    drawn = draw(ranges, number - 1, terms.draws.seed)
+    others, seed = number - 1, terms.draws.seed
+    drawn = (
+        draw(ranges, others, seed)
+        if sampler is None
+        else sampled(ranges, others, seed, sampler, _WHOLE, _BY_RATIO)
+    )
     names = dict.fromkeys((*ranges, "max_depth", "min_child_weight"))
     own = {name: terms.flat[name] for name in names if terms.flat[name] is not None}
     candidates = [own, *({**own, **settings} for settings in drawn)]

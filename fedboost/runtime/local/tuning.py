@@ -14,6 +14,7 @@ def tune(
     shards: Mapping[str, Any] | Sequence[Any],
     space: Mapping[str, Sequence[float]] | None = None,
     trials: int | None = None,
+    sampler: Any = None,
     seed: int = 0,
     nthread: int = 1,
     site: str | None = None,
@@ -22,9 +23,10 @@ def tune(
 
     terms: those of a training, or with `program = "tune"` and `candidates`; space: setting to [low, high], or
     to a list of three values and more, `tuning.SPACE` unless given; trials: candidates, 27 unless given, of
-    which the first has the settings of the terms; shards, seed, nthread, site: as for `simulate`. Over the
-    network: `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
+    which the first has the settings of the terms; sampler: a sampler of Optuna (the extra optuna), or its
+    name, in place of a Latin hypercube; shards, seed, nthread, site: as for `simulate`. Over the network:
+    `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
     """
-    agreed = terms_to_tune(terms, space, trials)
+    agreed = terms_to_tune(terms, space, trials, sampler)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Tuning.of(agreed, signed_model_of(session), meter.traffic)
