@@ -85,6 +85,7 @@ def is_description(summary: Any, terms: Terms) -> bool:
     numbers: dict[str, Check] = {
         "quantiles": named([f"{share:g}" for share in SHARES], maybe(is_interval)),
         "constant": lambda value: type(value) is bool,
+        **({} if terms.noise is not None else {"gap": maybe(is_interval)}),
     }
     columns: list[Check] = [
         having({"name": exactly(name), "kind": exactly("numeric"), MISSING: count, **numbers})

@@ -10,7 +10,7 @@ import grpc
 import pyarrow as pa
 import pytest
 from consortia import channel_to
-from sites import consortium, fedboost, in_time, rows, status_of, terms, until
+from sites import PATIENCE, consortium, fedboost, in_time, rows, status_of, terms, until
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.people import status
@@ -319,7 +319,7 @@ def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
     async def ask(one):
         reviewer = one.nodes["north"]._reviewer
         answer, go_on = reviewer._answer, threading.Event()
-        monkeypatch.setattr(reviewer, "_answer", lambda data: go_on.wait(10) and answer(data))
+        monkeypatch.setattr(reviewer, "_answer", lambda data: go_on.wait(PATIENCE) and answer(data))
         first = [asyncio.create_task(check(one, agreed)) for _ in range(checks.MAX_CHECKS_OF_ONE)]
         await until(lambda: sum(one.server._services[channel.SERVICE]["Check"].__self__._open.values()) == 2)
         third = await check(one, agreed)

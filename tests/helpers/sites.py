@@ -36,7 +36,7 @@ from fedboost.wire.bounds import WIRE_VERSION
 
 NAMES = ("north", "south", "east", "west", "centre")
 ROWS = 180
-PATIENCE = 20.0
+PATIENCE = 40.0
 """Seconds after which a test that waits gives up."""
 node.REDIAL = analyst.REDIAL_SECONDS = 0.1
 server.TICK_SECONDS = 0.05
@@ -200,7 +200,7 @@ def in_time(scenario):
 
 async def until(condition):
     """Wait until it holds."""
-    async with asyncio.timeout(PATIENCE / 2):
+    async with asyncio.timeout(PATIENCE * 0.75):
         while not condition():
             await asyncio.sleep(0.01)
 
