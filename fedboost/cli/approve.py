@@ -126,7 +126,7 @@ def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[s
     if site.policy.analysts and site.policy.analysts != "any":
         return site.policy.analysts
     try:
-        name = ask_terminal("Which analyst may train under these terms? The name in the certificate: ")
+        name = ask_terminal("Which analyst may ask for a session under them? The name in the certificate: ")
     except Refused:
         name = ""
     if name == ANY:

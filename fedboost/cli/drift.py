@@ -5,14 +5,25 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Aggregator, InsecureLoopback, Json, Keys, MinCount, ModelFile, Wait
+from fedboost.cli.options import (
+    Force,
+    InsecureLoopback,
+    Json,
+    Keys,
+    MinCount,
+    ModelFile,
+    SaveTerms,
+    SomeAggregator,
+    Wait,
+)
 
 EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 
 
 def drift(
     model: ModelFile,
-    aggregator: Aggregator,
+    aggregator: SomeAggregator = None,
+    save_terms: SaveTerms = None,
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     terms: Annotated[
@@ -21,20 +32,24 @@ def drift(
     ] = None,
     min_count: MinCount = None,
     wait: Wait = 60,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
     model's terms had reference = true. Labels are not needed."""
     from fedboost.cli.output import show
-    from fedboost.cli.sessions import ended
+    from fedboost.cli.sessions import check_asked, ended, save_terms_of
     from fedboost.people.drift import drifted
-    from fedboost.runtime.config import check_address
     from fedboost.runtime.drift import Drift, drift_terms
     from fedboost.runtime.terms_file import read_terms
 
-    check_address(aggregator, "--aggregator")
+    check_asked(aggregator, save_terms)
     given = None if terms is None else read_terms(terms)
     agreed, reference = drift_terms(model, given, min_count)
+    if save_terms is not None:
+        save_terms_of(model, agreed, save_terms, force)
+    if aggregator is None:
+        return
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Drift.of(session.model, reference, session.traffic)
     show(json, [known.summary], drifted(known.summary))

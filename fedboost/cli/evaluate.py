@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Aggregator, InsecureLoopback, Json, Keys, MinCount, ModelFile, Wait
+from fedboost.cli.options import (
+    Force,
+    InsecureLoopback,
+    Json,
+    Keys,
+    MinCount,
+    ModelFile,
+    SaveTerms,
+    SomeAggregator,
+    Wait,
+)
 
 EPILOG = (
     "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie\n\n"
@@ -15,7 +25,8 @@ EPILOG = (
 
 def evaluate(
     model: ModelFile,
-    aggregator: Aggregator,
+    aggregator: SomeAggregator = None,
+    save_terms: SaveTerms = None,
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     terms: Annotated[
@@ -39,20 +50,24 @@ def evaluate(
     ] = None,
     min_count: MinCount = None,
     wait: Wait = 60,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
     from fedboost.cli.output import show
-    from fedboost.cli.sessions import ended
+    from fedboost.cli.sessions import check_asked, ended, save_terms_of
     from fedboost.people.evaluation import evaluated
-    from fedboost.runtime.config import check_address
     from fedboost.runtime.evaluation import Evaluation, evaluation_terms
     from fedboost.runtime.terms_file import read_terms
 
-    check_address(aggregator, "--aggregator")
+    check_asked(aggregator, save_terms)
     given = None if terms is None else read_terms(terms)
     agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count)
+    if save_terms is not None:
+        save_terms_of(model, agreed, save_terms, force)
+    if aggregator is None:
+        return
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Evaluation.of(session.model, session.traffic)
     show(json, [known.summary], evaluated(known.summary))

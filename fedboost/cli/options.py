@@ -38,6 +38,11 @@ InsecureLoopback = Annotated[
     bool,
     typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),
 ]
+SomeAggregator = Annotated[str | None, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)]
+SaveTerms = Annotated[
+    Path | None,
+    typer.Option(help="Save the terms of the session, for sites to approve.", show_default=False),
+]
 MinCount = Annotated[
     int | None,
     typer.Option(help="Fewest rows of a count, in place of the terms' own.", min=1, show_default=False),

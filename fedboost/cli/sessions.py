@@ -4,12 +4,17 @@ Promises: Ctrl-C ends the session at the aggregator.
 Refuses: what the session refuses.
 """
 
+import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedboost.runtime.analyst import Training
     from fedboost.terms.terms import Terms
+
+SECONDS = 0.2
+"""Between two looks whether the session is over."""
 
 
 def ended(
@@ -23,9 +28,45 @@ def ended(
     session = connect(aggregator, keys, insecure_loopback).train(
         terms, wait, lambda parties: notice(waiting(parties, session.absent))
     )
+    fault: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            assert session.model is not None  # waits for it
+        except BaseException as error:  # noqa: BLE001 - raised again by who waits
+            fault.append(error)
+
+    # Not in this thread: Ctrl-C could come with a lock of gRPC held, which to stop the session needs.
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
     try:
-        assert session.model is not None  # waits for it
+        while thread.is_alive():
+            thread.join(SECONDS)
     except KeyboardInterrupt:
         session.stop()
         raise
+    if fault:
+        raise fault[0]
     return session
+
+
+def save_terms_of(model: Path, terms: "Terms", file: Path, force: bool) -> None:
+    """Write the terms of a session about a model for sites to approve, with the path of the model in them."""
+    from fedboost.cli.output import notice
+    from fedboost.runtime.files import check_writable, write_atomically
+    from fedboost.runtime.terms_file import terms_to_toml
+
+    check_writable(file, model, force=force)
+    write_atomically(file, terms_to_toml(terms, model=os.path.relpath(model, file.parent)).encode())
+    notice(f"{file}: for sites to approve, together with {model}")
+
+
+def check_asked(aggregator: str | None, save_terms: Path | None) -> None:
+    """ConfigError unless an aggregator is to be asked, or terms to be written."""
+    from fedboost.errors import ConfigError
+    from fedboost.runtime.config import check_address
+
+    if aggregator is None and save_terms is None:
+        raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
+    if aggregator is not None:
+        check_address(aggregator, "--aggregator")

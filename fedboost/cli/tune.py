@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Force, InsecureLoopback, Json, Keys, TermsFile, Wait
+from fedboost.cli.options import Force, InsecureLoopback, Json, Keys, SomeAggregator, TermsFile, Wait
 from fedboost.errors import ConfigError
 
 EPILOG = (
@@ -18,9 +18,7 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Where to save the best terms.", show_default=False)
     ] = None,
-    aggregator: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)
-    ] = None,
+    aggregator: SomeAggregator = None,
     space: Annotated[
         Path | None,
         typer.Option(help="TOML file: setting = [low, high], or three values and more.", show_default=False),
@@ -44,19 +42,15 @@ def tune(
     terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
     without --aggregator the terms are written, and nobody is asked."""
     from fedboost.cli.output import notice, show
-    from fedboost.cli.sessions import ended
+    from fedboost.cli.sessions import check_asked, ended
     from fedboost.gbdt.metrics.registry import grows
     from fedboost.people import tuning as text
-    from fedboost.runtime.config import check_address
     from fedboost.runtime.files import write_atomically
     from fedboost.runtime.terms_file import read_terms, terms_to_toml
     from fedboost.runtime.tuning import Tuning, terms_to_tune
 
     _check_files(terms, out, save_terms, force)
-    if aggregator is None and save_terms is None:
-        raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
-    if aggregator is not None:
-        check_address(aggregator, "--aggregator")
+    check_asked(aggregator, save_terms)
     agreed = terms_to_tune(read_terms(terms), _space(space), trials, sampler)
     if save_terms is not None:
         write_atomically(save_terms, terms_to_toml(agreed).encode())

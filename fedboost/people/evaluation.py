@@ -107,7 +107,9 @@ def _split(title: str, split: Any) -> Iterator[Block]:
         lines.add_row("apart by", "", *values, *(_share(gaps.get(key)) for key in shown))
     yield lines
     if split["left_out"]:
-        yield paragraph(f"left out, for few rows: {listed(split['left_out'])}")
+        yield paragraph(
+            f"left out, for few rows or so that no few rows can be computed: {listed(split['left_out'])}"
+        )
 
 
 def _number(value: float | None) -> str:

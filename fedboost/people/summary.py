@@ -16,7 +16,7 @@ from fedboost.people.other_tasks import few_rows, of_other_tasks
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.terms.session import TO_TUNE, TRAINING
+from fedboost.terms.session import TO_TRAIN, TO_TUNE, TRAINING
 from fedboost.terms.terms import Terms
 
 IN_LINES = {
@@ -261,7 +261,10 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     each = " of each candidate" if terms.objective.candidates else ""
     reference = f"after the last round rows by bin of each column and of the score, {few_rows(terms)}"
     lines = [("metrics", f"{names}{each}; after each round, over {rows}")]
-    return [*lines, *([("reference", reference)] if terms.evaluation.reference else [])]
+    return [
+        *lines,
+        *([("reference", reference)] if terms.evaluation.reference and terms.task == TO_TRAIN else []),
+    ]
 
 
 def _columns(terms: Terms) -> list[tuple[str, str]]:

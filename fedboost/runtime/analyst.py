@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
-from fedboost.people.words import APPROVE
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
@@ -31,7 +30,6 @@ from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.telemetry import Row
 from fedboost.runtime.tuning import Tuning, terms_to_tune
 from fedboost.terms.describing import terms_to_describe
-from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms
 from fedboost.wire.checks import SiteReply, decode_check_reply, encode_check_request
 from fedboost.wire.status import Status, decode_status
@@ -189,8 +187,6 @@ class Training:
                         model = read_trained(bytes(data), "the aggregator's model")
                         self._check(model)
                         self._model = model
-                case Failed(reason) if self._terms.task == TO_DESCRIBE:
-                    raise SessionFailed(reason.replace(APPROVE, f"{APPROVE} --describe"))
                 case Failed(reason):
                     raise SessionFailed(reason)
 

@@ -38,14 +38,17 @@ def read_settings(path: Path) -> dict[str, Any]:
 _ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate", "protection"}
 
 
-def terms_to_toml(terms: Terms, comments: Mapping[str, str] = MappingProxyType({})) -> str:
+def terms_to_toml(
+    terms: Terms, comments: Mapping[str, str] = MappingProxyType({}), model: str | None = None
+) -> str:
     """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last.
-    comments: key to what stands above it."""
+    comments: key to what stands above it; model: the path of the model in them, from the file's folder."""
     values = terms.model_dump(mode="json")
+    values |= {} if model is None else {"xgb_model": model}
     keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()
     lines = []
     for key, value in values.items():
-        if key in keys and key != "columns":
+        if key in keys and key != "columns" and value is not None:
             lines += [f"# {comments[key]}"] if key in comments else []
             lines.append(f"{key} = {to_toml(value)}")
     lines += ["", "[columns]"]

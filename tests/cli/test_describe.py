@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import signal
+import sys
 
 import pytest
-from sites import consortium, fedboost, in_time, rows, shared_out, terms
+from sites import consortium, fedboost, in_time, rows, shared_out, terms, until
 
 import fedboost as fb
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.drift import drift_terms
+from fedboost.runtime.evaluation import evaluation_terms
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
 
 def described(folder, tables, agreed, *options, policy=None):
@@ -62,3 +66,41 @@ def test_commands_that_train_do_not_take_such_terms(tmp_path, command, program):
     end = fedboost(command, tmp_path / "terms.toml", *options[command])
     assert (end.code, end.out) == (2, "")
     assert f"program = '{program}' trains nothing: use fedboost {program}" in end.err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "drift"])
+def test_terms_about_a_model_are_saved_for_sites_to_approve(tmp_path, command):
+    model = fb.simulate(terms(reference=True), shared_out(3)).model
+    (tmp_path / "sub").mkdir()
+    model.save(tmp_path / "model.json")
+    file, given = tmp_path / "sub" / "asked.toml", ("--by", "ward") if command == "evaluate" else ()
+    end = fedboost(command, tmp_path / "model.json", "--save-terms", file, *given)
+    assert (end.code, end.out) == (0, "")
+    assert f"{file}: for sites to approve, together with {tmp_path / 'model.json'}" in end.err
+    make = {"evaluate": lambda: evaluation_terms(model, by=["ward"]), "drift": lambda: drift_terms(model)[0]}
+    assert read_terms(file) == make[command]()
+    assert fedboost(command, tmp_path / "model.json", "--save-terms", file, *given).code == 2
+    end = fedboost(command, tmp_path / "model.json")
+    assert (end.code, end.out) == (2, "")
+    assert "give --aggregator, or --save-terms to write the terms for sites to approve" in end.err
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_session_and_the_command(tmp_path):
+    agreed = terms(["north", "south"])
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {"north": shared_out(2)["north"]}) as one:
+            where = "--aggregator", one.address, "--insecure-loopback"
+            words = sys.executable, "-m", "fedboost", "describe", tmp_path / "terms.toml", *where
+            process = await asyncio.create_subprocess_exec(*words, stderr=asyncio.subprocess.PIPE)
+            await asyncio.wait_for(process.stderr.readline(), 30)  # it waits for the party that is absent
+            process.send_signal(signal.SIGINT)
+            rest = await asyncio.wait_for(process.stderr.read(), 20)
+            await until(lambda: one.server.sessions.active is None)
+            return await process.wait(), rest.decode()
+
+    code, err = in_time(scenario())
+    assert code in (130, -signal.SIGINT)
+    assert "Traceback" not in err

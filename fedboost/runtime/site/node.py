@@ -39,6 +39,7 @@ from fedboost.runtime.site.label_memory import label_key
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.models import PartFolder
+from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.review import Reviewer
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.session_thread import SessionThread
@@ -281,8 +282,9 @@ class PartyNode:
         self._rows.check_misfits()
         if self._bundle is not None and not offer.analyst:
             raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
-        policy = policy_for(self._config, offer.terms, offer.analyst)
-        return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
+        with naming_the_command(offer.terms):
+            policy = policy_for(self._config, offer.terms, offer.analyst)
+            return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
 
     def _holder(self) -> Callable[[Terms, bytes], Holder] | None:
         """What holds the rows of a session; None without rows."""

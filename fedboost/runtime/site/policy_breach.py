@@ -1,12 +1,16 @@
 """Breaches of a site's policy as data, and the sentences in which a site refuses."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedboost.errors import Refused
 from fedboost.people.text import shown
+from fedboost.people.words import APPROVE
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.policy_keys import COMMAND
+from fedboost.terms.session import TO_DESCRIBE
+from fedboost.terms.terms import Terms
 
 SHOWN_NAMES = 8
 """Names in a refusal."""
@@ -63,6 +67,18 @@ class Breach:
             f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {remedy}",
             self.detail,
         )
+
+
+@contextmanager
+def naming_the_command(terms: Terms) -> Iterator[None]:
+    """Have refusals of these terms name the command by which they are approved."""
+    try:
+        yield
+    except Refused as error:
+        if terms.task != TO_DESCRIBE:
+            raise
+        public = error.public.replace(APPROVE, f"{APPROVE} --describe")
+        raise type(error)(public, error.detail) from None
 
 
 def choices(values: tuple[str, ...]) -> str:

@@ -190,6 +190,8 @@ class PolicyKeys(Frozen):
         if value is None or value == "any" or isinstance(value, ColumnRules):
             return value
         if isinstance(value, dict):
+            if "any" in value.values():
+                raise ValueError('"any" is for all columns of every role: write columns = "any"')
             try:
                 return read_model(ColumnRules, value, "")
             except ConfigError as error:
