@@ -263,7 +263,7 @@ def test_with_noise_it_is_near_the_pooled_table():
         errors += [
             ward["levels"][level] - count for level, count in pooled.ward.value_counts()[list("abc")].items()
         ]
-        assert age["missing"] is None
+        assert (age["missing"] or 0) < 6 * known.noise  # there are none, but for noise
         low, high = age["quantiles"]["0.5"]
         assert low - 1 <= pooled.age.median() <= high + 1
     assert 0.5 * known.noise < np.std(errors) < 2 * known.noise
