@@ -28,12 +28,12 @@ def ended(
     session = connect(aggregator, keys, insecure_loopback).train(
         terms, wait, lambda parties: notice(waiting(parties, session.absent))
     )
-    fault: list[BaseException] = []
+    fault: list[Exception] = []
 
     def follow() -> None:
         try:
-            assert session.model is not None  # waits for it
-        except BaseException as error:  # noqa: BLE001 - raised again by who waits
+            _ = session.model  # waits for it
+        except Exception as error:  # noqa: BLE001 - raised again by who waits
             fault.append(error)
 
     # Not in this thread: Ctrl-C could come with a lock of gRPC held, which to stop the session needs.

@@ -137,7 +137,7 @@ def plan_of(
     queries about trees, and the norm of a row's part of an answer in units of sensitivity; sensitivity: of a
     sum of gradients, 1 for a gradient of 1; honest: of the parties, at least."""
     times, norm = about_trees
-    shares = {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
+    shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
     count_cost = COUNTING * cost if counted else 0.0
     releases = {}
@@ -147,6 +147,11 @@ def plan_of(
     releases[START] = _release(START, 1, sensitivity * UNITS, gradient_cost, shares)
     releases[TREES] = _release(TREES, times, norm * sensitivity * UNITS, gradient_cost, shares)
     return Plan(releases)
+
+
+def _shares(noise: Noise, honest: int, parties: int) -> tuple[int, int]:
+    """The shares of noise that have to be enough, and those that are in a sum."""
+    return {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
 
 
 def _release(what: str, times: int, sensitivity: float, cost: float, shares: tuple[int, int]) -> Release:
@@ -170,7 +175,7 @@ def plan_for(terms: "Terms", noise: Noise) -> Plan:
 def _plan_of_counts(terms: "Terms", noise: Noise, honest: int, parties: int) -> Plan:
     """The releases of a description: half of the cost each where numbers are counted by value, too."""
     columns, kind = terms.columns, terms.objective.loss.xgboost_equivalent.label_kind
-    shares = {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
+    shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
     cells = 1 + len(columns.features) + (kind is LabelKind.CLASS)  # a row is in one count of each
     numeric = len(columns.numeric)

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from fedboost.boosting.programs.dp_describe import summarise
+from fedboost.boosting.programs.initialisation import no_model
 from fedboost.boosting.programs.withheld import Sum, withheld
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.summary import SummaryQuery
@@ -17,10 +18,8 @@ from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import distribution
-from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.describing import MISSING, PRESENT, SHARES, UNDECLARED, class_names, gridded
 from fedboost.terms.noise import ROWS
 from fedboost.terms.terms import Terms
@@ -34,7 +33,7 @@ GAP_SHARE = 0.02
 def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Count the rows of all parties, and find the quantiles of their numbers."""
     if terms.noise is not None:
-        return Outcome(_no_model(terms), (yield from summarise(terms)))
+        return Outcome(no_model(terms), (yield from summarise(terms)))
     query = SummaryQuery.of(terms)
     total = yield query
     counts = iter(total.tolist())
@@ -54,7 +53,7 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
             break
         quantiles.refine((yield QuantileQuery(rows, quantiles.grids)))
     summary = _summary(terms, rows, missing, levels, classes, quantiles)
-    return Outcome(_no_model(terms), summary)
+    return Outcome(no_model(terms), summary)
 
 
 def _summary(
@@ -109,8 +108,3 @@ def published(counts: Mapping[Any, int], floor: int) -> dict[Any, int | None]:
     """The counts that the analyst gets, of parts that sum to a known number: None for those of 1 to floor - 1
     rows, and for the first others until those that are left out tell of none of them (`withheld`)."""
     return {**counts, **dict.fromkeys(withheld(counts, [Sum((*counts,))], floor))}
-
-
-def _no_model(terms: Terms) -> Booster:
-    kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
-    return Booster(terms.objective.loss, UNTOLD_SCORE, terms.columns.features, (), *kind)

@@ -24,8 +24,10 @@ from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent, lo
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grids, Quantiles
 from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
 from fedboost.gbdt.tree import NO_SPLITS, Tree
+from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.terms import Terms
 
 NOTHING_TO_LEARN = (
@@ -273,6 +275,12 @@ def model_of(terms: Terms, score: float, trees: Iterable[Tree]) -> Booster:
         leaf.add_leaf(0.0 if number else terms.objective.loss.margin(score), 0.0)
     neutral = float(terms.objective.loss.predict(np.zeros(1))[0])
     return Booster(terms.objective.loss, neutral, columns.features, (*leaves, *trees), *kind)
+
+
+def no_model(terms: Terms, loss: Objective | None = None) -> Booster:
+    """The model without trees of a session that trains none. loss: in place of that of the terms."""
+    kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
+    return Booster(loss or terms.objective.loss, UNTOLD_SCORE, terms.columns.features, (), *kind)
 
 
 def residuals_vanish(before: Int64, after: Int64) -> bool:

@@ -9,6 +9,7 @@ of which a feature holder knows too few (Refused).
 from collections.abc import Generator
 
 from fedboost.boosting.programs.alignment import known_places, lists_of
+from fedboost.boosting.programs.initialisation import no_model
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery
 from fedboost.boosting.queries.reach import ReachQuery, check_predicted
 from fedboost.boosting.queries.union import OfTurn
@@ -16,7 +17,6 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol.contracts import GrownTrees
-from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.terms import Terms
 
 
@@ -32,8 +32,7 @@ def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster
     reach.check(terms)
     if int((yield reach)[0]) != reach.total:
         raise PeerError(f"the label holder has predicted other rows than the {reach.total} there are")
-    kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
-    return Booster(terms.objective.loss, UNTOLD_SCORE, terms.columns.features, (), *kind)
+    return no_model(terms)
 
 
 def reach_of(terms: Terms, query: AlignQuery, tokens: Int64) -> ReachQuery:

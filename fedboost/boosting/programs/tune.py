@@ -25,6 +25,7 @@ from fedboost.boosting.programs.initialisation import (
     find_base_score,
     find_cut_points,
     known_base_score,
+    no_model,
     start_query,
 )
 from fedboost.boosting.queries.base import CONSTANT_TREE
@@ -32,14 +33,12 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, TrainingStopped
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.by_set import VALIDATION
 from fedboost.gbdt.metrics.registry import grows, own_name
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.terms import Terms
 from fedboost.terms.tuning import stages, terms_of
 
@@ -94,12 +93,13 @@ def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
         except TrainingStopped:
             break
         exponents, _, by_set = split_end(terms, ended, scales)
-        _check_rows(terms, ended, scales)
+        if not number:  # these rows are the same in every round
+            _check_rows(terms, ended, scales)
         for candidate in going:
             candidate.scores.append(_score(terms, by_set, candidate.number))
         if number + 1 in ends:
             going = sorted(_best_first(going)[: ends[number + 1]], key=lambda kept: kept.number)
-    return Outcome(_no_model(terms), _summary(terms, candidates))
+    return Outcome(no_model(terms, terms.objective.loss.xgboost_equivalent), _summary(terms, candidates))
 
 
 def _check_rows(terms: Terms, ended: Int64, scales: Scales) -> None:
@@ -237,9 +237,3 @@ class _Forest:
                     moved = each.number[value] if name == "left" and value != NO_CHILD else value
                     vars(whole)[name][each.number[node]] = moved
         return whole
-
-
-def _no_model(terms: Terms) -> Booster:
-    kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
-    loss = terms.objective.loss.xgboost_equivalent
-    return Booster(loss, UNTOLD_SCORE, terms.columns.features, (), *kind)
