@@ -48,16 +48,18 @@ def writes(monkeypatch):
 
 
 def turns_of(folder, tables, rounds):
-    """Train over the network: the answers of all sites."""
+    """Train over the network: the answers of all sites. Each writes to a folder of its own, as they keep the
+    terms beside the log, once."""
 
     async def train():
         async with consortium(folder, {}, state=folder / "journals") as one:
             for name, table in tables.items():
-                one.start_party(name, table, state=name, audit=folder / f"{name}.jsonl")
+                (folder / name).mkdir(parents=True)
+                one.start_party(name, table, state=name, audit=folder / name / "audit.jsonl")
             await one.train(terms(tables, rounds=rounds))
 
     asyncio.run(train())
-    entries = [entry for name in tables for entry in read_log(folder / f"{name}.jsonl")]
+    entries = [entry for name in tables for entry in read_log(folder / name / "audit.jsonl")]
     return sum(entry.event.kind == "released" for entry in entries)
 
 
