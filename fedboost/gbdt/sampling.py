@@ -125,9 +125,9 @@ def mvs_threshold(counts: Int64, share: float) -> float:
     return high
 
 
-def keys_of(site: str, rows: int) -> Keys:
+def keys_of(site: str, places: Keys) -> Keys:
     """Keys of a site's rows without row identifiers: the site's name and the position in its table."""
-    return mixed(np.arange(rows, dtype=np.uint64), "row", site)
+    return mixed(places, "row", site)
 
 
 def key_of(text: str) -> int:

@@ -41,7 +41,7 @@ from fedboost.gbdt.tree import Splits, Tree
 from fedboost.horizontal.drift import count_bins
 from fedboost.horizontal.leaf_values import residual_weights
 from fedboost.horizontal.shard import Shard, continue_margins
-from fedboost.horizontal.votes import OwnHistograms
+from fedboost.horizontal.votes import OwnHistograms, votes
 from fedboost.protocol.contracts import Answering
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
@@ -105,6 +105,13 @@ class HorizontalHolder:
             self.state = self.state.after(part)
         return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
+    def own_histograms(self, query: VoteQuery) -> Int64:
+        """The histograms that a vote is by, for a party whose rows are shared out: int64 [nodes, cells]."""
+        query.check_order(self._terms, self.state)
+        histograms = self._of_vote(query)
+        self.state = self.state.after(query)
+        return histograms
+
     def go_to(self, state: BoostingState) -> None:
         """Move to this state, whatever was answered before. PeerError if its splits are invalid."""
         if state.position == self.state.position:
@@ -147,7 +154,7 @@ class HorizontalHolder:
             case StartQuery():
                 return self._start(query)
             case VoteQuery():
-                return self._votes(query)
+                return votes(query, self._terms, self.rows, self._bins.layout, self._of_vote(query))
             case SumsQuery():
                 return self._leaf_sums(query)
             case ResidualQuery():
@@ -178,11 +185,9 @@ class HorizontalHolder:
         pairs, limit = self._gradients.pairs, query.gradient.limit
         return self._growing.histograms(query.nodes, pairs, self._bins, limit).reshape(-1)
 
-    def _votes(self, query: VoteQuery) -> Int64:
+    def _of_vote(self, query: VoteQuery) -> Int64:
         self._grow(query)
-        share = min(self.rows / query.rows, 1.0)
-        rule = self._terms.rule(query.gradient, query.hessian).scaled(share)
-        return self._own.votes(query, rule, self._terms.histograms.vote_top_k)
+        return self._own.of_vote(query)
 
     def _leaf_sums(self, query: SumsQuery) -> Int64:
         """Sums of gradients and hessians over the rows of each leaf."""

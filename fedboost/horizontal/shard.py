@@ -4,9 +4,7 @@ Promises: arrays of a fixed type, one number a row; the hash covers all that ans
 Refuses nothing: the reader of tables checks them against the terms.
 """
 
-import hashlib
-import hmac
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +15,7 @@ from fedboost.gbdt.binned import Allocator, Column, allocate_in_memory
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.sampling import Keys
-from fedboost.privacy import fields
+from fedboost.horizontal.row_hash import Values, hash_rows, words_of
 
 RowIds = Sequence[bytes]
 """The ids of rows, as they are compared."""
@@ -33,7 +31,8 @@ class Shard:
     keys: uint64, by which rows are sampled, where the terms sample any; validation: bool, the rows that no
     tree grows on, where the terms name such a column; base_margin: float32, the initial margins, 0 without;
     group: uint64, the key of each row's group, where the terms rank rows; ids: of each row, distinct, where
-    rows are matched by them; subgroups: float32, the level of each column of subgroups.
+    rows are matched by them; subgroups: float32, the level of each column of subgroups; places: uint64, the
+    place of each row in the whole table, where these are a share of it.
     """
 
     columns: tuple[Column, ...]
@@ -46,6 +45,7 @@ class Shard:
     group: Keys | None = None
     ids: RowIds | None = None
     subgroups: tuple[Float32, ...] = ()
+    places: Keys | None = None
 
     @property
     def rows(self) -> int:
@@ -62,7 +62,7 @@ class Shard:
         beside: dict[str, Any] = {
             name: None if values is None else values[rows]
             for name, values in vars(self).items()
-            if name in ("keys", "validation", "base_margin", "group")
+            if name in ("keys", "validation", "base_margin", "group", "places")
         }
         columns = tuple(column[0 : column.size][rows] for column in self.columns)
         if (unknown := rows < 0).any():
@@ -72,21 +72,21 @@ class Shard:
         return replace(self, columns=columns, label=label, weight=self.weight[rows], ids=None, **beside)
 
     def hashed(self, key: bytes, columns: Sequence[Column], software: str) -> bytes:
-        """HMAC of the rows, with these columns, and of the versions of the software: 32 bytes."""
-        hashed = hmac.new(key, software.encode(), "sha256")
-        beside = self.label, self.weight, self.keys, self.validation, self.base_margin, self.group
-        for values in beside:
-            hashed.update(b"-" if values is None else values.dtype.str.encode())
-            hashed.update(b"" if values is None else np.ascontiguousarray(values).data)
-        for codes in self.subgroups:
-            hashed.update(np.ascontiguousarray(codes).data)
+        """Keyed hash of the rows, with these columns, and of the versions of the software: 32 bytes."""
+        places = np.arange(self.rows, dtype=np.uint64) if self.places is None else self.places
+        return hash_rows(key, software, self._named(columns), places)
+
+    def _named(self, columns: Sequence[Column]) -> Iterator[tuple[str, Values]]:
+        """All that there is of the rows."""
+        for name in ("weight", "keys", "validation", "base_margin", "group"):
+            if (values := getattr(self, name)) is not None:
+                yield name, values
         if self.ids is not None:
-            hashed.update(hashlib.sha256(fields.pack(*self.ids)).digest())
-        for column in columns:
-            for start in range(0, column.size, _MAX_VALUES):
-                block = np.ascontiguousarray(column[start : start + _MAX_VALUES], np.float32)
-                hashed.update(block.data)
-        return hashed.digest()
+            yield "ids", words_of(self.ids)
+        if self.label.size:
+            yield from zip(("label", "upper bound"), np.atleast_2d(self.label), strict=False)
+        yield from ((f"subgroups {number}", codes) for number, codes in enumerate(self.subgroups))
+        yield from ((f"feature {number}", column) for number, column in enumerate(columns))
 
 
 def continue_margins(

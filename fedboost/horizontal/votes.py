@@ -17,6 +17,7 @@ from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.split import SplitRule
 from fedboost.gbdt.tree import Splits
 from fedboost.protocol.contracts import MAX_CELLS
+from fedboost.terms.terms import Terms
 
 
 class OwnHistograms:
@@ -54,13 +55,11 @@ class OwnHistograms:
                 self._known[more] = parent - self.of(fewer, limit)
         self._known = {node: cells for node, cells in self._known.items() if node in nodes}
 
-    def votes(self, query: VoteQuery, rule: SplitRule, top: int) -> Int64:
-        """Votes for at most `top` features of each node, after the splits."""
-        limit, layout = query.gradient.limit, self._bins.layout
+    def of_vote(self, query: VoteQuery) -> Int64:
+        """The histograms that a vote is by, after its splits: int64 [nodes, cells]."""
+        limit, cells = query.gradient.limit, self._bins.layout.cells
         self.descend(query.splits, query.nodes, limit, MAX_CELLS)
-        return np.concatenate(
-            [vote(self.of(node, limit)[: layout.cells], layout, rule, top) for node in query.nodes]
-        )
+        return np.stack([self.of(node, limit)[:cells] for node in query.nodes])
 
     def elected(self, query: HistogramQuery) -> Int64:
         """The bins of elected features of each node, after the splits; of all features at the root."""
@@ -73,6 +72,13 @@ class OwnHistograms:
                 raise PeerError(f"histograms of {elected.bins} bins, the elected features have others")
             parts += [picked, sums[layout.cells :]]
         return np.concatenate(parts)
+
+
+def votes(query: VoteQuery, terms: Terms, rows: int, layout: Layout, own: Int64) -> Int64:
+    """Votes for features of each node, of a party with so many rows and these histograms of them, int64
+    [nodes, cells]."""
+    rule = terms.rule(query.gradient, query.hessian).scaled(min(rows / query.rows, 1.0))
+    return np.concatenate([vote(node, layout, rule, terms.histograms.vote_top_k) for node in own])
 
 
 def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:

@@ -48,9 +48,9 @@ def test_draws_of_other_rounds_seeds_and_kinds_are_others():
 
 
 def test_rows_without_ids_are_told_apart_by_site_and_place():
-    north, south = sampling.keys_of("north", 100), sampling.keys_of("south", 100)
+    north, south = (sampling.keys_of(site, np.arange(100, dtype=np.uint64)) for site in ("north", "south"))
     assert len({*north.tolist(), *south.tolist()}) == 200
-    assert (sampling.keys_of("north", 10) == north[:10]).all()
+    assert (sampling.keys_of("north", np.arange(10, dtype=np.uint64)) == north[:10]).all()
 
 
 def test_some_of_the_features_at_least_one():

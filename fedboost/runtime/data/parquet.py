@@ -72,6 +72,8 @@ class ParquetTable(ParquetFiles):
 
     def __init__(self, locations: Locations, scratch: Path | None) -> None:
         super().__init__(locations)
+        self.in_memory = False
+        """True if values of features are kept in memory once they are read."""
         self._scratch = scratch
         self.allocate((1,), np.dtype(np.uint8))  # whether there is any is better known now
 

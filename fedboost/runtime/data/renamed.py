@@ -44,7 +44,7 @@ class RenamedParquet(ParquetTable):
     def __init__(self, table: ParquetTable, columns: Names, levels: Mapping[str, Names]) -> None:
         self._table, self._columns, self._levels = table, columns, levels
         self.head = _renamed(table.head, columns, levels)
-        self.ends = table.ends
+        self.ends, self.in_memory = table.ends, table.in_memory
 
     def group(self, number: int, column: str) -> "pa.Table":
         """A group of rows of one column. ConfigError if the file has become another, or is gone."""

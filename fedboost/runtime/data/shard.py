@@ -14,7 +14,7 @@ text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow ta
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
 from fedboost.runtime.data.table import Table, dense_of, parts_of
 from fedboost.runtime.data.values import (
     UNKNOWN,
+    BadRow,
     Rows,
     codes_of,
     column_of,
@@ -63,22 +64,24 @@ _NAMED_LABELS = {
 """Advice about a label of other values than an objective takes, by the key that names those values."""
 
 
-def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
+def to_shard(table: "Table", terms: Terms, site: str, places: sampling.Keys | None = None) -> Shard:
     """The label, weight, base margin and features the terms name, as float32. A category the terms do not
-    declare counts as missing, and is `UNKNOWN` where rows are described. Raises Refused
-    with one line: for a column that is absent, and SchemaMismatch for all that depends on what the rows hold
-    (a CSV file's types do, too)."""
+    declare counts as missing, and is `UNKNOWN` where rows are described. places: of the rows in the whole
+    table, if this is a share of it. Raises Refused with one line: for a column that is absent, and
+    SchemaMismatch for all that depends on what the rows hold (a CSV file's types do, too)."""
     schema = terms.blocks.columns_of(site)
     for fault in column_faults(table, schema):
         raise Refused(f"party {site}: {fault.public}", fault.detail)
     try:
-        shard = _shard(table, terms, schema, site)
+        shard = replace(_shard(table, terms, schema, site, places), places=places)
         if schema.group is not None:
             shard = replace(shard, group=_group(table, terms, shard))
         if schema.subgroups:
             shard = replace(shard, subgroups=tuple(_subgroups(table, schema)))
         return replace(shard, ids=_ids(table, terms, site)) if terms.vertical.aligns else shard
     except ConfigError as error:
+        if isinstance(error, BadRow) and places is not None:
+            error = error.at(int(places[error.row]))
         refusal = f"party {site}: its rows do not fit the terms"
         raise SchemaMismatch(refusal, str(in_file(error, dense_of(table)))) from None
 
@@ -98,13 +101,13 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
             yield error
 
 
-def _shard(table: "Table", terms: Terms, schema: Schema, site: str) -> Shard:
+def _shard(table: "Table", terms: Terms, schema: Schema, site: str, places: sampling.Keys | None) -> Shard:
     has_labels = bool(schema.label)
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     labels = _labels(table, terms) if has_labels else NO_LABELS
     weight: Reader = partial(_weight, name=schema.weight) if schema.weight else _ones
-    keys = _keys(table, terms, site) if terms.draws_rows and has_labels else None
+    keys = _keys(table, terms, site, places) if terms.draws_rows and has_labels else None
     validation = None
     if schema.validation is not None:
         parts = (_flags(part, schema.validation) for part in parts_of(table, schema.validation))
@@ -127,12 +130,15 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str) -> Shard:
             column[:] = read(table)
         give_back()
         return Shard(tuple(values), labels, weights, keys=keys, validation=validation, base_margin=margins)
-    columns = tuple(ParquetColumn(table, name, read) for name, read in features.items())
+    columns: tuple[Any, ...] = tuple(ParquetColumn(table, name, read) for name, read in features.items())
     beside = schema.weight or schema.label or (*schema.features, *schema.others)[0]
     weights = ParquetColumn(table, beside, weight).kept()
     margins = ParquetColumn(table, margin, base).kept() if margin and base else None
-    for column in columns:
-        column.check()
+    if table.in_memory:
+        columns = tuple(column.kept() for column in columns)
+    else:
+        for column in columns:
+            column.check()
     return Shard(columns, labels, weights, table.allocate, keys, validation, margins)
 
 
@@ -157,10 +163,11 @@ def _ids(table: "Table", terms: Terms, site: str) -> list[bytes]:
     return ids
 
 
-def _keys(table: "Table", terms: Terms, site: str) -> sampling.Keys:
+def _keys(table: "Table", terms: Terms, site: str, places: sampling.Keys | None) -> sampling.Keys:
     """The key of each row: of its id, or of its place at this site where it has none."""
-    name = terms.columns.row_id
-    return sampling.keys_of(site, table.num_rows) if name is None else _keys_in(table, name, "row_id")
+    if (name := terms.columns.row_id) is not None:
+        return _keys_in(table, name, "row_id")
+    return sampling.keys_of(site, np.arange(table.num_rows, dtype=np.uint64) if places is None else places)
 
 
 def _subgroups(table: "Table", schema: Schema) -> Iterator[Float32]:
@@ -267,10 +274,16 @@ def _label_of(table: "Table", terms: Terms) -> Reader:
         return partial(_class, terms=terms)
     if terms.columns.positive is None:
         return partial(_label, terms=terms)
+    return partial(_positive, terms=terms, labels=label_values(table, terms))
+
+
+def label_values(table: "Table", terms: Terms) -> tuple[str, ...]:
+    """The values of a label that is compared with the positive one; none of another label."""
     labels: dict[str, None] = {}
-    for part in parts_of(table, terms.columns.label):
-        labels |= dict.fromkeys(texts(part.column(terms.columns.label), terms.columns.label)[1])
-    return partial(_positive, terms=terms, labels=tuple(labels))
+    if terms.columns.positive is not None:
+        for part in parts_of(table, terms.columns.label):
+            labels |= dict.fromkeys(texts(part.column(terms.columns.label), terms.columns.label)[1])
+    return tuple(labels)
 
 
 def _label(table: "pa.Table", terms: Terms) -> Float32:
@@ -305,13 +318,18 @@ def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32
     assert positive is not None
     codes, distinct = texts(table.column(name), name)
     refuse_missing(codes < 0, f"label {name!r}")
-    if len(labels) > 2:
-        raise ConfigError(f"label {name!r} has more than two values", listing(labels))
+    check_labels(name, labels)
     positive_text = spelled_as(table.column(name), positive)
     if positive_text not in labels and len(labels) == 2:
         raise ConfigError(f"positive = {positive!r} is neither value of label {name!r}", listing(labels))
     code = distinct.index(positive_text) if positive_text in distinct else len(distinct)
     return np.equal(codes, code).astype(np.float32)
+
+
+def check_labels(name: str, labels: Sequence[str]) -> None:
+    """Raise ConfigError for a label of more than two values."""
+    if len(labels) > 2:
+        raise ConfigError(f"label {name!r} has more than two values", listing(labels))
 
 
 def _weight(table: "pa.Table", name: str) -> Float32:

@@ -40,7 +40,11 @@ class BadRow(ConfigError):
 
     def moved(self, rows: int) -> "BadRow":
         """The same in a table of which the rows here come after so many others."""
-        return BadRow(self.public, self.what, self.row + rows)
+        return self.at(self.row + rows)
+
+    def at(self, row: int) -> "BadRow":
+        """The same in a table where the row has this place."""
+        return BadRow(self.public, self.what, row)
 
     def on_line(self, line: int | None) -> "BadRow":
         """The same, with the line of the file, if it is known."""

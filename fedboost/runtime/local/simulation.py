@@ -39,6 +39,7 @@ from fedboost.runtime.data.stream import keep, stream_of
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.result import Result, finish
 from fedboost.runtime.telemetry import Meter, Row
+from fedboost.runtime.workers.collections import CollectionRows, is_collection
 from fedboost.terms.session import TO_PREDICT, TO_TRAIN
 from fedboost.terms.terms import Terms
 from fedboost.vertical.holder import holder_for
@@ -98,15 +99,19 @@ def run_session(
     keep_freed_memory()
     shards = _by_party(terms, shards, site)
     terms = _for_parties(terms, list(shards))
-    readers = {name: reader_of(data, terms, name, on_table) for name, data in shards.items()}
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
     session = AggregatorSession(
         "simulation", terms, chosen, NOTHING_YET, draw=os.urandom, callbacks=callbacks
     )
-    holders = {name: holder_for(read, name, nthread) for name, read in readers.items()}
+    holders = {name: _holding(data, terms, name, nthread, on_table) for name, data in shards.items()}
     parts: dict[str, Part] = {}
-    play(session, sites_of(terms, holders, parts), seed, meter, on_round)
+    try:
+        play(session, sites_of(terms, holders, parts), seed, meter, on_round)
+    finally:
+        for holder in holders.values():
+            if isinstance(holder, CollectionRows):
+                holder.close()
     return session, meter, [*parts.values()]
 
 
@@ -208,6 +213,15 @@ def sites_of(
         )
         for name in terms.parties
     }
+
+
+def _holding(
+    data: object, terms: Terms, name: str, nthread: int, on_table: OnTable | None
+) -> Callable[[Terms, bytes], Holder]:
+    """What holds these rows for a party."""
+    if is_collection(data):
+        return CollectionRows(data, name, nthread)
+    return holder_for(reader_of(data, terms, name, on_table), name, nthread)
 
 
 def reader_of(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Reader:

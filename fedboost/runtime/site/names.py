@@ -126,12 +126,15 @@ def site_rows(config: PartyConfig, options: ReadOptions | None = None) -> SiteTa
     names = names_of(config)
     assert config.data is not None
     table = site_table(config.data, config.scratch, config.read if options is None else options)
+    return SiteTable(table, names) if config.names is None else named(table, names, str(config.names))
+
+
+def named(table: Table, names: Names, source: str) -> SiteTable:
+    """A table under the names that a site gives. ConfigError that begins with `source`."""
     columns = names.names or {name: name for name in dense_of(table).column_names}
     if names.row_id is not None:
         columns = {**columns, IDS: names.row_id}
-    if config.names is not None:
-        try:
-            table = renamed(table, columns, names.levels)
-        except ConfigError as error:
-            raise ConfigError(f"{config.names}: {error.public}", error.detail) from None
-    return SiteTable(table, names)
+    try:
+        return SiteTable(renamed(table, columns, names.levels), names)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error.public}", error.detail) from None

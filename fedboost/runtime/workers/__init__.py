@@ -1,0 +1,1 @@
+"""A site's rows on several workers of a cluster, whose answers are added before they leave the site."""

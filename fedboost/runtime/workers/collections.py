@@ -1,0 +1,75 @@
+"""Collections of Dask as the rows of a site: each worker holds the partitions that it has.
+
+Promises: rows come in the order of the partitions; partitions are computed once, and stay where they are.
+Refuses: a collection without a client, with partitions of other columns, or without rows (ConfigError).
+"""
+
+from functools import partial
+from typing import Any
+
+import structlog
+
+from fedboost.errors import ConfigError
+from fedboost.protocol.contracts import Holder
+from fedboost.runtime.workers.dask_engine import DaskEngine
+from fedboost.runtime.workers.engine import Running, Worker
+from fedboost.runtime.workers.hold import Load, hold
+from fedboost.runtime.workers.holder import Share, WorkersHolder
+from fedboost.runtime.workers.refusals import check_under_workers
+from fedboost.runtime.workers.sharing import check_memory, check_together
+from fedboost.runtime.workers.source import Range
+from fedboost.terms.terms import Terms
+
+
+def is_collection(data: object) -> bool:
+    """Tell if this is a DataFrame of Dask, which need not be installed."""
+    return type(data).__module__.split(".")[0] in ("dask", "dask_expr") and hasattr(data, "to_delayed")
+
+
+class CollectionRows:
+    """The rows of a DataFrame of Dask, for a party: called, it places them on the workers that have them."""
+
+    def __init__(self, data: Any, party: str, threads: int) -> None:
+        self._engine = DaskEngine.of(data)
+        self._partitions = self._engine.partitions(data)
+        self._party, self._threads = party, threads
+        self._holder: WorkersHolder | None = None
+
+    def __call__(self, terms: Terms, secret: bytes) -> Holder:
+        """A `Site.holder`."""
+        self.close()
+        check_under_workers(terms, self._party)
+        shares = _shares(self._engine, self._partitions)
+        check_memory(terms, shares)
+        load = partial(self._load, terms.canonical())
+        self._holder = WorkersHolder(self._engine, shares, load, terms, structlog.get_logger())
+        check_together(terms, self._holder.held, self._party)
+        return self._holder
+
+    def close(self) -> None:
+        """Let the workers drop what they made of the rows."""
+        if self._holder is not None:
+            self._holder.close()
+
+    def _load(self, terms: str, worker: Worker, share: Share) -> Running:
+        threads = min(self._threads, worker.threads)
+        asked = Load(self._party, terms, share.ranges, threads, worker.host)
+        return self._engine.run(worker, f"load rows of {self._party}", hold, asked, *share.parts)
+
+
+def _shares(engine: DaskEngine, partitions: list[tuple[Any, int]]) -> list[tuple[Worker, Share]]:
+    """The partitions of each worker. ConfigError if there is no row, or no worker."""
+    places = engine.places([future for future, _ in partitions])
+    by_worker: dict[Worker, list[tuple[Range, Any]]] = {}
+    begin = 0
+    for (future, rows), worker in zip(partitions, places, strict=True):
+        if rows:
+            by_worker.setdefault(worker, []).append((Range(begin, begin + rows), future))
+        begin += rows
+    if not begin:
+        raise ConfigError("the table has no rows")
+    shares = []
+    for worker, own in by_worker.items():
+        ranges, futures = zip(*own, strict=True)
+        shares.append((worker, Share(tuple(ranges), tuple(futures))))
+    return shares

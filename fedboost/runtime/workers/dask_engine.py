@@ -1,0 +1,164 @@
+"""The engine of Dask: an existing cluster, or processes of this machine.
+
+Promises: a function runs on the worker that it was given, once; the loss of a worker is found soon.
+Refuses: a cluster that does not answer, and to run without the extra `dask` (ConfigError).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from fedboost.errors import ConfigError
+from fedboost.runtime.workers.engine import Worker, WorkerLost
+
+ANSWERS_WITHIN = 10.0
+"""Seconds in which a scheduler has to answer."""
+LOOKS_EVERY = 0.5
+"""Seconds between two looks at whether a worker is still there."""
+_INSTALL = 'workers of Dask need the extra: pip install "fedboost[dask]"'
+
+
+class DaskEngine:
+    """A cluster of Dask."""
+
+    def __init__(self, client: Any, name: str, own: Any = None) -> None:
+        """own: the cluster of this process, which ends with the engine."""
+        self._client = client
+        self._own = own
+        self.name = name
+
+    @classmethod
+    def at(cls, address: str) -> Self:
+        """The cluster whose scheduler has this address. ConfigError."""
+        distributed = _distributed()
+        try:
+            client = distributed.Client(address, timeout=ANSWERS_WITHIN, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"the Dask scheduler at {address} does not answer: start it, or correct `dask` of [workers]",
+                str(error).partition("\n")[0],
+            ) from None
+        return cls(client, f"the Dask cluster at {address}")
+
+    @classmethod
+    def local(cls, count: int, threads: int) -> Self:
+        """A cluster of so many processes on this machine."""
+        distributed = _distributed()
+        cluster = distributed.LocalCluster(
+            n_workers=count,
+            threads_per_worker=threads,
+            host="127.0.0.1",
+            dashboard_address=None,
+            silence_logs=logging.ERROR,
+        )
+        client = distributed.Client(cluster, set_as_default=False)
+        return cls(client, f"{count} workers of this machine", cluster)
+
+    @classmethod
+    def of(cls, collection: Any) -> Self:
+        """The cluster of the client in use, where collections are persisted. ConfigError if there is none."""
+        try:
+            client = _distributed().default_client()
+        except ValueError:
+            raise ConfigError(
+                f"a {type(collection).__name__} of Dask needs a client: from dask.distributed import Client; "
+                "Client()"
+            ) from None
+        return cls(client, f"the Dask cluster at {client.scheduler.address}")
+
+    @property
+    def client(self) -> Any:
+        """The client."""
+        return self._client
+
+    def partitions(self, collection: Any) -> list[tuple[Any, int]]:
+        """The partitions of a DataFrame, computed, in their order, each with its rows. ConfigError for what
+        Dask could not compute."""
+        futures = self._client.compute(collection.to_delayed())
+        try:
+            rows = self._client.gather(self._client.map(len, futures, pure=False))
+        except Exception as error:  # noqa: BLE001 - whatever the user's own graph raises
+            raise ConfigError(
+                f"the {type(collection).__name__} cannot be computed", f"{type(error).__name__}: {error}"
+            ) from None
+        return list(zip(futures, map(int, rows), strict=True))
+
+    def places(self, futures: Sequence[Any]) -> list[Worker]:
+        """A worker that has each of these results; the first of all where none does any more."""
+        workers = {worker.address: worker for worker in self.workers()}
+        if not workers:
+            raise ConfigError(f"{self.name} has no workers: start some")
+        known = self._client.who_has(futures)
+        first = next(iter(workers.values()))
+        return [
+            next((workers[at] for at in sorted(known.get(future.key, ())) if at in workers), first)
+            for future in futures
+        ]
+
+    def workers(self) -> list[Worker]:
+        """The workers there are, in the order of their addresses. ConfigError."""
+        try:
+            known = self._client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, RuntimeError, KeyError, TimeoutError) as error:
+            raise ConfigError(
+                f"{self.name} no longer answers: start its scheduler again", str(error)
+            ) from None
+        workers = [
+            Worker(address, str(said["host"]), int(said["nthreads"]), int(said.get("memory_limit") or 0))
+            for address, said in known.items()
+            if said.get("status", "running") == "running"
+        ]
+        return sorted(workers, key=lambda worker: worker.address)
+
+    def run(
+        self, worker: Worker, name: str, function: Callable[..., Any], *arguments: Any
+    ) -> "RunningAtDask":
+        """Run a function on this worker."""
+        future = self._client.submit(
+            function,
+            *arguments,
+            key=f"{name}-{time.monotonic_ns()}",
+            workers=[worker.address],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+        )
+        return RunningAtDask(self, worker, future)
+
+    def close(self) -> None:
+        """Leave the cluster; end it if it is this process's own."""
+        self._client.close()
+        if self._own is not None:
+            self._own.close()
+
+
+class RunningAtDask:
+    """A task of Dask."""
+
+    def __init__(self, engine: DaskEngine, worker: Worker, future: Any) -> None:
+        self._engine, self._worker, self._future = engine, worker, future
+
+    def result(self) -> Any:
+        """What it returns. Dask would wait for ever for a worker that is gone: whether it is still there is
+        looked at now and then. Raises WorkerLost."""
+        distributed = _distributed()
+        while True:
+            try:
+                return self._future.result(timeout=LOOKS_EVERY)
+            except (distributed.TimeoutError, TimeoutError):
+                if self._worker not in self._engine.workers():
+                    self._future.cancel()
+                    raise WorkerLost(self._worker.address) from None
+            except (distributed.scheduler.KilledWorker, distributed.CancelledError):
+                raise WorkerLost(self._worker.address) from None
+
+
+def _distributed() -> Any:
+    """The library, or ConfigError without it."""
+    try:
+        import distributed
+        import distributed.scheduler
+    except ImportError:
+        raise ConfigError(_INSTALL) from None
+    return distributed

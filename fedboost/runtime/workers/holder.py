@@ -1,0 +1,225 @@
+"""The holder of a site whose rows are on workers: its answer is the sum of theirs.
+
+Promises: the vector is the one that a holder of all rows would answer, however the rows are shared out; a
+worker that is lost is replaced by others, which read its rows and go where the training stands, and nothing
+but the delay is noticed outside. Votes are the site's, by the sum of its workers' histograms.
+Refuses: to wait for workers longer than WORKERS_WITHIN (Refused); what a worker refuses.
+"""
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from fedboost.boosting.queries.trees import VoteQuery
+from fedboost.boosting.queries.union import OfTurn, Query
+from fedboost.boosting.state import NOTHING_YET, BoostingState
+from fedboost.errors import Refused
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.tree import Tree
+from fedboost.horizontal.row_hash import add_hashes
+from fedboost.horizontal.votes import votes
+from fedboost.protocol.contracts import Answering
+from fedboost.runtime.workers import link
+from fedboost.runtime.workers.engine import Engine, Worker, WorkerLost
+from fedboost.runtime.workers.hold import Held
+from fedboost.runtime.workers.link import Door, Link
+from fedboost.runtime.workers.source import Range
+from fedboost.terms.terms import Terms
+
+WORKERS_WITHIN = 60.0
+"""Seconds that a site waits for a worker when all are lost."""
+LISTED_SECONDS = 5.0
+"""Seconds that a scheduler may list a worker which is gone."""
+LOOKS_EVERY = 0.2
+"""Seconds between two looks at whether one is back."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Rows of the site that one worker holds."""
+
+    ranges: tuple[Range, ...]
+    parts: tuple[Any, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(last - first for first, last in self.ranges)
+
+
+Loading = Callable[[Worker, Share], Any]
+"""Begins to load a share on a worker: a `Running` whose result is `Held`."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A share, the worker that holds it, and the connection to it."""
+
+    share: Share
+    worker: Worker
+    held: Held
+    link: Link
+
+
+class WorkersHolder:
+    """The rows of a party in one session, on the workers of an engine."""
+
+    def __init__(
+        self, engine: Engine, shares: Sequence[tuple[Worker, Share]], load: Loading, terms: Terms, log: Any
+    ) -> None:
+        self.state = NOTHING_YET
+        self._engine, self._load, self._terms, self._log = engine, load, terms, log
+        self._lost: dict[str, float] = {}
+        """The moment until which a worker that was lost is not looked for."""
+        self._placed: list[Placed] = []
+        self.close = weakref.finalize(self, _close, self._placed)
+        """Lets the workers drop the rows."""
+        self._placed += self._place(shares)
+        self.rows = sum(placed.held.rows for placed in self._placed)
+        """Number of rows."""
+
+    @property
+    def held(self) -> list[Held]:
+        """What each worker said that it holds."""
+        return [placed.held for placed in self._placed]
+
+    def rows_hashed(self, key: bytes) -> bytes:
+        """Keyed hash of all rows: that of the whole table."""
+        return add_hashes([answer[1:] for answer in self._ask(link.HASH + key)])
+
+    def go_to(self, state: BoostingState) -> None:
+        """Move to this state, whatever was answered before."""
+        self._ask(link.going_to(state))
+        self.state = state
+
+    def trees(self, rounds: int) -> tuple[Tree, ...]:
+        """None: all parties are told the same."""
+        return ()
+
+    def answering(self, query: OfTurn) -> Answering:
+        """The sum of the workers' integers: int64 [query.cells]."""
+        yield from ()
+        state = self.state
+        for part in cast(tuple[Query, ...], query.parts):
+            part.check_order(self._terms, state)
+            state = state.after(part)
+        answer = self._votes(query) if isinstance(query, VoteQuery) else self._sum(query)
+        self.state = state
+        return answer
+
+    def _sum(self, query: OfTurn) -> Int64:
+        return link.total(self._ask(link.asking(link.ANSWER, query)), query)
+
+    def _votes(self, query: VoteQuery) -> Int64:
+        """The site's own votes, by the sum of its workers' histograms."""
+        assert self.state.start is not None
+        answers = self._ask(link.asking(link.HISTOGRAMS, query))
+        own = np.sum([np.frombuffer(answer, np.int64, offset=1) for answer in answers], axis=0)
+        layout = Layout.of(self.state.start.cut_points)
+        return votes(query, self._terms, self.rows, layout, own.reshape(len(query.nodes), layout.cells))
+
+    def _ask(self, request: bytes) -> list[bytes]:
+        """The answers of all holders to a request, those of lost ones by who takes their place."""
+        waiting, answers = list(self._placed), []
+        while waiting:
+            told, lost = self._exchange(waiting, request)
+            answers += told
+            waiting = self._replace(lost) if lost else []
+        return answers
+
+    def _exchange(self, placed: Sequence[Placed], request: bytes) -> tuple[list[bytes], list[Placed]]:
+        """The answers of these holders to a request, and those that were lost over it."""
+        answers, lost = [], []
+        for each in placed:
+            each.link.send(request)
+        for each in placed:
+            try:
+                answers.append(each.link.receive())
+            except WorkerLost as error:
+                each.link.close()
+                self._note_lost(each.worker, error)
+                lost.append(each)
+        return answers, lost
+
+    def _note_lost(self, worker: Worker, error: WorkerLost) -> None:
+        self._lost[worker.address] = time.monotonic() + LISTED_SECONDS
+        self._log.warning("a worker is lost", worker=worker.address, reason=str(error)[:200])
+
+    def _replace(self, lost: Sequence[Placed]) -> list[Placed]:
+        """New holders of what lost ones had, where the training stands."""
+        self._placed[:] = [placed for placed in self._placed if placed not in lost]
+        new: list[Placed] = []
+        while lost:
+            placed = self._place(self._shared_out([each.share for each in lost]))
+            going = self.state is not NOTHING_YET
+            lost = self._exchange(placed, link.going_to(self.state))[1] if going else []
+            new += [each for each in placed if each not in lost]
+            self._placed += [each for each in placed if each not in lost]
+        self._log.info("rows of lost workers are held again", workers=[each.worker.address for each in new])
+        return new
+
+    def _shared_out(self, shares: Sequence[Share]) -> list[tuple[Worker, Share]]:
+        """A worker for each of these shares: the one with the fewest rows a thread. Waits for one if there is
+        none. Refused if none comes."""
+        until, said = time.monotonic() + WORKERS_WITHIN, False
+        while not (workers := self._workers()):
+            if not said:
+                self._log.error("all workers are lost: waiting for one", cluster=self._engine.name)
+            said = True
+            if time.monotonic() > until:
+                raise Refused(
+                    "its rows cannot be read at the moment",
+                    f"{self._engine.name} has had no worker for {WORKERS_WITHIN:.0f} s: start some, and "
+                    "train again",
+                )
+            time.sleep(LOOKS_EVERY)
+        rows = {worker.address: 0 for worker in workers}
+        for placed in self._placed:
+            if placed.worker.address in rows:
+                rows[placed.worker.address] += placed.share.rows
+        chosen = []
+        for share in shares:
+            worker = min(workers, key=lambda one: rows[one.address] / one.threads)
+            rows[worker.address] += share.rows
+            chosen.append((worker, share))
+        return chosen
+
+    def _workers(self) -> list[Worker]:
+        """The workers that were not lost just now."""
+        now = time.monotonic()
+        return [one for one in self._engine.workers() if self._lost.get(one.address, 0.0) < now]
+
+    def _place(self, shares: Sequence[tuple[Worker, Share]]) -> list[Placed]:
+        """Load these shares, all at once; what a worker that is lost meanwhile was to hold, on others. What
+        does not fit is raised."""
+        placed: list[Placed] = []
+        while shares:
+            running = [(worker, share, self._load(worker, share)) for worker, share in shares]
+            left, fault = [], b""
+            for worker, share, each in running:
+                try:
+                    held: Held = each.result()
+                except WorkerLost as error:
+                    self._note_lost(worker, error)
+                    left.append(share)
+                    continue
+                fault = fault or held.fault
+                if held.door:
+                    placed.append(Placed(share, worker, held, Link(Door(**held.door))))
+            if fault:
+                for kept in placed:
+                    kept.link.close()
+                link.raise_failed(fault)
+            shares = self._shared_out(left) if left else []
+        return placed
+
+
+def _close(placed: list[Placed]) -> None:
+    for each in placed:
+        each.link.close()
+    placed.clear()

@@ -1,0 +1,239 @@
+"""Rows of a site as its workers read them: Parquet or CSV files, by file and row range; or parts in memory.
+
+Promises: rows come in the order of the files' names, so that the place of a row in the whole table does not
+depend on who reads it; of Parquet files only the row groups and columns that are wanted are read.
+Refuses: files with other columns than the first, and CSV files that disagree whether a column is text
+(ConfigError that names file and column).
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.sampling import Keys
+from fedboost.runtime.data.forms import form_of
+from fedboost.runtime.data.locations import is_remote, locations_of
+from fedboost.runtime.data.parquet import ParquetTable
+from fedboost.runtime.data.read_options import ReadOptions
+from fedboost.runtime.data.table import Table, as_config_error, distinct, read_table
+from fedboost.runtime.data.values import is_text, kind_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TEXT_FILES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst")
+
+
+class Range(NamedTuple):
+    """Rows of the whole table from `first` to before `last`."""
+
+    first: int
+    last: int
+
+
+class Heads(NamedTuple):
+    """What is known of files before their rows are read: how many rows, and the columns with their types, a
+    table without rows as Arrow's IPC bytes."""
+
+    rows: int
+    columns: bytes
+
+
+def places_of(ranges: Iterable[Range]) -> Keys:
+    """The places of these rows in the whole table: uint64 [rows]."""
+    return np.concatenate([np.arange(*each, dtype=np.uint64) for each in ranges])
+
+
+class ParquetRows(ParquetTable):
+    """Some rows of Parquet files, whose values are kept in memory."""
+
+    def __init__(self, table: ParquetTable, ranges: Sequence[Range]) -> None:
+        self.head, self.in_memory = table.head, True
+        self._table = table
+        self._scratch = None
+        self._pieces: list[tuple[int, int, int]] = []
+        for first, last in ranges:
+            groups = np.searchsorted(table.ends, [first, last - 1], side="right") - 1
+            for group in range(int(groups[0]), int(groups[1]) + 1):
+                begin, end = map(int, table.ends[group : group + 2])
+                self._pieces.append((group, max(first, begin) - begin, min(last, end) - begin))
+        self.ends = np.cumsum([0, *(last - first for _, first, last in self._pieces)])
+
+    def group(self, number: int, column: str) -> "pa.Table":
+        """A piece of rows of one column. ConfigError if the file has become another, or is gone."""
+        group, first, last = self._pieces[number]
+        return self._table.group(group, column).slice(first, last - first)
+
+
+class Files:
+    """The files of a site. ConfigError if there are none, or cannot be read."""
+
+    def __init__(self, source: str, options: ReadOptions) -> None:
+        self._options = options
+        self._source = source
+        self._parquet: ParquetTable | None = None
+        self._texts = _text_files(source)
+        if not self._texts:
+            locations = locations_of(source)
+            form = form_of(locations, options)
+            with as_config_error(locations, form.name):
+                if form.name == "Parquet":
+                    self._parquet = ParquetTable(locations, None)
+                    distinct(self._parquet.head, locations.shown)
+                elif form.name == "CSV" and locations.files[0].path is not None:
+                    self._texts = [str(locations.files[0].path)]
+                else:
+                    raise ConfigError(f"{locations.shown}: workers read Parquet and CSV files alone")
+
+    def heads(self) -> Heads:
+        """How many rows there are, and of which columns. Of CSV files every one is read."""
+        import pyarrow as pa
+
+        if self._parquet is not None:
+            return Heads(self._parquet.num_rows, _as_bytes(self._parquet.head))
+        tables = [self._read(path) for path in self._texts]
+        _check_same(self._texts, [table.schema for table in tables])
+        head = pa.Table.from_batches([], _joint([table.schema for table in tables]))
+        return Heads(sum(table.num_rows for table in tables), _as_bytes(head))
+
+    def rows(self, ranges: Sequence[Range]) -> Table:
+        """These rows."""
+        import pyarrow as pa
+
+        if self._parquet is not None:
+            return ParquetRows(self._parquet, ranges)
+        pieces, begin = [], 0
+        for path in self._texts:
+            table = self._read(path)
+            for first, last in ranges:
+                low, high = max(first, begin), min(last, begin + table.num_rows)
+                if low < high:
+                    pieces.append(table.slice(low - begin, high - low))
+            begin += table.num_rows
+        return pa.concat_tables(_as_one(pieces))
+
+    def group_end(self, column: str, at: int) -> int:
+        """The first row from `at` on that is of another group than the one before it, where rows of a group
+        stand together."""
+        table, before = self.rows([Range(at - 1, at)]), None
+        rows = self.heads().rows if self._parquet is None else self._parquet.num_rows
+        step = 1 << 12
+        for first in range(at - 1, rows, step):
+            table = self.rows([Range(first, min(first + step, rows))])
+            values = _column(table, column).to_pylist()
+            before = values[0] if before is None else before
+            other = next((number for number, value in enumerate(values) if value != before), None)
+            if other is not None:
+                return first + other
+        return rows
+
+    def _read(self, path: str) -> "pa.Table":
+        table = read_table(path, options=self._options)
+        assert not isinstance(table, ParquetTable)
+        dense: pa.Table = table
+        return dense
+
+
+def heads_of(source: str, options: dict[str, Any]) -> Heads:
+    """The heads of a site's files, as a worker sees them. ConfigError."""
+    return Files(source, ReadOptions(**options)).heads()
+
+
+def group_end_of(source: str, options: dict[str, Any], column: str, at: int) -> int:
+    """See `Files.group_end`."""
+    return Files(source, ReadOptions(**options)).group_end(column, at)
+
+
+def _text_files(source: str) -> list[str]:
+    """The CSV files of a folder or a glob, in the order of their names; none where it holds others."""
+    if is_remote(source):
+        return []
+    path = Path(source)
+    if path.is_dir():
+        names = [file for file in path.rglob("*") if file.is_file()]
+    elif any(character in source for character in "*?["):
+        names = [
+            file for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if file.is_file()
+        ]
+    else:
+        return []
+    texts = sorted(str(name) for name in names if name.name.lower().endswith(_TEXT_FILES))
+    return (
+        texts if len(texts) == len([name for name in names if not name.name.startswith((".", "_"))]) else []
+    )
+
+
+def _column(table: Table, name: str) -> "pa.ChunkedArray":
+    import pyarrow as pa
+
+    if isinstance(table, ParquetTable):
+        parts = [table.group(number, name) for number in range(len(table.ends) - 1)]
+        return pa.concat_tables(parts).column(name)
+    dense: Any = table
+    return dense.column(name)
+
+
+def _check_same(paths: Sequence[str], heads: "Sequence[pa.Schema]") -> None:
+    """ConfigError unless all files have the columns of the first, and agree which are text."""
+    import pyarrow as pa
+
+    first = heads[0]
+    for path, head in zip(paths[1:], heads[1:], strict=True):
+        for name in first.names:
+            if name not in head.names:
+                raise ConfigError(f"{path}: column {name!r} is missing, which {paths[0]} has")
+        if more := [name for name in head.names if name not in first.names]:
+            raise ConfigError(f"{path}: has a column {more[0]!r}, which {paths[0]} lacks")
+    for name in first.names:
+        kinds: dict[bool, tuple[str, str]] = {}
+        for path, head in zip(paths, heads, strict=True):
+            kind = head.field(name).type
+            if not pa.types.is_null(kind):
+                kinds.setdefault(is_text(kind), (path, kind_of(pa.chunked_array([], kind))))
+        if len(kinds) > 1:
+            (one, kind), (other, kind_there) = kinds.values()
+            raise ConfigError(
+                f"{one}: column {name!r} is {kind} here, {kind_there} in {other}: write the rows as Parquet, "
+                f"or all of its values as one type"
+            )
+
+
+def _joint(heads: "Sequence[pa.Schema]") -> "pa.Schema":
+    """The columns of all files: of each the first type that is not of missing values alone."""
+    import pyarrow as pa
+
+    fields = []
+    for name in heads[0].names:
+        own = [head.field(name) for head in heads]
+        fields.append(next((field for field in own if not pa.types.is_null(field.type)), own[0]))
+    return pa.schema(fields)
+
+
+def _as_one(tables: "Sequence[pa.Table]") -> "list[pa.Table]":
+    """Tables of the same columns, in the same order and of types that go together."""
+    import pyarrow as pa
+
+    names = tables[0].column_names
+    wide = pa.unify_schemas(
+        [table.select(names).schema.remove_metadata() for table in tables], promote_options="permissive"
+    )
+    return [table.select(names).cast(wide) for table in tables]
+
+
+def _as_bytes(head: "pa.Table") -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, head.schema):
+        pass
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def schema_in(columns: bytes) -> "pa.Table":
+    """The table without rows of `Heads.columns`."""
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(columns).read_all()

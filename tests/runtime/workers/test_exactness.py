@@ -1,0 +1,74 @@
+"""Rows on workers: the model that one machine would give, byte for byte."""
+
+import pytest
+from dask_rows import cuts_of, on_workers, shared_out, table, terms
+
+import fedboost as fb
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.registry import OBJECTIVES
+
+pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
+
+LABELS = {
+    LabelKind.CLASS: {"label": "benign"},
+    LabelKind.INTERVAL: {"label": "days", "label_upper_bound": "until"},
+    LabelKind.RELEVANCE: {"label": "classes", "group": "query"},
+}
+OWN = {
+    "multi:softprob": {"num_class": 3, "columns": {"label": "classes"}},
+    "reg:quantileerror": {"quantile_alpha": 0.5},
+    "count:poisson": {"columns": {"label": "count", "base_margin": "margin"}},
+}
+CASES = {
+    name: {"objective": name, "columns": LABELS.get(kind.label_kind, {"label": "days"})} | OWN.get(name, {})
+    for name, kind in OBJECTIVES.items()
+}
+CASES |= {
+    "the words of a label": {"columns": {"label": "word", "positive": "yes"}},
+    "row weights": {"columns": {"weight": "weight"}},
+    "subsample by place": {"subsample": 0.5, "validation_fraction": 0.25, "eval_metric": ["auc", "logloss"]},
+    "subsample by row id": {"subsample": 0.5, "columns": {"row_id": "id"}},
+    "gradient based": {"subsample": 0.5, "sampling_method": "gradient_based"},
+    "bootstrap": {"subsample": 0.5, "sampling_method": "bootstrap", "num_parallel_tree": 2},
+    "validation column": {"columns": {"validation": "held_out"}, "early_stopping_rounds": 1},
+    "lossguide": {"grow_policy": "lossguide", "max_leaves": 5},
+    "symmetric": {"grow_policy": "symmetric"},
+    "ranking, sampled groups": {
+        "objective": "rank:ndcg",
+        "validation_fraction": 0.3,
+        "columns": {"label": "classes", "group": "query", "row_id": "id"},
+    },
+    "classes, several trees": {
+        "objective": "multi:softprob",
+        "num_class": 3,
+        "num_parallel_tree": 2,
+        "columns": {"label": "classes"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_is_that_of_one_machine(name):
+    agreed, frame = terms(**CASES[name]), table()
+    north = shared_out(frame, cuts_of(frame, 4))
+    expected = fb.simulate(agreed, {"north": frame}).model.to_bytes()
+    assert on_workers(agreed, {"north": north}, 3).to_bytes() == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("parts", [1, 2, 9])
+def test_any_workers_and_any_sharing_out(workers, parts):
+    agreed, frame = terms(subsample=0.7, validation_fraction=0.2), table()
+    north = shared_out(frame, cuts_of(frame, parts, seed=parts))
+    expected = fb.simulate(agreed, {"north": frame}).model.to_bytes()
+    assert on_workers(agreed, {"north": north}, workers).to_bytes() == expected
+
+
+@pytest.mark.parametrize("settings", [{}, {"vote_top_k": 1}, {"vote_top_k": 2}])
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_among_other_parties_votes_and_masks_are_the_sites_own(settings, protection):
+    agreed = terms(**settings, max_depth=4, protection=protection)
+    frame, others = table(), {"south": table(150, seed=1), "east": table(90, seed=2)}
+    north = shared_out(frame, cuts_of(frame, 5))
+    expected = fb.simulate(agreed, {"north": frame, **others}).model.booster
+    assert on_workers(agreed, {"north": north, **others}, 3).booster == expected
