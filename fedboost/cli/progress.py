@@ -24,6 +24,10 @@ ROWS_EVERY_SECONDS = 10.0
 
 SLOW_SECONDS = 30.0
 """A line is printed after any round that ends so long after the last line, where no bar is drawn."""
+BESIDE = 42
+"""Columns of a terminal that a bar takes at least, with the number of the round, bytes and time."""
+_BETWEEN = ", "
+
 RECENT = 5
 """Rounds that tell how long the others take."""
 ESTIMATED_SECONDS = 3600.0
@@ -76,12 +80,13 @@ def _left(seconds: list[float], rounds: int) -> str:
 @contextmanager
 def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.fields[metric]}", markup=False),
+        BarColumn(None, table_column=Column(max_width=40)),
+        TextColumn("{task.fields[metric]}", markup=False, table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[bytes]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
@@ -92,12 +97,20 @@ def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
         nonlocal total
         total += row["bytes"]
         bar.start()  # not before there is something to show
-        bar.update(task, advance=1, metric=figures(row, terms), bytes=size(total))
+        metric = _last(figures(row, terms, _BETWEEN).split(_BETWEEN), bar.console.width - BESIDE)
+        bar.update(task, advance=1, metric=metric, bytes=size(total))
 
     try:
         yield draw
     finally:
         bar.stop()
+
+
+def _last(texts: list[str], room: int) -> str:
+    """The last texts that fit, one at least: a training watches the last metric."""
+    while len(texts) > 1 and len(" ".join(texts)) > room:
+        texts = texts[1:]
+    return " ".join(texts)
 
 
 @contextmanager

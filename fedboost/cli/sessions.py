@@ -1,6 +1,6 @@
 """Sessions that end with something else than a model: asked for, and waited for.
 
-Promises: Ctrl-C ends the session at the aggregator.
+Promises: Ctrl-C ends the session at the aggregator; it is said who is waited for, and what is not hidden.
 Refuses: what the session refuses.
 """
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedboost.cli.progress import Draw
     from fedboost.runtime.analyst import Training
     from fedboost.terms.terms import Terms
 
@@ -18,10 +19,17 @@ SECONDS = 0.2
 
 
 def ended(
-    aggregator: str, keys: Path | None, insecure_loopback: bool, terms: "Terms", wait: float
+    aggregator: str,
+    keys: Path | None,
+    insecure_loopback: bool,
+    terms: "Terms",
+    wait: float,
+    draw: "Draw | None" = None,
 ) -> "Training":
-    """Ask an aggregator for a session under these terms; return it once it is over."""
+    """Ask an aggregator for a session under these terms; return it once it is over. draw: called with each
+    round, where there are any."""
     from fedboost.cli.output import notice
+    from fedboost.cli.progress import notice_not_hidden
     from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
 
@@ -32,7 +40,10 @@ def ended(
 
     def follow() -> None:
         try:
-            _ = session.model  # waits for it
+            for row in session:
+                if draw is not None:
+                    draw(row)
+            _ = session.model
         except Exception as error:  # noqa: BLE001 - raised again by who waits
             fault.append(error)
 
@@ -47,6 +58,7 @@ def ended(
         raise
     if fault:
         raise fault[0]
+    notice_not_hidden(terms)
     return session
 
 

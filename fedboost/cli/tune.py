@@ -1,5 +1,6 @@
 """`fedboost tune`: settings of trees tried side by side in one session."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +43,7 @@ def tune(
     terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
     without --aggregator the terms are written, and nobody is asked."""
     from fedboost.cli.output import notice, show
+    from fedboost.cli.progress import progress
     from fedboost.cli.sessions import check_asked, ended
     from fedboost.gbdt.metrics.registry import grows
     from fedboost.people import tuning as text
@@ -57,12 +59,19 @@ def tune(
         notice(f"{save_terms}: {len(agreed.objective.candidates)} candidates, for sites to approve")
     if aggregator is None:
         return
-    session = ended(aggregator, keys, insecure_loopback, agreed, wait)
+    if out is None:
+        notice("no --out: the best terms are shown, and not saved")
+    with nullcontext(None) if json else progress(agreed, json) as draw:
+        session = ended(aggregator, keys, insecure_loopback, agreed, wait, draw)
     found = Tuning.of(agreed, session.model, session.traffic)
     if out is not None:
         found.save(out)
+    if not json:
+        print()  # after the rounds
     facts = {"metric": found.metric, "best": found.best, "trials": [*found.trials]}
     show(json, [facts], text.trials(found.metric, found.trials, found.best, grows(found.metric)))
+    if out is not None:
+        notice(f"{out}: terms of a training with the best settings, {found.terms.trees.rounds} rounds")
 
 
 def _space(path: Path | None) -> dict[str, Any] | None:

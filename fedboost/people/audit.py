@@ -14,8 +14,8 @@ from fedboost.people.audit_session import session_text
 from fedboost.people.text import WIDTH, all_shown, counted, moment
 from fedboost.people.words import MADE
 
-MAX_IN_FULL, MAX_VERDICT_LENGTH = 5, 15
-"""Sessions that are printed in full; of more a line each; and columns of a verdict in that line."""
+MAX_IN_FULL, MAX_VERDICT_LENGTH, END_WIDTH = 5, 15, 14
+"""Sessions that are printed in full; of more a line each; and columns of a verdict and an end there."""
 
 
 def audit(facts: AuditFacts) -> Iterator[str]:
@@ -90,12 +90,12 @@ def _no_warnings(facts: AuditFacts) -> str:
 
 def _table(facts: AuditFacts, in_full: bool) -> Iterator[str]:
     """Yield a line for each session, with a verdict; where that is all, why there is no model, too."""
-    yield f"\n{'first heard of':<17}{'session':<24}{'answers':>7}  {'ended':<14}verdict"
+    yield f"\n{'first heard of':<17}{'session':<24}{'answers':>7}  {'ended':<{END_WIDTH}}verdict"
     for session in facts.sessions:
         rank = f" ({session.rank.number} of {session.rank.total})" if session.rank.total > 1 else ""
         name = quoted(session.name, 22 - len(rank)) + rank
-        line = f"{moment(session.begin)[:16]:<17}{name:<24}{len(session.answers):>7}  {_end(session):<14}"
-        yield line + _verdict(session)
+        line = f"{moment(session.begin)[:16]:<17}{name:<24}{len(session.answers):>7}  "
+        yield f"{line}{_end(session):<{END_WIDTH}}{_verdict(session)}"
         if not in_full and session.ending.over and session.ending.closed:
             reason = printable(session.ending.closed)
             yield textwrap.fill(reason, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)
@@ -120,5 +120,7 @@ def _end(session: SessionFacts) -> str:
         return "refused"
     if not session.ending.over:
         return "open"
-    made = MADE[session.task]
-    return f"no {made}" if session.ending.closed else made
+    made = MADE[session.task].removesuffix(" of rows")
+    if not session.ending.closed:
+        return made
+    return f"no {made}" if len(f"no {made}") < END_WIDTH else "no result"

@@ -7,6 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping
 
 from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.registry import grows, own_name
 from fedboost.people.facts import (
     DemoFacts,
     EstimateFacts,
@@ -15,6 +16,7 @@ from fedboost.people.facts import (
     TrainingFacts,
 )
 from fedboost.people.text import Block, cell, duration, one_line, size, table
+from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms
 
 ACCOUNTED = ("round", "seconds", "bytes")
@@ -27,12 +29,28 @@ def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def figures(row: Mapping[str, float], terms: Terms, between: str = " ") -> str:
-    """Return the same in words, a dash for those that are not published."""
+    """Return the same in words, a dash for those that are not published; where candidates are tried, the best
+    value of the metric that is watched."""
+    if terms.task == TO_TUNE:
+        return _best_of_candidates(row, terms)
     whole = [rows for rows in terms.sets if metrics.OF_PARTY not in rows]
     names = [("" if rows == metrics.TRAIN else f"{rows}-") + name for rows in whole for name in terms.metrics]
     values = {name: f"{value:.5f}" for name, value in metrics_of(row).items()}
     texts = dict.fromkeys(names, "-") | values
     return one_line(between.join(f"{name} {value}" for name, value in texts.items()))
+
+
+def _best_of_candidates(row: Mapping[str, float], terms: Terms) -> str:
+    watched = own_name(terms.metrics[-1])
+    names = {
+        f"{metrics.VALIDATION}-{number}/{watched}": number
+        for number in range(len(terms.objective.candidates))
+    }
+    values = {name: row[name] for name in names if name in row}
+    if not values:
+        return f"{watched} -"
+    best = (max if grows(watched) else min)(values, key=values.__getitem__)
+    return f"best {watched} {values[best]:.5f} (trial {names[best]})"
 
 
 def signatures(model: ModelFacts) -> str:

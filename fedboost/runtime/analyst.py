@@ -50,6 +50,8 @@ MAX_REQUESTS = 5
 aggregator that has to begin another."""
 STOP_SECONDS = 5.0
 """How long the aggregator is tried to be told that the session is to end."""
+STOP_LOST_SECONDS = 0.5
+"""How long, if it does not answer now."""
 
 CHECK_SECONDS = 90.0
 """How long the sites have to answer a check: longer than the aggregator waits for them."""
@@ -57,6 +59,47 @@ MIN_PATIENCE_SECONDS = 5.0
 """How long an aggregator that was reached has to say its status, at least."""
 
 OnWaiting = Callable[[tuple[str, ...]], None]
+
+
+class _Line:
+    """The line to an aggregator, of one training."""
+
+    def __init__(self, address: str, bundle: Bundle | None, on_waiting: OnWaiting | None) -> None:
+        self.who = f"the aggregator at {address}"
+        self.bundle = bundle
+        self._address = address
+        self._on_waiting = on_waiting
+        self._reached: bool | None = None
+        """True while the aggregator answers; None if it never did."""
+        self._said = False
+        """True if it was said that the aggregator is waited for."""
+
+    def stream(self, request: bytes, wait: float) -> Iterator[bytes]:
+        """Yield what the aggregator answers to a request; say so if it does not within some seconds."""
+        return channel.train_stream(self._address, self.bundle, request, wait, self.note)
+
+    def note(self, reached: bool) -> None:
+        """The aggregator was reached, or is waited for."""
+        if reached:
+            self._reached, self._said = True, False
+            return
+        self._reached = None if self._reached is None else False
+        if self._on_waiting and not self._said:
+            self._on_waiting((self.who,))
+        self._said = True
+
+    def command(self, request: bytes) -> bool:
+        """Give the aggregator a command; False if it was not reached, and at once if it never was."""
+        import grpc
+
+        if self._reached is None:
+            return False  # it knows of no session
+        wait = STOP_SECONDS if self._reached else STOP_LOST_SECONDS
+        try:
+            list(channel.train_stream(self._address, self.bundle, request, wait))
+        except (grpc.RpcError, FedboostError):
+            return False
+        return True
 
 
 class Training:
@@ -89,8 +132,7 @@ class Training:
         self._requests: list[Request] = []
         """Those that were signed here: one a connection, up to MAX_REQUESTS, for each is good for one
         session."""
-        self._address = address
-        self._bundle = bundle
+        self._line = _Line(address, bundle, on_waiting)
         self._terms = terms
         self._rows = self._follow(wait, on_waiting)
 
@@ -119,20 +161,13 @@ class Training:
 
     def _command(self, command: TrainCommand) -> bool:
         """Give the aggregator a command for the session; False if it was not reached."""
-        import grpc
-
-        request = encode_train_request(self._terms.canonical(), command)
-        try:
-            list(channel.train_stream(self._address, self._bundle, request, STOP_SECONDS))
-        except (grpc.RpcError, FedboostError):
-            return False
-        return True
+        return self._line.command(encode_train_request(self._terms.canonical(), command))
 
     def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """Rows to the end of the session, over as many connections as it takes."""
         import grpc
 
-        who, command = f"the aggregator at {self._address}", TrainCommand.FOLLOW
+        who, command = self._line.who, TrainCommand.FOLLOW
         while True:
             try:
                 yield from self._events(command, wait, on_waiting)
@@ -140,8 +175,7 @@ class Training:
                 lost: Any = error
                 if lost.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                     raise channel.explained(lost, who) from None
-                if on_waiting:
-                    on_waiting((who,))
+                self._line.note(reached=False)
                 time.sleep(REDIAL_SECONDS)
                 command, self._finishing = TrainCommand.RETURN, False
                 continue
@@ -155,7 +189,7 @@ class Training:
         before, bytes_before = 0.0, 0
         known = self.traffic
         request = encode_train_request(self._terms.canonical(), command, self._signed_request())
-        for message in channel.train_stream(self._address, self._bundle, request, wait):
+        for message in self._line.stream(request, wait):
             match decode_train_event(message):
                 case Waiting(parties, absent):
                     self.absent = {
@@ -201,11 +235,11 @@ class Training:
     def _signed_request(self) -> Request | None:
         """A request for a session under the terms, a fresh one while there may be more; None where analysts
         have no keys."""
-        if self._bundle is None:
+        if (bundle := self._line.bundle) is None:
             return None
         if len(self._requests) < MAX_REQUESTS:
             nonce, now = os.urandom(key_exchange.NONCE_BYTES), int(time.time())
-            self._requests.append(key_exchange.request(self._bundle.signer, self._terms, nonce, now))
+            self._requests.append(key_exchange.request(bundle.signer, self._terms, nonce, now))
         return self._requests[-1]
 
     def _check(self, model: Model | PartyModel) -> None:
@@ -213,9 +247,9 @@ class Training:
         parties signed of it is right."""
         if model.terms != self._terms or isinstance(model, PartyModel) != self._terms.keeps_parts:
             raise PeerError("the aggregator's model was trained under other terms than were submitted")
-        if self._bundle is None:
+        bundle, now = self._line.bundle, datetime.now(UTC)
+        if bundle is None:
             return
-        bundle, now = self._bundle, datetime.now(UTC)
         signed = model.verify(bundle.roots, now, bundle.denied)
         if len(signed) < self._terms.signers:
             raise PeerError(

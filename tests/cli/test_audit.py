@@ -1,6 +1,7 @@
 """`fedboost audit`: what left the site, in plain words."""
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -11,8 +12,9 @@ from typing import get_args
 import pytest
 from audit_logs import PAIR, PLACE, RELEASE, written
 from inprocess import sites_of
-from sites import fedboost, rows, terms
+from sites import fedboost, rows, shared_out, terms
 
+import fedboost as fb
 from fedboost.boosting.programs.boosting import train as boosting
 from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.rounds import BY_PARTY
@@ -26,7 +28,11 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.drift import drift_terms
+from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
+from fedboost.runtime.tuning import terms_to_tune
+from fedboost.terms.describing import terms_to_describe
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 
@@ -164,6 +170,39 @@ def test_many_sessions_have_a_line_each(path):
     assert ends["session-00000004"].endswith("  warning 1")
     assert "1. CHECK: Session session-00000004 begins in this log with attempt 2." in out
     assert "--session NAME" in out
+
+
+@pytest.mark.parametrize("program", ["train", "describe", "tune", "evaluate", "drift"])
+def test_the_end_of_any_session_stands_apart_from_the_verdict(path, program):
+    with AuditLog(path) as log:
+        for name, reason in (("one", ""), ("two", "party east was lost")):
+            log.admitted(name, every_task()[program])
+            log.record(dataclasses.replace(RELEASE, session=name))
+            log.ended(name, reason)
+    rows = [line for line in fedboost("audit", path).out.splitlines() if line.startswith("20")]
+    made = {"train": "model", "drift": "comparison", "describe": "description", "tune": "result"}
+    ended = made.get(program, "evaluation")
+    failed = "no result" if program == "describe" else f"no {ended}"
+    assert [(line[50:64], len(line) < 80) for line in rows] == [
+        (f"{ended:<14}", True),
+        (f"{failed:<14}", True),
+    ]
+    assert all(line[64:].strip() for line in rows)
+
+
+@functools.cache
+def every_task():
+    """Terms of a session of each task."""
+    parties = shared_out(2)
+    model = fb.simulate(terms(reference=True), parties).model
+    training = terms(PAIR)
+    return {
+        "train": training,
+        "describe": terms_to_describe(training),
+        "tune": terms_to_tune(training, trials=2),
+        "evaluate": evaluation_terms(model, training),
+        "drift": drift_terms(model, training)[0],
+    }
 
 
 def test_an_answer_that_is_sent_again_is_marked(path):

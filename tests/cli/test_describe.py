@@ -9,6 +9,7 @@ import pytest
 from sites import consortium, fedboost, in_time, rows, shared_out, terms, until
 
 import fedboost as fb
+from fedboost.people.words import NOT_HIDDEN
 from fedboost.runtime.drift import drift_terms
 from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
@@ -32,7 +33,7 @@ def described(folder, tables, agreed, *options, policy=None):
 def test_it_prints_a_table_or_json(tmp_path):
     tables = shared_out(3)
     end = described(tmp_path, tables, terms())
-    assert (end.code, end.err) == (0, "")
+    assert (end.code, end.err) == (0, f"protection plain: {NOT_HIDDEN}\n")
     assert end.out.startswith("180 rows of all parties\n")
     (line,) = (line for line in end.out.splitlines() if line.startswith("dose"))
     assert f"{rows().to_pandas().dose.isna().mean():.1%}" in line

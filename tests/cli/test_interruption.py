@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 from commands import objects, start
@@ -145,3 +146,23 @@ def test_a_demo(folder):
     assert code == 0, err
     assert last["equal"] is True
     assert 3 <= len(lines) == len(Model.load("d/model.json").rounds) < ROUNDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "describe"])
+def test_one_ends_the_wait_for_an_aggregator_at_once(folder, command):
+    (folder / "terms.toml").write_text(terms_to_toml(terms(["north", "south"])))
+    out = ("--out", "m.json") if command == "train" else ()
+    words = command, "terms.toml", "--aggregator", "127.0.0.1:1", "--insecure-loopback", *out
+    process = start(*words, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stderr.readline() == "waiting for the aggregator at 127.0.0.1:1\n"
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert time.monotonic() - began < 1.0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(10)
+    assert (process.returncode, err) == (130, "fedboost: interrupted; nothing was saved\n")

@@ -1,5 +1,9 @@
 """Lines of a training where no bar is drawn: about ten, and one after each round that takes long."""
 
+import io
+import re
+import sys
+
 import pytest
 from sites import terms
 
@@ -40,3 +44,30 @@ def test_the_last_round_has_no_time_left(capsys):
 def test_rounds_add_up_to_a_line(capsys, took):
     printed = lines(capsys, [took] * 6, 100)
     assert [number for number, line in enumerate(printed) if line] == ([3] if took == 10.0 else [2, 5])
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is written to it."""
+
+    def isatty(self):
+        """True: it is one."""
+        return True
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, 1), (160, 4)])
+def test_a_bar_keeps_the_round_and_leaves_out_metrics_that_have_no_room(monkeypatch, width, shown):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setattr("rich._console", None)  # the one of this process has the width of its start
+    metrics = {f"{rows}{name}": 0.5 for rows in ("", "validation-") for name in ("logloss", "auc")}
+    agreed = terms(rounds=100, eval_metric=["logloss", "auc"], validation_fraction=0.3)
+    with progress(agreed, json=False) as draw:
+        for number in range(100):
+            draw({"round": number, **metrics, "seconds": 0.1, "bytes": 1e6})
+    last = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", sys.stdout.getvalue().rsplit("\r", 1)[1]).strip()
+    assert len(last) <= width
+    assert "…" not in last
+    assert last.startswith("round 100/100 ━")
+    assert last.count("0.50000") == shown
+    assert "validation-auc 0.50000 100.0 MB" in last

@@ -1,8 +1,13 @@
 """`fedboost tune`: what a user gets wrong is one line."""
 
-import pytest
-from sites import fedboost, terms
+import asyncio
+import json
 
+import pytest
+from sites import consortium, fedboost, in_time, shared_out, terms
+
+import fedboost as fb
+from fedboost.people.words import NOT_HIDDEN
 from fedboost.runtime.terms_file import terms_to_toml
 
 ALL = ("north", "south")
@@ -34,3 +39,37 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, space, options, says):
     assert says in end.err
     assert end.err.removesuffix("\n").isprintable()
     assert not (tmp_path / "tune.toml").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--out", "best.toml"), ("--json",)])
+def test_rounds_are_shown_and_where_the_best_terms_are(tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    tables = shared_out(2)
+    agreed = terms(tables, rounds=5, validation_fraction=0.3)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables) as one:
+            where = "--aggregator", one.address, "--insecure-loopback"
+            return await asyncio.to_thread(fedboost, "tune", "terms.toml", "--trials", 3, *where, *options)
+
+    end = in_time(scenario())
+    assert end.code == 0, end.err
+    rounds = [line for line in end.out.splitlines() if line.startswith("round ")]
+    due = fb.tune(agreed.with_parties([]), tables, trials=3)
+    first, seen = "no --out: the best terms are shown, and not saved", f"protection plain: {NOT_HIDDEN}"
+    if "--json" in options:
+        assert json.loads(end.out) == {
+            "metric": "logloss", "best": due.best, "trials": [*due.trials]
+        }  # fmt: skip
+        assert end.err.splitlines() == [first, seen]
+        return
+    assert [line.split(" best ")[0] for line in rounds] == [f"round {number}/5" for number in range(1, 6)]
+    lowest = min(trial["logloss"] for trial in due.trials)
+    assert any(f"best logloss {lowest:.5f} (trial " in line for line in rounds)
+    if not options:
+        assert end.err.splitlines() == [first, seen]
+        return
+    last = f"best.toml: terms of a training with the best settings, {due.terms.trees.rounds} rounds"
+    assert end.err.splitlines() == [seen, last]
+    assert fb.Terms.load("best.toml") == due.terms.with_parties(tables)

@@ -1,14 +1,17 @@
 """Trainings that are ended from Python: by callbacks in this process, by the analyst over the network."""
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
 from memories import noisy
-from sites import bundles_of, consortium, in_time, shared_out, terms
+from sites import bundles_of, consortium, in_time, shared_out, terms, until
 
 import fedboost as fb
+from fedboost.errors import ConfigError
 from fedboost.runtime.analyst import Training
+from fedboost.runtime.net import channel
 from fedboost.wire.training import TrainCommand
 
 TABLES = shared_out(3)
@@ -119,3 +122,44 @@ def test_trainings_with_noise_can_end_early(method):
     stopped = fb.simulate(agreement, TABLES, callbacks=[lambda number, _: number == 1])
     assert [row["round"] for row in stopped.history] == [0, 1]
     assert len(stopped.model.booster.trees) == 2
+
+
+# ---- an aggregator that does not answer ---------------------------------------------------------------
+
+
+def test_who_waits_for_an_aggregator_says_so_once_and_stops_at_once(monkeypatch):
+    monkeypatch.setattr(channel, "FIRST_LOOK", 0.05)
+    heard = []
+    training = fb.connect("127.0.0.1:1", insecure_loopback=True).train(terms(TABLES), 0.4, heard.append)
+    began = time.monotonic()
+    training.stop()
+    assert time.monotonic() - began < 0.1
+    with pytest.raises(ConfigError, match=r"no aggregator answers at 127.0.0.1:1 \(waited 0.4 s\)"):
+        list(training)
+    assert heard == [("the aggregator at 127.0.0.1:1",)]
+    began = time.monotonic()
+    training.stop()
+    assert time.monotonic() - began < 0.1
+
+
+def test_who_lost_an_aggregator_says_so_once_and_stops_soon(tmp_path, monkeypatch):
+    monkeypatch.setattr(channel, "FIRST_LOOK", 0.05)
+    heard = []
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}) as one:
+            training = one.analyst.train(terms(TABLES), 1.5, heard.append)
+            following = asyncio.create_task(asyncio.to_thread(list, training))
+            await until(lambda: heard)  # it waits for the parties
+            await one.server.stop()
+            await until(lambda: len(heard) > 1)
+            began = time.monotonic()
+            await asyncio.to_thread(training.stop)
+            seconds = time.monotonic() - began
+            with pytest.raises(ConfigError, match="no aggregator answers"):
+                await following
+            return one.address, seconds
+
+    address, seconds = in_time(scenario())
+    assert heard == [tuple(TABLES), (f"the aggregator at {address}",)]
+    assert seconds < 0.9

@@ -6,7 +6,7 @@ Refuses: an address that does not answer, a server that is not a fedboost aggreg
 """
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -136,9 +136,19 @@ def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
         opened.close()
 
 
-def train_stream(address: str, bundle: Bundle | None, request: bytes, wait: float) -> Iterator[bytes]:
-    """Submit a request to Train and yield its events; waits up to `wait` seconds for the aggregator."""
-    return _messages(TRAIN, address, bundle, request, wait)
+def train_stream(
+    address: str,
+    bundle: Bundle | None,
+    request: bytes,
+    wait: float,
+    on_reached: Callable[[bool], None] = lambda reached: None,
+) -> Iterator[bytes]:
+    """Submit a request to Train and yield its events; waits up to `wait` seconds for the aggregator.
+
+    on_reached: called with False if it does not answer within FIRST_LOOK, with True before the request is
+    sent.
+    """
+    return _messages(TRAIN, address, bundle, request, wait, on_reached=on_reached)
 
 
 def answer_of(
@@ -169,6 +179,7 @@ def _messages(
     request: bytes,
     wait: float,
     patience: float | None = None,
+    on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> Iterator[bytes]:
     with _dialled(address, bundle) as opened:
         ready, waited = grpc.channel_ready_future(opened), 0.0
@@ -190,5 +201,7 @@ def _messages(
                     "check the address, and that "
                     + ("it runs" if bundle else "it runs without keys, as --insecure-loopback asks"),
                 )
+            on_reached(False)
+        on_reached(True)
         call: Any = opened.unary_stream
         yield from call(method)(request, timeout=patience, metadata=VERSIONS)

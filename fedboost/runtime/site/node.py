@@ -75,7 +75,8 @@ class Offered(NamedTuple):
 
 
 class PartyNode:
-    """A party at its site. Reads its table once, when it starts; ConfigError if it cannot be read.
+    """A party at its site. Reads its table when it starts, ConfigError if it cannot be read, and before a
+    session if its files have changed.
 
     What leaves is remembered and recorded first, in the memory and the audit log of the config.
     """
@@ -108,6 +109,7 @@ class PartyNode:
         """
         if hint := nothing_approved(self._config):
             self._log.warning(hint.replace("--config party.toml", f"--config {self._config.file}"))
+        self._rows.say()
         try:
             await self._run(wait, once)
         except asyncio.CancelledError:
@@ -284,15 +286,15 @@ class PartyNode:
             raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
         with naming_the_command(offer.terms):
             policy = policy_for(self._config, offer.terms, offer.analyst)
-            return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
+            limits = policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
+        self._rows.refresh()
+        return limits
 
     def _holder(self) -> Callable[[Terms, bytes], Holder] | None:
         """What holds the rows of a session; None without rows."""
-        if self._rows.table is None:
+        if self._config.data is None:
             return None
-        party, model_of = self._config.party, PartFolder(self._config).model_of
-        read = with_label_noise(self._rows.read, party, partial(label_key, self._memory))
-        return holder_for(read, party, self._config.nthread, model_of)
+        return partial(_held, self._config, self._rows, partial(label_key, self._memory))
 
     def _site(self) -> Site:
         def taken(offer: SessionOffer) -> None:
@@ -332,6 +334,15 @@ def _open_state(config: PartyConfig, log: Any) -> tuple[AuditLog | None, FileMem
         watch = Watch(config, log, memory.spent)
         stack.pop_all()
     return audit, memory, watch
+
+
+def _held(
+    config: PartyConfig, rows: SiteRows, key_of: Callable[[Terms], bytes], terms: Terms, secret: bytes
+) -> Holder:
+    """The holder of a session's rows: those that are there now, for it may read them again later, whatever
+    becomes of their file."""
+    read = with_label_noise(partial(rows.read, site=rows.refresh()), config.party, key_of)
+    return holder_for(read, config.party, config.nthread, PartFolder(config).model_of)(terms, secret)
 
 
 def _analyst_of(offer: Offer, credentials: Credentials | None) -> str:

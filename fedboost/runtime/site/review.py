@@ -136,7 +136,7 @@ class Reviewer:
         for breach in breaches:
             yield breach.refusal(party, [breach] if terms.vertical.predicts else ()).public
         checks: list[Callable[[], object]] = [
-            lambda: check_rows(party, terms, rows.table is not None),
+            lambda: check_rows(party, terms, self._config.data is not None),
             lambda: judge(SessionOffer("", terms), None, past.sessions, NO_LIMITS, party),
         ]
         if policy.budget is not None and terms.noise is not None:
@@ -147,6 +147,8 @@ class Reviewer:
             notes.append(ASKED)
             if not has_terminal():
                 reasons.append('its policy has approval = "ask", and nobody there can be asked')
+        if not self._busy() and (unread := _refusal(rows.refresh)):
+            reasons.append(unread)
         if not any(breach.rule == "columns" for breach in breaches):
             reasons += rows.missing_columns(terms)
         yield from reasons

@@ -1,22 +1,28 @@
-"""The rows of a site: a table that is read once, when its process starts.
+"""The rows of a site: a table that is read when its process starts, and again when its files have changed.
 
-Promises: how often the rows did not fit what was offered is counted, whoever asked; what a check of terms is
-told of the rows is one bit, the same each time; checks are counted apart, so that none keeps a session away.
-Refuses: tables that cannot be read (ConfigError); further questions after MAX_MISFITS that did not fit.
+Promises: each reading is a line in the log; a session keeps the rows that it began with. How often the rows
+did not fit what was offered is counted, whoever asked; what a check of terms is told of the rows is one bit,
+the same while the table is; checks are counted apart, so that none keeps a session away.
+Refuses: tables that cannot be read (ConfigError when the process starts, Refused later); further questions
+after MAX_MISFITS that did not fit.
 """
 
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
-from fedboost.errors import Refused, SchemaMismatch
+from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
+from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.features import undeclared
+from fedboost.runtime.data.locations import local_files
+from fedboost.runtime.data.locations import shown as shown_source
 from fedboost.runtime.data.shard import column_faults, to_shard
 from fedboost.runtime.data.sparse import SparseTable
-from fedboost.runtime.data.table import Table
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.names import site_rows
+from fedboost.runtime.site.names import SiteTable, site_rows
 from fedboost.terms.terms import Terms
 
 MAX_MISFITS = 10
@@ -26,20 +32,77 @@ MAX_CHECKED = 100
 """Different terms that the rows are checked for without a session, until the site is started again."""
 
 
+SETTLED_SECONDS = 2.0
+"""Files that changed a shorter time ago may still be written."""
+MAX_READINGS = 5
+"""Times that changed files are read, if they change meanwhile."""
+
+Stamp = tuple[tuple[str, int, int, int], ...]
+"""Path, time of the last change, size and inode of each file that rows are read from."""
+
+
 class SiteRows:
     """The table of a site's file; None for a key holder, which has no rows. ConfigError if it cannot be
     read."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
-        self.table = None if config.data is None else site_rows(config)
+        self._config = config
         self._party = config.party
         self._unnamed = config.file if config.names is None else None
         self._log = log
         self._misfits = 0
         self._reading = threading.Lock()
         """Held while rows are read: a session and a check at a time would take the memory twice."""
+        self._looks = self._unfit = 0
+        """Terms that the rows were checked for without a session, and those that they did not fit."""
         self._checked: dict[str, str] = {}
-        """The reason against terms, by their digest; '' where the rows fit."""
+        """The reason against terms, by their digest; '' where the rows fit. Of the table as it is."""
+        self._stamp = self._stamp_now()
+        self.table: SiteTable | None = None
+        """The rows as they were read last; None where there are none, and while they are read."""
+        if config.data is not None:
+            self.table = site_rows(config)
+
+    def say(self, event: str = "rows read") -> None:
+        """Log how many rows there are, and of which file; nothing where there are none."""
+        if self.table is not None:
+            self._log.info(event, file=shown_source(self._config.data), rows=self.table.table.num_rows)
+
+    def refresh(self) -> SiteTable | None:
+        """The table as its files are now: read again if they have changed. Refused if they cannot be read.
+
+        Rows of a database, or from an address, are read once.
+        """
+        with self._reading:
+            if self._config.data is None or (self.table is not None and self._stamp_now() == self._stamp):
+                return self.table
+            self.table = None  # both would take the memory twice
+            self._checked.clear()
+            try:
+                self.table = self._read_again()
+            except ConfigError as error:
+                reason = f"party {self._party}: its table has changed and cannot be read"
+                raise Refused(f"{reason}; its own log says why", str(error)) from None
+            self.say("rows read again, for the file has changed")
+            return self.table
+
+    def _read_again(self) -> SiteTable:
+        """The rows of files that nobody writes at the same time. ConfigError."""
+        for _ in range(MAX_READINGS):
+            self._stamp = self._stamp_now()
+            latest = max((changed for _, changed, _, _ in self._stamp), default=0)
+            time.sleep(min(max(SETTLED_SECONDS - (time.time() - latest / 1e9), 0.0), SETTLED_SECONDS))
+            table = site_rows(self._config)
+            if self._stamp == self._stamp_now():
+                return table
+        raise ConfigError(f"{shown_source(self._config.data)}: changes while it is read; try again later")
+
+    def _stamp_now(self) -> Stamp:
+        """What tells that files have changed; empty where they are not on this machine."""
+        data, names = self._config.data, self._config.names
+        if data is None or isinstance(data, Database):
+            return ()
+        return tuple(map(_seen, (*local_files(data), *([] if names is None else [names]))))
 
     def check_misfits(self) -> None:
         """Raise Refused after too many offers that the rows did not fit."""
@@ -49,17 +112,19 @@ class SiteRows:
                 f"something of them, so it refuses all others until it is started again"
             )
 
-    def read(self, terms: Terms) -> Shard:
-        """The rows as these terms want them."""
+    def read(self, terms: Terms, site: SiteTable | None = None) -> Shard:
+        """The rows as these terms want them. site: the table, unless it is to be the one that was read
+        last."""
+        if (table := site or self.table) is None:
+            raise Refused(f"party {self._party}: its table is being read; ask again later")
         try:
-            return self._shard(terms)
+            return self._shard(table, terms)
         except SchemaMismatch:
             self._misfits += 1
             raise
 
-    def _shard(self, terms: Terms) -> Shard:
-        table, site = self._under(terms), self.table
-        assert site is not None
+    def _shard(self, site: SiteTable, terms: Terms) -> Shard:
+        table = site.under(terms.columns.row_id)
         try:
             with self._reading:
                 shard = to_shard(table, terms, self._party)
@@ -67,7 +132,7 @@ class SiteRows:
             refusal = f"{error.public}; its own log says which column and why"
             raise SchemaMismatch(refusal, site.explained(error.detail)) from None
         except Refused as error:
-            raise Refused(error.public, site.explained(error.detail) + self._renaming) from None
+            raise Refused(error.public, site.explained(error.detail) + self._renaming(site)) from None
         for column, category, count in undeclared(table, terms.blocks.columns_of(self._party)):
             warning = "categories the terms do not declare count as missing"
             self._log.warning(warning, column=site.both(column), category=shown(category), rows=count)
@@ -75,46 +140,51 @@ class SiteRows:
 
     def names_under(self, terms: Terms) -> dict[str, str]:
         """By its name in these terms the name of each column in the table, where that is another."""
-        columns = terms.blocks.columns_of(self._party)
-        return {} if self.table is None else self.table.names.here(columns)
+        columns, site = terms.blocks.columns_of(self._party), self.table
+        return {} if site is None else site.names.here(columns)
 
-    @property
-    def _renaming(self) -> str:
+    def _renaming(self, site: SiteTable) -> str:
         """What this site can do about a column that is missing."""
-        if self._unnamed is None or isinstance(self.table and self.table.table, SparseTable):
+        if self._unnamed is None or isinstance(site.table, SparseTable):
             return ""
         return f"; if it has another name here, say so under names in {self._unnamed}"
 
-    def _under(self, terms: Terms) -> Table:
-        """The table under the names of these terms."""
-        assert self.table is not None
-        return self.table.under(terms.columns.row_id)
-
     def missing_columns(self, terms: Terms) -> list[str]:
         """A sentence for each column that the terms name and the table lacks."""
-        if self.table is None:
+        if (site := self.table) is None:
             return []
-        faults = column_faults(self._under(terms), terms.blocks.columns_of(self._party))
+        faults = column_faults(site.under(terms.columns.row_id), terms.blocks.columns_of(self._party))
         return [str(fault.public) for fault in faults]
 
     def check(self, terms: Terms) -> str:
-        """The reason why the rows do not fit these terms; '' if they do."""
-        if self.table is None:
+        """The reason why the rows do not fit these terms; '' if they do. Refused as `refresh`."""
+        if (site := self.refresh()) is None:
             return ""
         if terms.digest not in self._checked:
             for done, most, what in (
-                (len(self._checked), MAX_CHECKED, "different terms"),
-                (sum(map(bool, self._checked.values())), MAX_MISFITS, "terms that they did not fit"),
+                (self._looks, MAX_CHECKED, "different terms"),
+                (self._unfit, MAX_MISFITS, "terms that they did not fit"),
             ):
                 if done >= most:
                     return (
                         f"it looked at its rows for {most} {what} without a session, and does so for no "
                         f"others until it is started again"
                     )
+            self._looks += 1
             try:
-                self._shard(terms)
+                self._shard(site, terms)
                 self._checked[terms.digest] = ""
             except Refused as error:
                 self._log.warning("rows do not fit the terms that were checked", reason=str(error))
                 self._checked[terms.digest] = error.public
+                self._unfit += 1
         return self._checked[terms.digest]
+
+
+def _seen(file: Path) -> tuple[str, int, int, int]:
+    """A file as it is now, without its content; zeros if it cannot be seen."""
+    try:
+        known = file.stat()
+    except OSError:
+        return str(file), 0, 0, 0
+    return str(file), known.st_mtime_ns, known.st_size, known.st_ino
