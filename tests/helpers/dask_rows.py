@@ -23,6 +23,13 @@ def cluster(workers):
     return Client(own, set_as_default=False)
 
 
+@cache
+def networked(workers):
+    """A client of a cluster in this process, which parties dial."""
+    settings = {"n_workers": workers, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    return Client(LocalCluster(protocol="tcp://", host="127.0.0.1", **settings), set_as_default=False)
+
+
 def table(rows=ROWS, seed=0):
     """Rows with missing values, levels, and a label of each kind; rows of a group stand together."""
     draw = np.random.default_rng(seed)

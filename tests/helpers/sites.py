@@ -142,11 +142,15 @@ class Consortium:
         """An analyst's connection, with its keys if the others have theirs."""
         return Connection(self.address, self.bundles.get("analyst"))
 
-    def start_party(self, name, table, as_name=None, audit=None, state="state", policy=None, **run):
-        """Start a party over a table, with its memory in that folder; the task that runs it."""
-        (file,) = written(self.folder, {name: table}).values()
+    def start_party(
+        self, name, table, as_name=None, audit=None, state="state", policy=None, workers=None, **run
+    ):
+        """Start a party over a table, or a folder that workers read, with its memory in that folder; the task
+        that runs it."""
+        (file,) = written(self.folder, {name: table}).values() if workers is None else (table,)
         values = {"party": as_name or name, "aggregator": self.address, "data": file, "audit": audit}
-        config = PartyConfig(**values, state=self.folder / state, policy=policy or ANYTHING)
+        state = self.folder / state
+        config = PartyConfig(**values, state=state, policy=policy or ANYTHING, workers=workers)
         self.nodes[name] = PartyNode(config, self.log, self.bundles.get(name))
         options = {"wait": PATIENCE, "once": False, **run}
         self.tasks[name] = asyncio.create_task(self.nodes[name].run(**options))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, DurabilityError
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
@@ -108,6 +108,8 @@ def run_session(
     parts: dict[str, Part] = {}
     try:
         play(session, sites_of(terms, holders, parts), seed, meter, on_round)
+    except DurabilityError as error:
+        raise ConfigError(str(error)) from None
     finally:
         for holder in holders.values():
             if isinstance(holder, CollectionRows):

@@ -1,8 +1,10 @@
 """A site's file."""
 
+import re
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, PrivateAttr, field_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import SITE, cores, from_folder, read_toml, require_address, require_dialable
@@ -13,6 +15,9 @@ from fedboost.runtime.files import folder_name
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import Frozen, Name, read_model
 
+LOCAL = "local"
+"""In place of a scheduler's address: processes of this machine."""
+_SCHEDULER = re.compile(r"(tcp|tls|ws|wss|ucx)://[^\s/]+:[0-9]{1,5}/?")
 STATE = "fedboost.state"
 """The folder beside a site's file in which it keeps its state, unless the file names another."""
 
@@ -20,6 +25,31 @@ STATE = "fedboost.state"
 def _uri_or_path(value: object) -> object:
     """A URI as a database, whose query stands under another key: a path would lose its slashes."""
     return (database_of(value) if isinstance(value, str) else None) or value
+
+
+class WorkersConfig(Frozen):
+    """`[workers]` in a site's file: rows are read and held by workers of Dask. `dask` is the address of its
+    scheduler, or "local" for `count` processes of this machine (one a core), each of `threads` threads."""
+
+    dask: str
+    count: int | None = Field(default=None, ge=1, le=1024)
+    threads: int | None = Field(default=None, ge=1, le=1024)
+
+    @field_validator("dask")
+    @classmethod
+    def _scheduler(cls, value: str) -> str:
+        if value != LOCAL and not _SCHEDULER.fullmatch(value):
+            raise ValueError(
+                f'{value!r} is no address of a scheduler: write tcp://HOST:PORT, or "{LOCAL}" for processes '
+                f"of this machine"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _counts_its_own(self) -> Self:
+        if self.dask != LOCAL and (self.count or self.threads):
+            raise ValueError(f'count and threads are for dask = "{LOCAL}": a cluster says them itself')
+        return self
 
 
 class PartyConfig(Frozen):
@@ -31,7 +61,8 @@ class PartyConfig(Frozen):
     beside the memory unless named, `metrics` the address at which Prometheus reads metrics,
     none unless named, `dataset` the name of these rows there (the party's, so that a table that is moved,
     copied or longer is still the same rows), `scratch` a folder for what is made of rows that are more than
-    fit in memory, `nthread` how many threads compute (one a core), `policy` what it agrees to.
+    fit in memory, `workers` the cluster that reads and holds them, `nthread` how many threads compute (one a
+    core), `policy` what it agrees to.
     A key holder's file has no `data`."""
 
     party: Name
@@ -49,6 +80,7 @@ class PartyConfig(Frozen):
     dataset: Name | None = None
     read: ReadOptions = ReadOptions()
     scratch: Path | None = None
+    workers: WorkersConfig | None = None
     nthread: int = Field(default_factory=cores, ge=1, le=1024)
     policy: Policy = Policy()
 
@@ -79,6 +111,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
             f"then `fedboost privacy init --from {values['ledger']} --config {path}` moves it there"
         )
     config = read_model(PartyConfig, values, str(path))
+    _check_workers(config, path)
     if holds_rows and config.data is None:
         raise ConfigError(f"{path}: key 'data' is missing")
     if holds_rows is False and config.data is not None:
@@ -105,6 +138,26 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     config = config.model_copy(update={"audit": audit, "models": models})
     config._file = path
     return config
+
+
+def _check_workers(config: PartyConfig, path: Path) -> None:
+    """Raise ConfigError for what workers cannot do."""
+    if config.workers is None:
+        return
+    for key, is_set in (
+        ("query", isinstance(config.data, Database)),
+        ("scratch", config.scratch is not None),
+        ("nthread", "nthread" in config.model_fields_set),
+    ):
+        if is_set:
+            why = {
+                "query": "workers read Parquet and CSV files: write the rows of the query into some",
+                "scratch": "workers keep their rows in memory: take scratch away",
+                "nthread": "the rows are on workers, which have threads of their own: take nthread away",
+            }
+            raise ConfigError(f"{path}: {why[key]}")
+    if config.data is None:
+        raise ConfigError(f"{path}: a key holder has no rows: take [workers] away")
 
 
 def _source(config: PartyConfig, path: Path) -> Path | str | Database | None:

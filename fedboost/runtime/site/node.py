@@ -27,7 +27,6 @@ from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
-from fedboost.runtime.data.label_noise import with_label_noise
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.net.tls import TlsFault, tls_fault
@@ -41,13 +40,12 @@ from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.models import PartFolder
 from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.review import Reviewer
-from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.session_thread import SessionThread
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.site.watch import Watch
+from fedboost.runtime.site.worker_rows import rows_of
 from fedboost.runtime.telemetry import AT_HAND
 from fedboost.terms.terms import Terms
-from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_to_party, encode_from_party
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
@@ -85,7 +83,7 @@ class PartyNode:
         self._config = config
         self._bundle = bundle
         self._log = log.bind(party=config.party)
-        self._rows = SiteRows(config, self._log)
+        self._rows = rows_of(config, self._log)
         self._audit, self._memory, self._watch = _open_state(config, self._log)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
@@ -130,6 +128,7 @@ class PartyNode:
             self._audit.close()
         self._memory.close()
         self._watch.close()
+        self._rows.close()
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
@@ -278,6 +277,7 @@ class PartyNode:
         if self._session is not None and self._audit:
             self._audit.ended(self._offered.session, reason, paused, self._offered.analyst)
         self._session = None
+        self._rows.release()
 
     def _permit(self, offer: SessionOffer) -> Limits:
         """Hold an offer to this site's rules."""
@@ -294,7 +294,8 @@ class PartyNode:
         """What holds the rows of a session; None without rows."""
         if self._config.data is None:
             return None
-        return partial(_held, self._config, self._rows, partial(label_key, self._memory))
+        key_of, model_of = partial(label_key, self._memory), PartFolder(self._config).model_of
+        return partial(self._rows.hold, key_of=key_of, model_of=model_of)
 
     def _site(self) -> Site:
         def taken(offer: SessionOffer) -> None:
@@ -334,15 +335,6 @@ def _open_state(config: PartyConfig, log: Any) -> tuple[AuditLog | None, FileMem
         watch = Watch(config, log, memory.spent)
         stack.pop_all()
     return audit, memory, watch
-
-
-def _held(
-    config: PartyConfig, rows: SiteRows, key_of: Callable[[Terms], bytes], terms: Terms, secret: bytes
-) -> Holder:
-    """The holder of a session's rows: those that are there now, for it may read them again later, whatever
-    becomes of their file."""
-    read = with_label_noise(partial(rows.read, site=rows.refresh()), config.party, key_of)
-    return holder_for(read, config.party, config.nthread, PartFolder(config).model_of)(terms, secret)
 
 
 def _analyst_of(offer: Offer, credentials: Credentials | None) -> str:

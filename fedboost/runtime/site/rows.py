@@ -9,14 +9,20 @@ after MAX_MISFITS that did not fit.
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
+from fedboost.gbdt.booster import Booster
 from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
+from fedboost.protocol.contracts import Holder
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.features import undeclared
+from fedboost.runtime.data.label_noise import with_label_noise
 from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.locations import shown as shown_source
 from fedboost.runtime.data.shard import column_faults, to_shard
@@ -24,7 +30,10 @@ from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.names import SiteTable, site_rows
 from fedboost.terms.terms import Terms
+from fedboost.vertical.holder import holder_for
 
+KeyOf = Callable[[Terms], bytes]
+ModelOf = Callable[[Terms], Booster]
 MAX_MISFITS = 10
 """Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
 and a reader of the site's log knows by then what does not fit."""
@@ -61,12 +70,23 @@ class SiteRows:
         self.table: SiteTable | None = None
         """The rows as they were read last; None where there are none, and while they are read."""
         if config.data is not None:
-            self.table = site_rows(config)
+            self.table = self._read()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows; 0 where there are none, and while they are read."""
+        return 0 if self.table is None else int(self.table.table.num_rows)
+
+    def close(self) -> None:
+        """Nothing: rows in this process end with it."""
+
+    def release(self) -> None:
+        """Nothing: who holds rows in this process drops them."""
 
     def say(self, event: str = "rows read") -> None:
         """Log how many rows there are, and of which file; nothing where there are none."""
         if self.table is not None:
-            self._log.info(event, file=shown_source(self._config.data), rows=self.table.table.num_rows)
+            self._log.info(event, file=shown_source(self._config.data), rows=self.rows)
 
     def refresh(self) -> SiteTable | None:
         """The table as its files are now: read again if they have changed. Refused if they cannot be read.
@@ -92,10 +112,14 @@ class SiteRows:
             self._stamp = self._stamp_now()
             latest = max((changed for _, changed, _, _ in self._stamp), default=0)
             time.sleep(min(max(SETTLED_SECONDS - (time.time() - latest / 1e9), 0.0), SETTLED_SECONDS))
-            table = site_rows(self._config)
+            table = self._read()
             if self._stamp == self._stamp_now():
                 return table
         raise ConfigError(f"{shown_source(self._config.data)}: changes while it is read; try again later")
+
+    def _read(self) -> SiteTable:
+        """The table as its files are now. ConfigError."""
+        return site_rows(self._config)
 
     def _stamp_now(self) -> Stamp:
         """What tells that files have changed; empty where they are not on this machine."""
@@ -117,26 +141,51 @@ class SiteRows:
         last."""
         if (table := site or self.table) is None:
             raise Refused(f"party {self._party}: its table is being read; ask again later")
+        with self._counting_misfits():
+            return self._fit(table, terms)
+
+    def hold(self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf) -> Holder:
+        """What holds the rows of a session: those that are there now, for it may read them again later,
+        whatever becomes of their file. key_of: the secret of label noise; model_of: the model that terms
+        predict with, as this party was told it."""
+        read = with_label_noise(partial(self.read, site=self.refresh()), self._party, key_of)
+        return holder_for(read, self._party, self._config.nthread, model_of)(terms, secret)
+
+    def look(self, site: SiteTable, terms: Terms) -> None:
+        """Raise Refused unless the rows fit these terms."""
+        self._fit(site, terms)
+
+    @contextmanager
+    def _counting_misfits(self) -> Iterator[None]:
         try:
-            return self._shard(table, terms)
+            yield
         except SchemaMismatch:
             self._misfits += 1
             raise
 
-    def _shard(self, site: SiteTable, terms: Terms) -> Shard:
-        table = site.under(terms.columns.row_id)
+    @contextmanager
+    def _explaining(self, site: SiteTable) -> Iterator[None]:
+        """Say to the site's own people what its columns are called here."""
         try:
-            with self._reading:
-                shard = to_shard(table, terms, self._party)
+            yield
         except SchemaMismatch as error:
             refusal = f"{error.public}; its own log says which column and why"
             raise SchemaMismatch(refusal, site.explained(error.detail)) from None
         except Refused as error:
             raise Refused(error.public, site.explained(error.detail) + self._renaming(site)) from None
-        for column, category, count in undeclared(table, terms.blocks.columns_of(self._party)):
+
+    def _fit(self, site: SiteTable, terms: Terms) -> Shard:
+        table = site.under(terms.columns.row_id)
+        with self._explaining(site), self._reading:
+            shard = to_shard(table, terms, self._party)
+        self._warn(site, undeclared(table, terms.blocks.columns_of(self._party)))
+        return shard
+
+    def _warn(self, site: SiteTable, strange: Iterable[tuple[str, str, int]]) -> None:
+        """Log each column with categories that the terms do not declare, one of them, and their rows."""
+        for column, category, count in strange:
             warning = "categories the terms do not declare count as missing"
             self._log.warning(warning, column=site.both(column), category=shown(category), rows=count)
-        return shard
 
     def names_under(self, terms: Terms) -> dict[str, str]:
         """By its name in these terms the name of each column in the table, where that is another."""
@@ -172,7 +221,7 @@ class SiteRows:
                     )
             self._looks += 1
             try:
-                self._shard(site, terms)
+                self.look(site, terms)
                 self._checked[terms.digest] = ""
             except Refused as error:
                 self._log.warning("rows do not fit the terms that were checked", reason=str(error))

@@ -4,6 +4,7 @@ Promises: rows come in the order of the partitions; partitions are computed once
 Refuses: a collection without a client, with partitions of other columns, or without rows (ConfigError).
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -27,11 +28,16 @@ def is_collection(data: object) -> bool:
 
 
 class CollectionRows:
-    """The rows of a DataFrame of Dask, for a party: called, it places them on the workers that have them."""
+    """The rows of a DataFrame of Dask, for a party: called, it places them on the workers that have them.
+
+    Partitions are computed again for each session, and when a worker is lost, unless the user persists them:
+    in between workers have only what is made of them."""
 
     def __init__(self, data: Any, party: str, threads: int) -> None:
         self._engine = DaskEngine.of(data)
-        self._partitions = self._engine.partitions(data)
+        self._partitions = data.to_delayed()
+        self._computed: dict[int, Any] = {}
+        """Partitions that are at workers at the moment, by number."""
         self._party, self._threads = party, threads
         self._holder: WorkersHolder | None = None
 
@@ -39,37 +45,43 @@ class CollectionRows:
         """A `Site.holder`."""
         self.close()
         check_under_workers(terms, self._party)
-        shares = _shares(self._engine, self._partitions)
+        futures, rows = self._engine.computed(self._partitions)
+        self._computed = dict(enumerate(futures))
+        shares = _shares(self._engine.places(futures), rows)
         check_memory(terms, shares)
         load = partial(self._load, terms.canonical())
         self._holder = WorkersHolder(self._engine, shares, load, terms, structlog.get_logger())
+        self._computed.clear()
         check_together(terms, self._holder.held, self._party)
         return self._holder
 
     def close(self) -> None:
         """Let the workers drop what they made of the rows."""
+        self._computed.clear()
         if self._holder is not None:
             self._holder.close()
 
     def _load(self, terms: str, worker: Worker, share: Share) -> Running:
-        threads = min(self._threads, worker.threads)
-        asked = Load(self._party, terms, share.ranges, threads, worker.host)
-        return self._engine.run(worker, f"load rows of {self._party}", hold, asked, *share.parts)
+        parts = [
+            self._computed.get(number) or self._engine.compute(self._partitions[number], worker)
+            for number in share.parts
+        ]
+        asked = Load(self._party, terms, share.ranges, min(self._threads, worker.threads), worker.host)
+        return self._engine.run(worker, f"load rows of {self._party}", hold, asked, *parts)
 
 
-def _shares(engine: DaskEngine, partitions: list[tuple[Any, int]]) -> list[tuple[Worker, Share]]:
-    """The partitions of each worker. ConfigError if there is no row, or no worker."""
-    places = engine.places([future for future, _ in partitions])
-    by_worker: dict[Worker, list[tuple[Range, Any]]] = {}
+def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker, Share]]:
+    """The partitions of each worker. ConfigError if there is no row."""
+    by_worker: dict[Worker, list[tuple[Range, int]]] = {}
     begin = 0
-    for (future, rows), worker in zip(partitions, places, strict=True):
-        if rows:
-            by_worker.setdefault(worker, []).append((Range(begin, begin + rows), future))
-        begin += rows
+    for number, (worker, count) in enumerate(zip(places, rows, strict=True)):
+        if count:
+            by_worker.setdefault(worker, []).append((Range(begin, begin + count), number))
+        begin += count
     if not begin:
         raise ConfigError("the table has no rows")
     shares = []
     for worker, own in by_worker.items():
-        ranges, futures = zip(*own, strict=True)
-        shares.append((worker, Share(tuple(ranges), tuple(futures))))
+        ranges, numbers = zip(*own, strict=True)
+        shares.append((worker, Share(ranges, numbers)))
     return shares

@@ -72,17 +72,20 @@ class DaskEngine:
         """The client."""
         return self._client
 
-    def partitions(self, collection: Any) -> list[tuple[Any, int]]:
-        """The partitions of a DataFrame, computed, in their order, each with its rows. ConfigError for what
-        Dask could not compute."""
-        futures = self._client.compute(collection.to_delayed())
+    def computed(self, partitions: Sequence[Any]) -> tuple[list[Any], list[int]]:
+        """These delayed partitions, computed where Dask likes, and the rows of each. ConfigError for what
+        cannot be computed."""
+        futures = self._client.compute(partitions)
         try:
             rows = self._client.gather(self._client.map(len, futures, pure=False))
         except Exception as error:  # noqa: BLE001 - whatever the user's own graph raises
-            raise ConfigError(
-                f"the {type(collection).__name__} cannot be computed", f"{type(error).__name__}: {error}"
-            ) from None
-        return list(zip(futures, map(int, rows), strict=True))
+            why = f"{type(error).__name__}: {error}"
+            raise ConfigError("the partitions of Dask cannot be computed", why) from None
+        return futures, [int(count) for count in rows]
+
+    def compute(self, partition: Any, worker: Worker) -> Any:
+        """A delayed partition, computed there if it may be."""
+        return self._client.compute(partition, workers=[worker.address], allow_other_workers=True)
 
     def places(self, futures: Sequence[Any]) -> list[Worker]:
         """A worker that has each of these results; the first of all where none does any more."""

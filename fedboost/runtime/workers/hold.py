@@ -47,7 +47,8 @@ _held: dict[str, Any] = {}
 @dataclass(frozen=True)
 class Load:
     """What a worker is to hold: rows of a source, or of parts that are given with it, for a party under
-    terms. host: the worker's own, at which it is called; version: of the fedboost that asks."""
+    terms. host: the worker's own, at which it is called; keep: False to look alone whether the rows fit;
+    version: of the fedboost that asks."""
 
     party: str
     terms: str
@@ -57,6 +58,7 @@ class Load:
     source: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     names: dict[str, Any] = field(default_factory=dict)
+    keep: bool = True
     version: str = VERSION
 
 
@@ -74,8 +76,8 @@ class Held:
     fault: bytes = b""
 
 
-def hold(load: Load, *parts: Any, keep: bool = True) -> Held:
-    """Read rows and hold them until the caller hangs up; keep: False to look alone whether they fit."""
+def hold(load: Load, *parts: Any) -> Held:
+    """Read rows and hold them until the caller hangs up."""
     try:
         if load.version != VERSION:
             raise ConfigError(
@@ -90,7 +92,7 @@ def hold(load: Load, *parts: Any, keep: bool = True) -> Held:
         strange = tuple(undeclared(table, terms.blocks.columns_of(load.party)))
         groups = b"" if shard.group is None else np.unique(shard.group).tobytes()
         held = Held(shard.rows, {}, strange, label_values(table, terms), groups)
-        if not keep:
+        if not load.keep:
             return held
         rows = [shard]
         del shard

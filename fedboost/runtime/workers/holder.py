@@ -3,7 +3,8 @@
 Promises: the vector is the one that a holder of all rows would answer, however the rows are shared out; a
 worker that is lost is replaced by others, which read its rows and go where the training stands, and nothing
 but the delay is noticed outside. Votes are the site's, by the sum of its workers' histograms.
-Refuses: to wait for workers longer than WORKERS_WITHIN (Refused); what a worker refuses.
+Refuses: to wait for workers longer than WORKERS_WITHIN (DurabilityError: a later process goes on); what a
+worker refuses; files that have changed when rows have to be read again (Refused).
 """
 
 import time
@@ -17,7 +18,7 @@ import numpy as np
 from fedboost.boosting.queries.trees import VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
-from fedboost.errors import Refused
+from fedboost.errors import DurabilityError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import Tree
@@ -41,10 +42,10 @@ LOOKS_EVERY = 0.2
 
 @dataclass(frozen=True)
 class Share:
-    """Rows of the site that one worker holds."""
+    """Rows of the site that one worker holds. parts: the numbers of partitions, of rows that come in some."""
 
     ranges: tuple[Range, ...]
-    parts: tuple[Any, ...] = ()
+    parts: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -76,6 +77,9 @@ class WorkersHolder:
         self._engine, self._load, self._terms, self._log = engine, load, terms, log
         self._lost: dict[str, float] = {}
         """The moment until which a worker that was lost is not looked for."""
+        self._key = b""
+        self._hashes: dict[tuple[Range, ...], bytes] = {}
+        """The hash under the key of each share, once they were asked for."""
         self._placed: list[Placed] = []
         self.close = weakref.finalize(self, _close, self._placed)
         """Lets the workers drop the rows."""
@@ -90,7 +94,10 @@ class WorkersHolder:
 
     def rows_hashed(self, key: bytes) -> bytes:
         """Keyed hash of all rows: that of the whole table."""
-        return add_hashes([answer[1:] for answer in self._ask(link.HASH + key)])
+        hashes = [answer[1:] for answer in self._ask(link.HASH + key)]
+        self._key = key
+        self._hashes = dict(zip((placed.share.ranges for placed in self._placed), hashes, strict=True))
+        return add_hashes(hashes)
 
     def go_to(self, state: BoostingState) -> None:
         """Move to this state, whatever was answered before."""
@@ -156,26 +163,42 @@ class WorkersHolder:
         new: list[Placed] = []
         while lost:
             placed = self._place(self._shared_out([each.share for each in lost]))
-            going = self.state is not NOTHING_YET
-            lost = self._exchange(placed, link.going_to(self.state))[1] if going else []
+            lost = self._catch_up(placed)
             new += [each for each in placed if each not in lost]
             self._placed += [each for each in placed if each not in lost]
         self._log.info("rows of lost workers are held again", workers=[each.worker.address for each in new])
         return new
 
+    def _catch_up(self, placed: Sequence[Placed]) -> list[Placed]:
+        """Have new holders go where the training stands; those that were lost over it. Refused if their rows
+        have become others."""
+        lost: list[Placed] = []
+        if self._key:
+            hashes, lost = self._exchange(placed, link.HASH + self._key)
+            kept = [each for each in placed if each not in lost]
+            for each, told in zip(kept, hashes, strict=True):
+                if told[1:] != self._hashes[each.share.ranges]:
+                    raise Refused(
+                        "its rows are not those that the session began with",
+                        "files were changed while it ran, and were read again for a worker that was lost",
+                    )
+        if self.state is not NOTHING_YET:
+            kept = [each for each in placed if each not in lost]
+            lost += self._exchange(kept, link.going_to(self.state))[1]
+        return lost
+
     def _shared_out(self, shares: Sequence[Share]) -> list[tuple[Worker, Share]]:
         """A worker for each of these shares: the one with the fewest rows a thread. Waits for one if there is
-        none. Refused if none comes."""
+        none. DurabilityError if none comes."""
         until, said = time.monotonic() + WORKERS_WITHIN, False
         while not (workers := self._workers()):
             if not said:
                 self._log.error("all workers are lost: waiting for one", cluster=self._engine.name)
             said = True
             if time.monotonic() > until:
-                raise Refused(
-                    "its rows cannot be read at the moment",
-                    f"{self._engine.name} has had no worker for {WORKERS_WITHIN:.0f} s: start some, and "
-                    "train again",
+                raise DurabilityError(
+                    f"{self._engine.name} has had no worker for {WORKERS_WITHIN:.0f} s: start some, and then "
+                    f"this again"
                 )
             time.sleep(LOOKS_EVERY)
         rows = {worker.address: 0 for worker in workers}

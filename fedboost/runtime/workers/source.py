@@ -15,7 +15,7 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.gbdt.sampling import Keys
 from fedboost.runtime.data.forms import form_of
-from fedboost.runtime.data.locations import is_remote, locations_of
+from fedboost.runtime.data.locations import is_remote, local_files, locations_of
 from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.data.table import Table, as_config_error, distinct, read_table
@@ -35,11 +35,12 @@ class Range(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What is known of files before their rows are read: how many rows, and the columns with their types, a
-    table without rows as Arrow's IPC bytes."""
+    """What is known of files before their rows are read: how many rows, the columns with their types, a table
+    without rows as Arrow's IPC bytes; and why they cannot be read, public and for the site alone."""
 
-    rows: int
-    columns: bytes
+    rows: int = 0
+    columns: bytes = b""
+    fault: tuple[str, str] = ("", "")
 
 
 def places_of(ranges: Iterable[Range]) -> Keys:
@@ -138,8 +139,18 @@ class Files:
 
 
 def heads_of(source: str, options: dict[str, Any]) -> Heads:
-    """The heads of a site's files, as a worker sees them. ConfigError."""
-    return Files(source, ReadOptions(**options)).heads()
+    """The heads of a site's files, as a worker sees them."""
+    try:
+        return Files(source, ReadOptions(**options)).heads()
+    except ConfigError as error:
+        return Heads(fault=(error.public, error.detail))
+
+
+def stamp_of(source: str) -> list[tuple[str, int, int, int]]:
+    """What tells that files have changed: path, time of the last change, size and inode of each."""
+    paths = [Path(name) for name in _text_files(source)] or local_files(source)
+    states = ((path, path.stat()) for path in paths if path.is_file())
+    return [(str(path), state.st_mtime_ns, state.st_size, state.st_ino) for path, state in states]
 
 
 def group_end_of(source: str, options: dict[str, Any], column: str, at: int) -> int:

@@ -1,0 +1,179 @@
+"""The rows of a site whose file names workers: they read and hold them, this process never does.
+
+Promises: what a session and a check are told of the rows is what they would be told of a table on this
+machine; before each session the files are looked at, and a session keeps the rows that it began with.
+Refuses: a cluster that does not answer or has no workers, files that cannot be read (ConfigError when the
+process starts, Refused later); what `SiteRows` refuses.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from fedboost.errors import ConfigError, Refused
+from fedboost.protocol.contracts import Holder
+from fedboost.runtime.config import cores
+from fedboost.runtime.data.locations import shown
+from fedboost.runtime.site.config import LOCAL, PartyConfig, WorkersConfig
+from fedboost.runtime.site.names import SiteTable, named, names_of
+from fedboost.runtime.site.rows import KeyOf, ModelOf, SiteRows, Stamp
+from fedboost.runtime.workers import link
+from fedboost.runtime.workers.dask_engine import DaskEngine
+from fedboost.runtime.workers.engine import Engine, Running, Worker, WorkerLost
+from fedboost.runtime.workers.hold import Held, Load, hold
+from fedboost.runtime.workers.holder import Share, WorkersHolder
+from fedboost.runtime.workers.refusals import check_under_workers
+from fedboost.runtime.workers.sharing import check_memory, check_together, shares_of, undeclared_of
+from fedboost.runtime.workers.source import Heads, group_end_of, heads_of, schema_in, stamp_of
+from fedboost.terms.terms import Terms
+
+
+def engine_of(config: WorkersConfig) -> Engine:
+    """The cluster that a site's file names. ConfigError."""
+    if config.dask != LOCAL:
+        return DaskEngine.at(config.dask)
+    threads = config.threads or 1
+    return DaskEngine.local(config.count or max(cores() // threads, 1), threads)
+
+
+def rows_of(config: PartyConfig, log: Any) -> SiteRows:
+    """The rows that a site's file names. ConfigError."""
+    return SiteRows(config, log) if config.workers is None else WorkerRows(config, log)
+
+
+class WorkerRows(SiteRows):
+    """The rows of a site's files, on workers. ConfigError."""
+
+    def __init__(self, config: PartyConfig, log: Any) -> None:
+        assert config.workers is not None
+        self._engine = engine_of(config.workers)
+        self._heads = Heads()
+        self._holder: WorkersHolder | None = None
+        self._files = str(config.data), config.read.chosen
+        try:
+            super().__init__(config, log)
+        except BaseException:
+            self._engine.close()
+            raise
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self._heads.rows
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self.release()
+        self._engine.close()
+
+    def release(self) -> None:
+        """Let the workers drop the rows of the last session."""
+        if self._holder is not None:
+            self._holder.close()
+
+    def refresh(self) -> SiteTable | None:
+        """The table without its rows, as its files are now. Refused if they cannot be read."""
+        with self._at_hand():
+            return super().refresh()
+
+    @contextmanager
+    def _at_hand(self) -> Iterator[None]:
+        """Keep what is said of the cluster and its files at this site."""
+        try:
+            yield
+        except ConfigError as error:
+            raise Refused(
+                f"party {self._party}: its rows cannot be read at the moment; its own log says why",
+                str(error),
+            ) from None
+
+    def hold(self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf) -> Holder:
+        """What holds the rows of a session, on the workers that there are now."""
+        self.release()
+        check_under_workers(terms, self._party)
+        site = self.refresh()
+        assert site is not None
+        with self._at_hand(), self._counting_misfits(), self._explaining(site):
+            shares = self._shares(terms)
+            load = partial(self._load, terms.canonical(), True)
+            self._holder = WorkersHolder(self._engine, shares, load, terms, self._log)
+            check_together(terms, self._holder.held, self._party)
+        self._warn(site, undeclared_of(self._holder.held))
+        return self._holder
+
+    def look(self, site: SiteTable, terms: Terms) -> None:
+        """Raise Refused unless the rows fit these terms."""
+        check_under_workers(terms, self._party)
+        with self._at_hand(), self._explaining(site):
+            loading = [self._load(terms.canonical(), False, *each) for each in self._shares(terms)]
+            held: list[Held] = []
+            for each in loading:
+                try:
+                    held.append(each.result())
+                except WorkerLost as error:
+                    raise ConfigError("a worker was lost while it read the rows", str(error)) from None
+            for told in held:
+                link.raise_failed(told.fault)
+            check_together(terms, held, self._party)
+
+    def _shares(self, terms: Terms) -> list[tuple[Worker, Share]]:
+        """The rows of each worker. ConfigError where they do not fit in its memory."""
+        workers = self._workers()
+        edge = partial(self._group_end, workers[0], terms.columns.group) if terms.columns.group else int
+        shares = shares_of(self.rows, workers, edge)
+        check_memory(terms, shares)
+        return shares
+
+    def _group_end(self, worker: Worker, column: str, at: int) -> int:
+        name = f"find where a group of {self._party} ends"
+        return int(self._result(worker, name, group_end_of, *self._files, column, at))
+
+    def _load(self, terms: str, keep: bool, worker: Worker, share: Share) -> Running:
+        names = names_of(self._config)
+        asked = Load(
+            self._party,
+            terms,
+            share.ranges,
+            worker.threads,
+            worker.host,
+            *self._files,
+            {} if self._config.names is None else names.model_dump(),
+            keep,
+        )
+        name = f"{'load' if keep else 'check'} rows of {self._party}"
+        return self._engine.run(worker, name, hold, asked)
+
+    def _workers(self) -> list[Worker]:
+        """The workers of the cluster. ConfigError if there are none."""
+        if not (workers := self._engine.workers()):
+            raise ConfigError(f"{self._engine.name} has no workers: start some")
+        return workers
+
+    def _result(self, worker: Worker, name: str, function: Any, *arguments: Any) -> Any:
+        """What a function returns on a worker. ConfigError if the worker is lost over it."""
+        try:
+            return self._engine.run(worker, name, function, *arguments).result()
+        except WorkerLost as error:
+            raise ConfigError(
+                f"{self._engine.name}: a worker was lost while it read files", str(error)
+            ) from None
+
+    def _read(self) -> SiteTable:
+        """The table without its rows, under the names that the site gives its columns."""
+        worker = self._workers()[0]
+        heads = Heads(*self._result(worker, f"look at files of {self._party}", heads_of, *self._files))
+        if heads.fault[0]:
+            raise ConfigError(*heads.fault)
+        if not heads.rows:
+            raise ConfigError(f"{shown(self._config.data)}: the table has no rows")
+        self._heads = heads
+        table, names = schema_in(heads.columns), names_of(self._config)
+        named_file = self._config.names
+        return SiteTable(table, names) if named_file is None else named(table, names, str(named_file))
+
+    def _stamp_now(self) -> Stamp:
+        """What tells that files have changed, as a worker sees them."""
+        worker = self._workers()[0]
+        states = self._result(worker, f"look at files of {self._party}", stamp_of, self._files[0])
+        return tuple(map(tuple, states))

@@ -1,0 +1,41 @@
+"""Workers that die: the site goes on with the others, and gives the same model."""
+
+import pytest
+from dask_rows import cuts_of, shared_out, table, terms
+from lost_workers import killed, processes
+
+import fedboost as fb
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with processes(3) as client:
+        yield client
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("at", [0, 1, 4, -1])
+def test_a_killed_worker_changes_nothing_of_the_model(client, at, when):
+    agreed, frame = terms(subsample=0.7), table()
+    expected = fb.simulate(agreed, {"north": frame}).model.to_bytes()
+    exchanges = 2 + agreed.trees.rounds * (agreed.trees.max_depth + 1)
+    at = exchanges + at if at < 0 else at
+    with client.as_current(), killed(client, at, when) as seen:
+        model = fb.simulate(agreed, {"north": shared_out(frame, cuts_of(frame, 5))}).model
+    assert model.to_bytes() == expected
+    assert len(seen) > at + 1
+    client.wait_for_workers(3)
+
+
+def test_all_workers_are_killed_and_come_back(client):
+    agreed, frame = terms(), table()
+    expected = fb.simulate(agreed, {"north": frame}).model.to_bytes()
+    with client.as_current(), killed(client, 5, "before", every=True):
+        model = fb.simulate(agreed, {"north": shared_out(frame, cuts_of(frame, 5))}).model
+    assert model.to_bytes() == expected
+    client.wait_for_workers(3)
