@@ -130,10 +130,14 @@ class ParquetColumn:
     def kept(self) -> Float32:
         """The whole column, in the scratch folder."""
         out = self._table.allocate((self.size,), np.dtype(np.float32))
+        self.read_into(out)
+        return out
+
+    def read_into(self, out: Float32) -> None:
+        """Read the whole column: float32 [rows]."""
         for start in range(0, self.size, STRETCH):
             rows = slice(start, start + STRETCH)
             out[rows] = self[rows]
-        return out
 
     def check(self) -> None:
         """Read the whole column; ConfigError if it cannot be read."""

@@ -135,7 +135,11 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, places: samp
     weights = ParquetColumn(table, beside, weight).kept()
     margins = ParquetColumn(table, margin, base).kept() if margin and base else None
     if table.in_memory:
-        columns = tuple(column.kept() for column in columns)
+        values = np.empty((len(columns), table.num_rows), np.float32)  # as above
+        for out, column in zip(values, columns, strict=True):
+            column.read_into(out)
+        columns = tuple(values)
+        give_back()
     else:
         for column in columns:
             column.check()

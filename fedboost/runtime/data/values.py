@@ -8,7 +8,7 @@ first data row is row 1) and the value.
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
     import pyarrow as pa
 
 Rows = npt.NDArray[np.bool_]
+F = TypeVar("F", np.float32, np.float64)
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
 _POINTED = r"^\s*[-+]?[0-9.]*[0-9][0-9.]*\s*$"
@@ -64,12 +65,29 @@ def numbers(column: "pa.ChunkedArray", name: str) -> Float32:
     """A column of numbers, or of text that spells numbers, as float32 [rows]; missing values are NaN. Raises
     ConfigError for another type, and for the first text that is no number."""
     with np.errstate(over="ignore"):
-        return np.array(_numbers(column, name).to_numpy(), np.float32)
+        return _floats(_numbers(column, name), np.float32)
 
 
 def exact_numbers(column: "pa.ChunkedArray", name: str) -> Float64:
     """The same as float64."""
-    return np.array(_numbers(column, name).to_numpy(), np.float64)
+    return _floats(_numbers(column, name), np.float64)
+
+
+def _floats(column: "pa.ChunkedArray", kind: type[F]) -> npt.NDArray[F]:
+    """A column of float32 or float64 as numpy has it; missing values are NaN. Read from Arrow's buffers: its
+    own conversion imports pandas, which takes a while and 50 MB."""
+    out = np.empty(len(column), kind)
+    begin = 0
+    for chunk in column.chunks:
+        rows, part = slice(chunk.offset, chunk.offset + len(chunk)), out[begin : begin + len(chunk)]
+        begin += len(chunk)
+        if not len(chunk):
+            continue
+        present, values = chunk.buffers()
+        part[:] = np.frombuffer(values, np.float32 if chunk.type.bit_width == 32 else np.float64)[rows]
+        if chunk.null_count:
+            part[np.unpackbits(np.frombuffer(present, np.uint8), bitorder="little")[rows] == 0] = np.nan
+    return out
 
 
 def _numbers(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
