@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from fedboost.errors import ConfigError
+from fedboost.estimators.collections import Collected, collected, refuse_beside
 from fedboost.estimators.rows import Rows, checked, checked_features, has_words, is_frame, joined, names_of
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.metrics import by_set as metrics
@@ -239,8 +240,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if options.held_out is not None:
             held_out = np.arange(all_rows) >= size
             beside[held_out_name], columns["validation"] = pa.array(held_out), held_out_name
-        draws = self.subsample != 1 or self.sampling_method != "uniform" or self.validation_fraction
-        if draws:  # the same rows are drawn wherever they are
+        if self._draws:  # the same rows are drawn wherever they are
             beside[row_name], columns["row_id"] = pa.array(np.arange(all_rows)), row_name
         terms = self._terms({**follows, "columns": columns | follows.pop("columns", {})}, options.xgb_model)
         if options.sites is not None:
@@ -255,6 +255,30 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         parties = {ONE_SITE: table} if options.sites is None else split_by_site(table, site_name)
         self._train(terms, parties, options)
         return self
+
+    def _fit_collected(
+        self, rows: Collected, follows: dict[str, Any], xgb_model: Any, verbose: bool | int
+    ) -> Self:
+        """Train on rows of Dask. follows: as of `_fit`."""
+        label, weight, row, *_ = _BESIDE
+        columns = {"label": label, "numeric": rows.numeric, "categorical": rows.categorical}
+        beside = {"weight": weight, "row_id": row}
+        columns |= {key: name for key, name in beside.items() if name in rows.frame.columns}
+        model = text_of(xgb_model)
+        text = model if isinstance(model, str) else None
+        terms = self._terms({**follows, "columns": columns | follows.pop("columns", {})}, text)
+        self._train(terms, {ONE_SITE: rows.frame}, Options(None, text, None, (), int(verbose)))
+        return self
+
+    def _collected(self, X: Any, y: Any, weight: Any, **given: Any) -> Collected:
+        """Rows of Dask, checked. given: arguments of `fit` that are for others."""
+        refuse_beside(self, **given)
+        return collected(self, X, y, weight, _BESIDE[:3], self._draws)
+
+    @property
+    def _draws(self) -> bool:
+        """True if rows are drawn."""
+        return bool(self.subsample != 1 or self.sampling_method != "uniform" or self.validation_fraction)
 
     def _train(self, terms: Terms, parties: Mapping[str, Any], options: Options) -> None:
         """Train, and keep what came of it."""

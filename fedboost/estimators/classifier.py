@@ -15,6 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from fedboost.errors import ConfigError
 from fedboost.estimators.base import Federated
+from fedboost.estimators.collections import are_collected
 from fedboost.estimators.rows import checked
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.objectives.labels import LabelKind
@@ -49,15 +50,39 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
         verbose: bool | int = False,
     ) -> Self:
         """Train. X: numbers [rows, features], NaN for what is missing, a sparse matrix of scipy's, or a
-        pandas DataFrame, whose columns of text and categories are categorical features; y: [rows]; sites: the
+        pandas DataFrame, whose columns of text and categories are categorical features; y: [rows]; or both
+        are collections of Dask, with the same partitions, whose rows stay on the workers; sites: the
         name of each row's site, [rows] (one site unless given); sample_weight: [rows], not below 0;
         xgb_model: a Model to continue, such as the model_ of an estimator, or the path of its file; eval_set:
         [(X, y)], rows that no tree grows on: they get metrics, and early stopping watches them;
         sample_weight_eval_set: [sample_weight]; verbose: print the metrics of each round, or of each n-th."""
+        if are_collected(X):
+            given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}
+            collected = self._collected(X, y, sample_weight, **given)
+            self.classes_ = collected.classes()
+            return self._fit_collected(collected, self._follows(), xgb_model, verbose)
         rows = checked(self, X, y, sample_weight, numbers=False)
         check_classification_targets(rows.label)
         self.classes_ = np.unique(rows.label)
-        names, objective = [_spelled(label) for label in self.classes_.tolist()], self.objective
+        names, follows = self._names, self._follows()
+        options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
+
+        def label(values: npt.NDArray[Any]) -> pa.Array:
+            codes = np.searchsorted(self.classes_, values).clip(max=len(names) - 1)
+            if (strange := self.classes_[codes] != values).any():
+                raise ValueError(f"eval_set: no training row has the class {values[strange][0]!s}")
+            return pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(names))
+
+        return self._fit(rows, label, follows, options)
+
+    @property
+    def _names(self) -> list[str]:
+        """The classes as the terms spell them."""
+        return [_spelled(label) for label in self.classes_.tolist()]
+
+    def _follows(self) -> dict[str, Any]:
+        """The objective, and what of the schema follows from the classes. ConfigError."""
+        names, objective = self._names, self.objective
         if objective is None:
             objective = "binary:logistic" if len(names) == 2 else "multi:softprob"
         if objective not in (classifiers := names_of(LabelKind.CLASS)):
@@ -70,16 +95,10 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
             raise ConfigError(
                 f"FederatedClassifier: binary:logistic is for two classes, y has {len(names)}: leave it out"
             )
-        label_columns = {"positive": names[1]} if objective == "binary:logistic" else {"classes": names}
-        options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
-
-        def label(values: npt.NDArray[Any]) -> pa.Array:
-            codes = np.searchsorted(self.classes_, values).clip(max=len(names) - 1)
-            if (strange := self.classes_[codes] != values).any():
-                raise ValueError(f"eval_set: no training row has the class {values[strange][0]!s}")
-            return pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(names))
-
-        return self._fit(rows, label, {"objective": objective, "columns": label_columns}, options)
+        if len(names) < 2:
+            raise ValueError(f"y has one class, {names[0]!r}: there is nothing to learn")
+        columns = {"positive": names[1]} if objective == "binary:logistic" else {"classes": names}
+        return {"objective": objective, "columns": columns}
 
     def predict_proba(self, X: Any) -> Float64:
         """The probability of each of `classes_`: float64 [rows, classes]."""

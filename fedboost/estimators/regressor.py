@@ -12,6 +12,7 @@ from sklearn.base import RegressorMixin
 
 from fedboost.errors import ConfigError
 from fedboost.estimators.base import Federated
+from fedboost.estimators.collections import are_collected
 from fedboost.estimators.rows import checked
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.objectives.labels import LabelKind
@@ -37,7 +38,17 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
         verbose: bool | int = False,
     ) -> Self:
         """Train. y: numbers [rows]; the others are those of `FederatedClassifier.fit`."""
+        if are_collected(X):
+            given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}
+            collected = self._collected(X, y, sample_weight, **given)
+            return self._fit_collected(collected, self._follows(), xgb_model, verbose)
         rows = checked(self, X, y, sample_weight, numbers=True)
+        follows = self._follows()
+        options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
+        return self._fit(rows, lambda y: pa.array(y.astype(np.float64)), follows, options)
+
+    def _follows(self) -> dict[str, Any]:
+        """The objective. ConfigError."""
         objective = self.objective or "reg:squarederror"
         if objective in names_of(LabelKind.CLASS):
             raise ConfigError(
@@ -47,8 +58,7 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
             raise ConfigError(
                 f"FederatedRegressor: objective {objective!r} is for groups of rows: use FederatedRanker"
             )
-        options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
-        return self._fit(rows, lambda y: pa.array(y.astype(np.float64)), {"objective": objective}, options)
+        return {"objective": objective}
 
     def predict(self, X: Any) -> Float64:
         """The prediction of each row: float64 [rows]."""

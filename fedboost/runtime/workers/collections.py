@@ -23,7 +23,7 @@ from fedboost.terms.terms import Terms
 
 
 def is_collection(data: object) -> bool:
-    """Tell if this is a DataFrame of Dask, which need not be installed."""
+    """Tell if this is a collection of Dask, which need not be installed."""
     return type(data).__module__.split(".")[0] in ("dask", "dask_expr") and hasattr(data, "to_delayed")
 
 
@@ -34,6 +34,8 @@ class CollectionRows:
     in between workers have only what is made of them."""
 
     def __init__(self, data: Any, party: str, threads: int) -> None:
+        if not hasattr(data, "columns"):
+            raise ConfigError(f"{type(data).__name__} of Dask has no columns: give a DataFrame")
         self._engine = DaskEngine.of(data)
         self._partitions = data.to_delayed()
         self._computed: dict[int, Any] = {}
