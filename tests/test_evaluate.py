@@ -182,8 +182,7 @@ def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
     )
     with pytest.raises(Refused, match="column 'sex' is missing"):
         fb.evaluate(model, among(3), by=["sex=F,M"])
-    with pytest.raises(ConfigError, match="column 'age' is named more than once"):
-        evaluation_terms(model, by=["age=young,old"])
+    assert evaluation_terms(model, by=["ward=c,a,b"]) == evaluation_terms(model, by=["ward"])
     with pytest.raises(ConfigError, match="the levels of 'sex' must be at least one, each once"):
         evaluation_terms(model, by=["sex=F,F"])
     named = {**OPEN, "columns": {"label": ["y"], "features": ["age", "dose", "ward"]}, "subgroups": True}
@@ -552,7 +551,15 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         return str(caught.value)
 
     assert "'wards' is no categorical column of the terms (did you mean ward?)" in why(model, by=["wards"])
-    assert "subgroups" in why(model, by=["age"])
+    for by in ("age", "age=young,old"):
+        said = "by 'age': it is a number in the terms, and results are split by levels"
+        assert why(model, by=[by]) == said
+    said = "by 'ward': it is a feature with levels of its own (a, b, c): give its name alone"
+    assert why(model, by=["ward=a,b"]) == said
+    assert why(model, by=["y"]) == "by 'y': it is no feature: it is the label, or stands beside it"
+    said = "by 'site': it is no column of the terms: for results by site give --by-site (by_site=True)"
+    assert why(model, by=["site"]) == said
+    assert evaluation_terms(model, by=["site=north,south"]).columns.subgroups == {"site": ("north", "south")}
     assert "threshold" in why(model, threshold=1.5)
     assert "min_count" in why(model, min_count=0)
     other = terms(columns={**COLUMNS, "numeric": ["dose", "age"]})
