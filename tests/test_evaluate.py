@@ -267,6 +267,27 @@ def test_a_model_with_base_margins_and_one_of_xgboost(tmp_path):
         fb.evaluate(tmp_path / "foreign.json", among(3))
 
 
+@pytest.mark.parametrize("objective", ["binary:logistic", "reg:squarederror"])
+def test_rows_of_the_training_are_told_by_its_metrics(objective, tmp_path):
+    table = TABLE if objective == "binary:logistic" else NUMBERS
+    more = {"eval_metric": ["auc", "error", "logloss"]} if objective == "binary:logistic" else {}
+    agreed, tables = terms(objective=objective, **more), among(3, table)
+    own = fb.simulate(agreed, tables).model
+    own.save(tmp_path / "m.json")
+    others = {name: each.slice(5) for name, each in tables.items()}
+    name = {"binary:logistic": "logloss", "reg:squarederror": "rmse"}[objective]
+    for model in (own, tmp_path / "m.json"):
+        assert fb.evaluate(model, tables).told_by_training(model) == name
+        assert fb.evaluate(model, among(5, table)).told_by_training(model) == name  # shared out otherwise
+        assert fb.evaluate(model, others).told_by_training(model) == ""
+    held_out = fb.simulate(agreed.changed(validation_fraction=0.3), tables).model
+    assert fb.evaluate(held_out, tables).told_by_training(held_out) == ""
+    known = xgboost.Booster(model_file=tmp_path / "m.json")
+    known.set_attr(**dict.fromkeys(known.attributes()))
+    known.save_model(tmp_path / "bare.json")
+    assert fb.evaluate(own, tables).told_by_training(tmp_path / "bare.json") == ""
+
+
 @pytest.mark.slow
 def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_says_so(model, tmp_path):
     tables = among(3)
@@ -618,10 +639,14 @@ def test_the_command(model, tmp_path):
             return [await each for each in run]
 
     asked = (file, "--by", "ward")
-    text, as_json, few = in_time(scenario(asked, (*asked, "--json"), (file, "--min-count", 901)))
+    fb.simulate(terms(), tables).model.save(tmp_path / "own.json")
+    few = file, "--min-count", 901
+    text, as_json, few, own = in_time(scenario(asked, (*asked, "--json"), few, (tmp_path / "own.json",)))
     assert (text.code, as_json.code) == (0, 0)
     assert json.loads(as_json.out) == json.loads(json.dumps(here))
     assert "900 rows of all parties" in text.out
+    told = "logloss is that of the training's last round"
+    assert (told in text.err, told in own.err) == (False, True)
     assert (few.code, few.out) == (2, "")
     assert "the parties have fewer rows than min_count = 901" in few.err
 
