@@ -106,7 +106,7 @@ def test_a_file_that_nobody_may_read_any_more_is_refused_too(tmp_path, monkeypat
 
     monkeypatch.setattr(site_rows, "site_rows", read)
     file.touch()
-    with pytest.raises(Refused, match="cannot be read; its own log says why.*Permission denied"):
+    with pytest.raises(Refused, match=r"cannot be read; its own log says why.*Permission denied"):
         known.refresh()
 
 
