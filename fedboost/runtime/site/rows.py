@@ -31,8 +31,6 @@ MAX_MISFITS = 10
 and a reader of the site's log knows by then what does not fit."""
 MAX_CHECKED = 100
 """Different terms that the rows are checked for without a session, until the site is started again."""
-
-
 SETTLED_SECONDS = 2.0
 """Files that changed a shorter time ago may still be written."""
 MAX_READINGS = 5
