@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+import io
 import json
+from contextlib import redirect_stdout
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +17,12 @@ import fedboost as fb
 from fedboost.boosting.queries.bin_counts import BinCountsQuery
 from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.boosting.state import NOTHING_YET
+from fedboost.cli.output import print_text
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.horizontal.drift import DriftHolder
+from fedboost.people.drift import drifted
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.drift import drift_terms
@@ -158,6 +162,32 @@ def test_an_alarm_where_a_column_is_shifted(model):
     (column,) = (each for each in fb.drift(model, shared_out(3, with_column(new, "dose", dose))).columns[1:2])
     assert column["verdict"] == "shifted"
     assert column["bins"][-1] == {"missing": True, "reference": column["bins"][-1]["reference"], "rows": 1500}
+
+
+def test_a_column_beyond_chance_and_below_the_first_limit_is_not_stable(model):
+    new = rows(20_000, seed=11).drop_columns(["y"])
+    known = fb.drift(model, shared_out(3, with_column(new, "age", new["age"].to_numpy() + 1.5)))
+    age, dose, *_ = known.columns
+    assert (age["verdict"], dose["verdict"]) == ("slight", "stable")
+    assert age["by_chance"] < age["psi"] < 0.1
+    assert dose["psi"] < dose["by_chance"]
+    assert known.moved == ()
+    text = [line.split() for line in captured(drifted(known.summary))]
+    (said,) = (words for words in text if words[:1] == ["age"])
+    assert said[3] == "slight"
+    assert said[-2] == "to"  # the bin that moved most
+    assert said[-1].endswith("%")
+    few = rows(60, seed=3).drop_columns(["y"])
+    far = fb.drift(model, shared_out(2, with_column(few, "age", few["age"].to_numpy() + 4))).columns[0]
+    assert 0.1 < far["psi"] < far["by_chance"]
+    assert far["verdict"] == "stable"
+
+
+def captured(blocks):
+    """The lines of blocks of text."""
+    with redirect_stdout(io.StringIO()) as out:
+        print_text(blocks)
+    return out.getvalue().splitlines()
 
 
 def test_psi_is_the_sum_over_bins():
@@ -353,6 +383,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         end = fedboost("drift", *words, "--aggregator", "127.0.0.1:1", "--insecure-loopback")
         assert (end.code, end.out, end.err.count("\n")) == (2, "", 1), end.err
         assert why in end.err
+        assert end.err.count(".json: ") <= 1
     for settings, why in (
         ({"on_loss": "shrink", "protection": "masked"}, 'reference = true with on_loss = "shrink"'),
         ({"program": "describe"}, "reference = true with program 'describe'"),

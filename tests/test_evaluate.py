@@ -182,8 +182,7 @@ def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
     )
     with pytest.raises(Refused, match="column 'sex' is missing"):
         fb.evaluate(model, among(3), by=["sex=F,M"])
-    with pytest.raises(ConfigError, match="column 'age' is named more than once"):
-        evaluation_terms(model, by=["age=young,old"])
+    assert evaluation_terms(model, by=["ward=c,a,b"]) == evaluation_terms(model, by=["ward"])
     with pytest.raises(ConfigError, match="the levels of 'sex' must be at least one, each once"):
         evaluation_terms(model, by=["sex=F,F"])
     named = {**OPEN, "columns": {"label": ["y"], "features": ["age", "dose", "ward"]}, "subgroups": True}
@@ -266,6 +265,27 @@ def test_a_model_with_base_margins_and_one_of_xgboost(tmp_path):
     close(known.metrics["logloss"], reference.log_loss(TABLE["y"].to_numpy(), foreign.predict(matrix)), 1e-6)
     with pytest.raises(ConfigError, match="an XGBoost model without fedboost's terms: give terms"):
         fb.evaluate(tmp_path / "foreign.json", among(3))
+
+
+@pytest.mark.parametrize("objective", ["binary:logistic", "reg:squarederror"])
+def test_rows_of_the_training_are_told_by_its_metrics(objective, tmp_path):
+    table = TABLE if objective == "binary:logistic" else NUMBERS
+    more = {"eval_metric": ["auc", "error", "logloss"]} if objective == "binary:logistic" else {}
+    agreed, tables = terms(objective=objective, **more), among(3, table)
+    own = fb.simulate(agreed, tables).model
+    own.save(tmp_path / "m.json")
+    others = {name: each.slice(5) for name, each in tables.items()}
+    name = {"binary:logistic": "logloss", "reg:squarederror": "rmse"}[objective]
+    for model in (own, tmp_path / "m.json"):
+        assert fb.evaluate(model, tables).told_by_training(model) == name
+        assert fb.evaluate(model, among(5, table)).told_by_training(model) == name  # shared out otherwise
+        assert fb.evaluate(model, others).told_by_training(model) == ""
+    held_out = fb.simulate(agreed.changed(validation_fraction=0.3), tables).model
+    assert fb.evaluate(held_out, tables).told_by_training(held_out) == ""
+    known = xgboost.Booster(model_file=tmp_path / "m.json")
+    known.set_attr(**dict.fromkeys(known.attributes()))
+    known.save_model(tmp_path / "bare.json")
+    assert fb.evaluate(own, tables).told_by_training(tmp_path / "bare.json") == ""
 
 
 @pytest.mark.slow
@@ -552,7 +572,15 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         return str(caught.value)
 
     assert "'wards' is no categorical column of the terms (did you mean ward?)" in why(model, by=["wards"])
-    assert "subgroups" in why(model, by=["age"])
+    for by in ("age", "age=young,old"):
+        said = "by 'age': it is a number in the terms, and results are split by levels"
+        assert why(model, by=[by]) == said
+    said = "by 'ward': it is a feature with levels of its own (a, b, c): give its name alone"
+    assert why(model, by=["ward=a,b"]) == said
+    assert why(model, by=["y"]) == "by 'y': it is no feature: it is the label, or stands beside it"
+    said = "by 'site': it is no column of the terms: for results by site give --by-site (by_site=True)"
+    assert why(model, by=["site"]) == said
+    assert evaluation_terms(model, by=["site=north,south"]).columns.subgroups == {"site": ("north", "south")}
     assert "threshold" in why(model, threshold=1.5)
     assert "min_count" in why(model, min_count=0)
     other = terms(columns={**COLUMNS, "numeric": ["dose", "age"]})
@@ -611,10 +639,14 @@ def test_the_command(model, tmp_path):
             return [await each for each in run]
 
     asked = (file, "--by", "ward")
-    text, as_json, few = in_time(scenario(asked, (*asked, "--json"), (file, "--min-count", 901)))
+    fb.simulate(terms(), tables).model.save(tmp_path / "own.json")
+    few = file, "--min-count", 901
+    text, as_json, few, own = in_time(scenario(asked, (*asked, "--json"), few, (tmp_path / "own.json",)))
     assert (text.code, as_json.code) == (0, 0)
     assert json.loads(as_json.out) == json.loads(json.dumps(here))
     assert "900 rows of all parties" in text.out
+    told = "logloss is that of the training's last round"
+    assert (told in text.err, told in own.err) == (False, True)
     assert (few.code, few.out) == (2, "")
     assert "the parties have fewer rows than min_count = 901" in few.err
 

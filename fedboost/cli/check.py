@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 EPILOG = (
     "Example: fedboost check north.csv --label diagnosis\n\n"
     "Example: fedboost check --config party.toml --terms terms.toml\n\n"
-    "Example: fedboost check terms.toml --aggregator fed.example.org:7070 --keys keys/marie"
+    "Example: fedboost check terms.toml --aggregator fed.example.org:7070 --keys keys/marie\n\n"
+    "Example: fedboost check terms.toml --describe --aggregator fed.example.org:7070 --keys keys/marie"
 )
 ODD = 1
 """Exit code where a training would be stopped or spoilt."""
@@ -61,6 +62,9 @@ def check(
         Path | None, typer.Option(help="Folder of the analyst's keys.", show_default=False)
     ] = None,
     insecure_loopback: InsecureLoopback = False,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="With --aggregator: would they take part in a description?")
+    ] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
     json: Json = False,
 ) -> None:
@@ -78,10 +82,10 @@ def check(
             )
         asked = terms if table is None else Path(table)
         assert asked is not None
-        check_sites(asked, aggregator, keys, insecure_loopback, wait, json)
+        check_sites(asked, aggregator, keys, insecure_loopback, describe, wait, json)
         return
-    if keys is not None or insecure_loopback:
-        raise ConfigError("--keys and --insecure-loopback are for --aggregator HOST:PORT: name it")
+    if keys is not None or insecure_loopback or describe:
+        raise ConfigError("--keys, --insecure-loopback, --describe are for --aggregator HOST:PORT: name it")
     _check_table(table, read, label, config, terms, exclude or [], party, json)
 
 

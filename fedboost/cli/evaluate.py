@@ -55,7 +55,7 @@ def evaluate(
 ) -> None:
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
-    from fedboost.cli.output import show
+    from fedboost.cli.output import notice, show
     from fedboost.cli.sessions import check_asked, ended, save_terms_of
     from fedboost.people.evaluation import evaluated
     from fedboost.runtime.evaluation import Evaluation, evaluation_terms
@@ -71,3 +71,8 @@ def evaluate(
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Evaluation.of(session.model, session.traffic)
     show(json, [known.summary], evaluated(known.summary))
+    if name := known.told_by_training(model):
+        notice(
+            f"{name} is that of the training's last round, to all digits: these seem to be the rows that the "
+            f"model was trained on, and it fits others less well"
+        )

@@ -22,21 +22,22 @@ def drifted(summary: Mapping[str, Any]) -> Iterator[Block]:
     yield lines
     yield ""
     yield paragraph(
-        "psi: population stability index; below 0.1 stable, to 0.25 moved, above shifted. By chance: what "
-        "draws of so many of the same rows stay below 999 times in 1,000. Bins of fewer than "
-        f"{summary['min_count']} rows are merged."
+        "psi: population stability index. By chance: what draws of so many of the same rows stay below 999 "
+        "times in 1,000, stable. Above that: slight below 0.1, moved to 0.25, shifted from there on. Bins of "
+        f"fewer than {summary['min_count']} rows are merged."
     )
 
 
 def _most_moved(column: Any) -> str:
-    """Return the bin whose share of rows changed most, where the column moved."""
-    if column["verdict"] not in ("moved", "shifted"):
+    """Return the bin whose share of rows changed most, if any changed."""
+    if column["psi"] is None:
         return ""
     bins = column["bins"]
     sums = [sum(each[key] for each in bins) for key in ("reference", "rows")]
     shares = [(each["reference"] / sums[0], each["rows"] / sums[1], each) for each in bins]
     before, after, each = max(shares, key=lambda share: abs(share[1] - share[0]))
-    return f"{_values(each)}: {before:.1%} to {after:.1%}"
+    shown = f"{before:.1%}", f"{after:.1%}"
+    return "" if shown[0] == shown[1] else f"{_values(each)}: {' to '.join(shown)}"
 
 
 def _values(each: Any) -> str:

@@ -172,6 +172,11 @@ KINDS = {
         "tell the analyst, or spell it as the terms do",
     ),
     "empty": Kind(NOTE, "has no values"),
+    "nearly empty": Kind(
+        NOTE,
+        "{rows:,} of {of:,} values are missing",
+        "if other sites have it filled in, is it named and filled in alike here?",
+    ),
     "constant": Kind(NOTE, "{first} in every row: no tree can split on it here"),
     "nearly constant": Kind(NOTE, "{first} in all but {figure:,.0f} of {of:,} rows"),
     "positive": Kind(

@@ -139,7 +139,8 @@ class Known:
 
     @property
     def trained(self) -> bool:
-        """True for a session that counts against max_sessions: a training in which the parties met."""
+        """True for a session that counts against max_sessions: any in which the parties met, but those that
+        predict."""
         return self.attempt > 0 and self.predicted is None
 
 
@@ -250,7 +251,9 @@ def judge(
     if trained >= limits.max_sessions and not terms.vertical.predicts:
         raise Refused(
             f"party {party} refuses: its policy has max_sessions = {limits.max_sessions}, and it took part "
-            f"in {trained} sessions with these rows; the person who answers for them can raise it there"
+            f"in {trained} sessions with these rows, trainings and all others; the person who answers for "
+            f"them decides: set max_sessions to more in [policy] of the site's file and restart `fedboost "
+            f"party`, or run there `fedboost approve` for these terms alone"
         )
     unmet = sum(other.attempt == 0 for other in others)
     if unmet >= MAX_OFFERS:

@@ -50,7 +50,7 @@ MAX_REQUESTS = 5
 aggregator that has to begin another."""
 STOP_SECONDS = 5.0
 """How long the aggregator is tried to be told that the session is to end."""
-STOP_LOST_SECONDS = 0.5
+STOP_LOST_SECONDS = 0.2
 """How long, if it does not answer now."""
 
 CHECK_SECONDS = 90.0
@@ -69,32 +69,27 @@ class _Line:
         self.bundle = bundle
         self._address = address
         self._on_waiting = on_waiting
-        self._reached: bool | None = None
-        """True while the aggregator answers; None if it never did."""
+        self._lost = False
+        """True while the aggregator is dialled, and does not answer."""
         self._said = False
         """True if it was said that the aggregator is waited for."""
 
     def stream(self, request: bytes, wait: float) -> Iterator[bytes]:
         """Yield what the aggregator answers to a request; say so if it does not within some seconds."""
+        self._lost = True
         return channel.train_stream(self._address, self.bundle, request, wait, self.note)
 
     def note(self, reached: bool) -> None:
         """The aggregator was reached, or is waited for."""
-        if reached:
-            self._reached, self._said = True, False
-            return
-        self._reached = None if self._reached is None else False
-        if self._on_waiting and not self._said:
+        if not reached and self._on_waiting and not self._said:
             self._on_waiting((self.who,))
-        self._said = True
+        self._lost = self._said = not reached
 
     def command(self, request: bytes) -> bool:
-        """Give the aggregator a command; False if it was not reached, and at once if it never was."""
+        """Give the aggregator a command; False if it was not reached, which is soon so while it is lost."""
         import grpc
 
-        if self._reached is None:
-            return False  # it knows of no session
-        wait = STOP_SECONDS if self._reached else STOP_LOST_SECONDS
+        wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
             list(channel.train_stream(self._address, self.bundle, request, wait))
         except (grpc.RpcError, FedboostError):
@@ -347,24 +342,29 @@ class Connection:
         session = self.train(agreed, wait, on_waiting)
         return Drift.of(session.model, reference, session.traffic)
 
-    def check(self, terms: Terms, wait: float = 60.0) -> tuple[SiteReply, ...]:
+    def check(
+        self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None
+    ) -> tuple[SiteReply, ...]:
         """Ask every party of the terms whether it would take part, without a session: the answer of each, in
-        the order of the terms' parties. wait: seconds to wait for the aggregator to answer."""
+        the order of the terms' parties. wait, on_waiting: as for `train`."""
         _check_parties(terms)
         request = None
         if self._bundle is not None:
             nonce, now = os.urandom(key_exchange.NONCE_BYTES), int(time.time())
             request = key_exchange.request(self._bundle.signer, terms, nonce, now, key_exchange.CHECK)
         data = encode_check_request(terms.canonical(), request)
-        return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS))
+        return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS, on_waiting))
 
     def status(self, wait: float = 5.0) -> Status:
         """Ask who is connected, and which sessions there are. wait: seconds to wait for an answer."""
         return decode_status(self._answer(channel.STATUS_OF, b"", wait, max(wait, MIN_PATIENCE_SECONDS)))
 
-    def _answer(self, method: str, request: bytes, wait: float, patience: float) -> bytes:
+    def _answer(
+        self, method: str, request: bytes, wait: float, patience: float, on_waiting: OnWaiting | None = None
+    ) -> bytes:
+        line = _Line(self._address, self._bundle, on_waiting)
         seconds = min(threading.TIMEOUT_MAX, wait)
-        return channel.answer_of(method, self._address, self._bundle, request, seconds, patience)
+        return channel.answer_of(method, self._address, self._bundle, request, seconds, patience, line.note)
 
 
 def _check_parties(terms: Terms) -> None:

@@ -42,8 +42,8 @@ def read_file(path: Path, source: str, with_bins: bool = False) -> tuple[str, Te
         raise ConfigError(f"{path}: a part of a model: put the parts together (fedboost assemble)")
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
+    bins = edges_in(_summary(attributes), str(path)) if with_bins else None
     try:
-        bins = edges_in(_summary(attributes), str(path)) if with_bins else None
         return continuation.written(booster, None if terms is None else terms.columns, bins), terms
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None

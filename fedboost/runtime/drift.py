@@ -23,7 +23,7 @@ from fedboost.terms.drifting import terms_to_drift
 from fedboost.terms.session import TO_DRIFT
 from fedboost.terms.terms import Terms
 
-STABLE, MOVED, SHIFTED, UNKNOWN = "stable", "moved", "shifted", "unknown"
+STABLE, SLIGHT, MOVED, SHIFTED, UNKNOWN = "stable", "slight", "moved", "shifted", "unknown"
 LIMITS = (0.1, 0.25)
 """Stability indices from which rows moved, and shifted (Siddiqi, Credit Risk Scorecards, Wiley 2006)."""
 SCORE = "score"
@@ -36,9 +36,9 @@ class Drift:
     rows, reference_rows: their numbers; columns: for each feature in order and last the score `name`, `kind`
     (numeric, categorical or score), `psi` (population stability index, None where nothing but one bin has
     rows enough), `by_chance` (what draws of so many of the same rows stay below 999 times in 1,000),
-    `verdict` (stable below 0.1 or `by_chance`, moved, shifted from 0.25 on), and `bins`: each with `edges` or
-    `levels`, `reference` and `rows`. signed_by: parties that signed what they answered; traffic: party to
-    (bytes sent, bytes received).
+    `verdict` (stable below `by_chance`, slight below 0.1, moved, shifted from 0.25 on), and `bins`: each with
+    `edges` or `levels`, `reference` and `rows`. signed_by: parties that signed what they answered;
+    traffic: party to (bytes sent, bytes received).
     """
 
     terms: Terms = field(repr=False)
@@ -87,8 +87,8 @@ def _compared(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]
     psi = stability_index(*counts) if len(groups) > 1 else None
     verdict = UNKNOWN
     if psi is not None:
-        below = psi < max(LIMITS[0], chance)
-        verdict = STABLE if below else MOVED if psi < LIMITS[1] else SHIFTED
+        passed = sum(psi >= limit for limit in LIMITS)
+        verdict = STABLE if psi < chance else (SLIGHT, MOVED, SHIFTED)[passed]
     names = [_name(then, group) for group in groups]
     pairs = zip(names, *(each.tolist() for each in counts), strict=True)
     bins = [{**name, "reference": first, "rows": second} for name, first, second in pairs]

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, PeerError
+from fedboost.gbdt.metrics.metric import Mean
+from fedboost.gbdt.metrics.registry import exact_metric_of
 from fedboost.runtime.continuation import read_file, text_of
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.party_model import PartyModel
@@ -59,6 +61,26 @@ class Evaluation:
         """The same by site: `sets`, `gaps`, `left_out`; empty where no site's own was asked for."""
         found: Mapping[str, Any] = self.summary.get("sites", {})
         return found
+
+    def told_by_training(self, model: Model | Path | str) -> str:
+        """A metric that is, to all its digits, that of the rows which `model` was trained on, or the model in
+        that file: these are the same rows then. '' if there is none, and where the training held rows out."""
+        if not isinstance(model, Model):
+            _, own = read_file(Path(model), str(model))
+            if own is None:
+                return ""
+            model = Model.load(model)
+        last = model.rounds[model.kept - 1] if model.kept else {}
+        if model.terms.validates:
+            return ""
+        same = (name for name, value in self.metrics.items() if value and last.get(name) == value)
+        return next(filter(_tells_rows, same), "")
+
+
+def _tells_rows(name: str) -> bool:
+    """True for a mean loss: other rows have another, while counts of few rows and areas may be equal."""
+    metric = exact_metric_of(name)
+    return isinstance(metric, Mean) and not metric.grows
 
 
 def evaluation_terms(

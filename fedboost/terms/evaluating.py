@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
+from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.objective import Objective
 from fedboost.terms.session import TO_EVALUATE
@@ -26,6 +27,9 @@ _KEPT = frozenset(
     }
 ) - {"base_score"}
 """Keys that an evaluation goes by; the others are about the growth of trees."""
+_SITES = ("site", "sites", "party", "parties")
+_SHOWN = 8
+"""Levels of a column that an error names."""
 _UNUSED_COLUMNS = ("validation", "row_id", "ranges", "label_range")
 
 
@@ -112,9 +116,9 @@ def terms_to_evaluate(
         values = kept_settings(terms, TO_EVALUATE)
     declared, names = {**terms.columns.subgroups}, [*terms.evaluation.subgroups]
     if by := [*by]:
-        split = [(each, "", "") if each in terms.columns.levels else each.partition("=") for each in by]
-        declared |= {name: tuple(levels.split(",")) for name, equals, levels in split if equals}
-        names = [name for name, _, _ in split]
+        split = [_column_of(each, terms.columns) for each in by]
+        declared |= {name: levels for name, levels in split if levels}
+        names = [name for name, _ in split]
     used = {name: [*levels] for name, levels in declared.items() if name in names}
     values["columns"] = {**values["columns"], "subgroups": used}
     given = {
@@ -125,6 +129,26 @@ def terms_to_evaluate(
         "min_count": min_count,
     }
     return Terms.read(values | {key: value for key, value in given.items() if value is not None})
+
+
+def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
+    """The column that results are to be split by, and the levels that are given for it. ConfigError."""
+    name, equals, listed = (given, "", "") if given in columns.levels else given.partition("=")
+    levels = tuple(listed.split(",")) if equals else ()
+    own = columns.categorical.get(name, ())
+    why = ""
+    if own and levels and {*own} != {*levels}:
+        shown = ", ".join(own[:_SHOWN]) + (", ..." if len(own) > _SHOWN else "")
+        why = f"is a feature with levels of its own ({shown}): give its name alone"
+    elif name in columns.numeric:
+        why = "is a number in the terms, and results are split by levels"
+    elif name in columns.others and name not in (*columns.subgroups, columns.validation, columns.row_id):
+        why = "is no feature: it is the label, or stands beside it"
+    elif not levels and name.lower() in _SITES and name not in columns.levels:
+        why = "is no column of the terms: for results by site give --by-site (by_site=True)"
+    if why:
+        raise ConfigError(f"by {quoted(name)!r}: it {why}")
+    return name, () if own else levels
 
 
 def kept_settings(terms: Terms, task: str) -> dict[str, Any]:

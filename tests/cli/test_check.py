@@ -136,6 +136,23 @@ def test_a_table_in_order_is_quiet(usual):
     assert done("check", "t.csv", "--label", "label").out.endswith("\n\nnothing odd\n")
 
 
+@pytest.mark.parametrize(
+    "values",
+    [NUMBER, np.full(ROWS, 3.0), DRAW.choice(["a", "b"], ROWS), [f"{n} " for n in NUMBER], ["x"] * ROWS],
+)
+@pytest.mark.parametrize(("filled", "said"), [(ROWS // 10 - 1, True), (ROWS // 10, False)])
+def test_a_column_that_is_filled_in_few_rows_is_noted(values, filled, said):
+    mask = np.arange(ROWS) >= filled
+    found = oddities(table(pa.array(values, mask=mask)))
+    assert (("nearly empty", "odd") in found) == said
+    if said:
+        oddity = found["nearly empty", "odd"]
+        assert (oddity["severity"], oddity["sentence"]) == (
+            "note",
+            f"{ROWS - filled} of {ROWS} values are missing",
+        )
+
+
 def test_nearly_constant_columns_are_those_with_one_row_in_a_thousand():
     few, more = np.zeros(3000), np.zeros(3000)
     few[:2], more[:4] = [5, 6], 7

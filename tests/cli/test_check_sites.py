@@ -108,6 +108,24 @@ def test_all_would_and_nothing_begins(tmp_path, bundles):
     assert {event["analyst"] for event in log.named("terms checked")} == {"analyst"}
 
 
+def test_sites_are_asked_about_a_description(tmp_path, bundles):
+    """By its own terms: what a training breaks may be no rule of a description, and the other way round."""
+    policies = {"north": {**NAMED, "min_count": 40}, "south": {**NAMED, "max_depth": 2}}
+
+    async def ask(one):
+        agreed = terms(policies, max_depth=5)
+        return [await check(one, agreed, "analyst", *options) for options in ((), ("--describe",))]
+
+    (training, description), _ = scenario_of(tmp_path / "one", bundles, policies, ask)
+    assert (training.code, description.code) == (1, 1)
+    assert "max_depth = 2" in training.out
+    assert "min_count" not in training.out
+    assert "min_count = 40" in description.out
+    assert "max_depth" not in description.out
+    for end in (training, description):
+        assert "\n1 of 2 sites would take part\n" in end.out
+
+
 def test_each_site_says_all_its_reasons(tmp_path, bundles):
     """Rules, columns, budget and sessions; and who is not here."""
     strict = {**NAMED, "max_depth": 2, "max_rounds": 2, "epsilon": 0.5, "delta": 1e-5, "max_sessions": 1}

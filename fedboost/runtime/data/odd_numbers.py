@@ -16,6 +16,8 @@ NEARLY = 0.999
 """Share of the rows from which on a value makes a column nearly constant."""
 EXACT = 2.0**24
 """Whole numbers up to this are exact as 32-bit floats."""
+SPARSE = 0.9
+"""Share of missing values beyond which a column is nearly empty."""
 MIN_ROWS = 30
 """Rows from which on values that are all distinct are odd."""
 MANY_DISTINCT = 0.95
@@ -37,6 +39,7 @@ def oddities(values: Float64, name: str) -> Iterator[Oddity]:
     if not present.size:
         yield Oddity("empty", name)
         return
+    yield from nearly_empty(rows - present.size, rows, name)
     beyond = np.abs(present) > np.finfo(np.float32).max
     if beyond.any():
         yield Oddity("infinite", name, int(beyond.sum()), rows)
@@ -47,6 +50,12 @@ def oddities(values: Float64, name: str) -> Iterator[Oddity]:
         return
     yield from _nearly_constant(present, name)
     yield from _distinct(present, name)
+
+
+def nearly_empty(missing: int, rows: int, name: str) -> Iterator[Oddity]:
+    """Yield the oddity of a column that has values in few rows."""
+    if missing > SPARSE * rows:
+        yield Oddity("nearly empty", name, missing, rows)
 
 
 def _nearly_constant(present: Float64, name: str) -> Iterator[Oddity]:

@@ -15,7 +15,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.people.oddities import Oddity
 from fedboost.people.text import shorten
-from fedboost.runtime.data.odd_numbers import MIN_ROWS, NEARLY
+from fedboost.runtime.data.odd_numbers import MIN_ROWS, NEARLY, nearly_empty
 from fedboost.runtime.data.values import MISSING_NUMBERS
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def oddities(counts: Counts, name: str) -> Iterator[Oddity]:
     if not distinct:
         yield Oddity("empty", name)
         return
+    yield from nearly_empty(counts.missing, counts.missing + rows, name)
     if distinct == 1:
         if not counts.missing:
             yield Oddity("constant", name, rows, rows, (repr(counts.texts[0].as_py()),))

@@ -152,13 +152,19 @@ def train_stream(
 
 
 def answer_of(
-    method: str, address: str, bundle: Bundle | None, request: bytes, wait: float, patience: float
+    method: str,
+    address: str,
+    bundle: Bundle | None,
+    request: bytes,
+    wait: float,
+    patience: float,
+    on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> bytes:
     """Return the one message that a method answers with. Waits up to `wait` seconds for the aggregator, then
-    up to `patience` for its answer. FedboostError."""
+    up to `patience` for its answer. on_reached: as for `train_stream`. FedboostError."""
     who = f"the aggregator at {address}"
     try:
-        for message in _messages(method, address, bundle, request, wait, patience):
+        for message in _messages(method, address, bundle, request, wait, patience, on_reached):
             return message
     except grpc.RpcError as error:
         failed: Any = error

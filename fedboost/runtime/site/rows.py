@@ -7,6 +7,7 @@ Refuses: tables that cannot be read (ConfigError when the process starts, Refuse
 after MAX_MISFITS that did not fit.
 """
 
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -39,8 +40,6 @@ MAX_MISFITS = 10
 and a reader of the site's log knows by then what does not fit."""
 MAX_CHECKED = 100
 """Different terms that the rows are checked for without a session, until the site is started again."""
-
-
 SETTLED_SECONDS = 2.0
 """Files that changed a shorter time ago may still be written."""
 MAX_READINGS = 5
@@ -100,7 +99,7 @@ class SiteRows:
             self._checked.clear()
             try:
                 self.table = self._read_again()
-            except ConfigError as error:
+            except (ConfigError, OSError) as error:
                 reason = f"party {self._party}: its table has changed and cannot be read"
                 raise Refused(f"{reason}; its own log says why", str(error)) from None
             self.say("rows read again, for the file has changed")
@@ -231,9 +230,11 @@ class SiteRows:
 
 
 def _seen(file: Path) -> tuple[str, int, int, int]:
-    """A file as it is now, without its content; zeros if it cannot be seen."""
+    """A file as it is now, without its content; zeros if it cannot be seen, or is no file."""
     try:
         known = file.stat()
     except OSError:
+        return str(file), 0, 0, 0
+    if not stat.S_ISREG(known.st_mode):
         return str(file), 0, 0, 0
     return str(file), known.st_mtime_ns, known.st_size, known.st_ino

@@ -97,6 +97,19 @@ def test_a_file_that_can_no_longer_be_read_is_refused_until_it_can(tmp_path, how
     assert known.check(terms(TWO)) == ""
 
 
+def test_a_file_that_nobody_may_read_any_more_is_refused_too(tmp_path, monkeypatch):
+    (file,), log = written(tmp_path, {"north": rows()}).values(), Log()
+    known = site(file, log)
+
+    def read(config):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(site_rows, "site_rows", read)
+    file.touch()
+    with pytest.raises(Refused, match=r"cannot be read; its own log says why.*Permission denied"):
+        known.refresh()
+
+
 def test_a_file_that_changes_all_the_time_is_refused(tmp_path, monkeypatch):
     (file,), log = written(tmp_path, {"north": rows()}).values(), Log()
     known, read = site(file, log), site_rows.site_rows
