@@ -14,7 +14,9 @@ from fedboost.runtime.workers.holder import WorkersHolder
 def processes(workers):
     """A client of a cluster of processes, whose workers come back when they are killed."""
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0") as own,
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0"
+        ) as own,
         Client(own, set_as_default=False) as client,
     ):
         yield client
@@ -42,7 +44,7 @@ def killed(client, at, when, every=False):
         for each in placed:
             each.link.send(request)
         kill(placed)
-        with mock.patch.object(type(placed[0].link), "send", lambda link, request: None):
+        with mock.patch.object(type(placed[0].link), "send", return_value=None):
             return exchange(holder, placed, request)
 
     with mock.patch.object(WorkersHolder, "_exchange", spoiled):
