@@ -19,6 +19,7 @@ EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst mar
 REFUSED = 1
 """Exit code of a person's no."""
 ANY = "any"
+COLUMNS_ALONE = "the columns alone were looked at: `fedboost check` has the rows read, under --terms"
 NOT_ANY = 'no analyst has this name; write analysts = "any" in [policy], or name the analysts'
 
 
@@ -44,6 +45,7 @@ def approve(
     from fedboost.people import approval as text
     from fedboost.people.facts import ApprovalFacts, SiteFacts
     from fedboost.people.summary import summary
+    from fedboost.people.text import entry
     from fedboost.runtime.data.database import Database
     from fedboost.runtime.data.locations import shown
     from fedboost.runtime.site import approval
@@ -71,6 +73,8 @@ def approve(
     rules = [approval.facts_of(breach) for breach in review.breaches]
     before = None if earlier is None else (earlier.time, approved)
     print_text(text.site(facts))
+    if counted is not None and counts is None:
+        print_text([entry("workers", COLUMNS_ALONE)])
     print(f"{summary(agreed, review.analysts, counts)}\n")
     print_text(text.approval(ApprovalFacts(rules, bool(review.fault), review.analysts, before)))
     if not review.fault and not yes and not _agreed(review.analysts):
@@ -136,9 +140,9 @@ def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[s
     return (name,)
 
 
-def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | None":
-    """Return the number of rows of this site, and those by category and by value of the label, if it has any.
-    ConfigError where they do not fit."""
+def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts | None] | None":
+    """Return the number of rows of this site, and those by category and by value of the label, if it has any;
+    of rows on workers the number alone. ConfigError where they do not fit."""
     from fedboost.people.summary import Counts
     from fedboost.runtime.data.features import category_rows, label_counts, undeclared
     from fedboost.runtime.data.locations import shown
@@ -147,6 +151,8 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
 
     if site.data is None or site.party not in agreed.holders:
         return None
+    if site.workers is not None:
+        return _look_at_columns(site, agreed), None
     read, columns = site_rows(site), agreed.blocks.columns_of(site.party)
     table = read.under(agreed.columns.row_id)
     try:
@@ -161,6 +167,21 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
         categories[columns.label] = label_counts(label, agreed)
     others = {name: rows for name, _, rows in undeclared(table, columns)}
     return table.num_rows, Counts(categories, others, site.policy.min_rows_per_leaf)
+
+
+def _look_at_columns(site: "PartyConfig", agreed: "Terms") -> int:
+    """Return the number of rows of a site that are on workers, whose columns alone are looked at. ConfigError
+    where one is missing."""
+    from fedboost.runtime.data.locations import shown
+    from fedboost.runtime.data.shard import column_faults
+    from fedboost.runtime.site.worker_check import workers_of
+    from fedboost.runtime.workers.refusals import check_under_workers
+
+    check_under_workers(agreed, site.party)
+    with workers_of(site) as (rows, read):
+        for fault in column_faults(read.under(agreed.columns.row_id), agreed.columns):
+            raise ConfigError(f"{shown(site.data)}: {read.explained(str(fault))}")
+        return rows.rows
 
 
 def _agreed(analysts: tuple[str, ...]) -> bool:

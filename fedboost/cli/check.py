@@ -16,7 +16,10 @@ from fedboost.cli.options import InsecureLoopback, Json, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedboost.people.oddities import CheckFacts
     from fedboost.runtime.data.database import Database, Reading
+    from fedboost.runtime.site.config import PartyConfig
+    from fedboost.terms.terms import Terms
 
 EPILOG = (
     "Example: fedboost check north.csv --label diagnosis\n\n"
@@ -101,12 +104,7 @@ def _check_table(
 ) -> None:
     from fedboost.cli.output import show, unless_nobody_reads
     from fedboost.people import oddities
-    from fedboost.runtime.data import check as checked
-    from fedboost.runtime.data.locations import shown
-    from fedboost.runtime.data.table import dense_of, read_table
-    from fedboost.runtime.data.values import column_of
     from fedboost.runtime.site.config import read_party
-    from fedboost.runtime.site.names import Names, SiteTable, site_rows
     from fedboost.runtime.terms_file import read_terms
 
     if table is None and config is None:
@@ -126,26 +124,51 @@ def _check_table(
     apart = agreed is not None and bool(agreed.blocks)
     if party is not None and not apart:
         raise ConfigError(f"--party {party}: it is for terms with label_holder or blocks; take it away")
-    if config is None:
+    site = None if config is None else read_party(config)
+    holder = party or "" if site is None else site.party
+    if agreed is not None and apart and agreed.blocks.of(holder) is None:
+        known = ", ".join(agreed.parties)
+        raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
+    if site is not None and site.workers is not None:
+        from fedboost.runtime.site.worker_check import check_workers
+
+        site = site.model_copy(update={"read": site.read.model_copy(update=read.options.chosen)})
+        facts = check_workers(site, agreed, label, exclude)
+    else:
+        facts = _checked(table, site, read, label, agreed, exclude, holder)
+    with unless_nobody_reads():
+        show(json, oddities.as_json(facts), oddities.check(facts))
+    if facts.serious:
+        raise typer.Exit(ODD)
+
+
+def _checked(
+    table: str | None,
+    site: "PartyConfig | None",
+    read: "Reading",
+    label: str | None,
+    agreed: "Terms | None",
+    exclude: list[str],
+    party: str,
+) -> "CheckFacts":
+    """The facts about a table that this process reads: this one, or that of a site's file."""
+    from fedboost.runtime.data import check as checked
+    from fedboost.runtime.data.locations import shown
+    from fedboost.runtime.data.table import dense_of, read_table
+    from fedboost.runtime.data.values import column_of
+    from fedboost.runtime.site.names import Names, SiteTable, site_rows
+
+    if site is None:
         assert table is not None
         source: Path | str | Database = read.source(table)
         site_table = SiteTable(read_table(source, None, read.options), Names())
     else:
-        site = read_party(config)
         assert site.data is not None
-        party = site.party
         source = site.data
         site_table = site_rows(site, site.read.model_copy(update=read.options.chosen))
     rows = site_table.under(None if agreed is None else agreed.columns.row_id)
     for name in exclude:
         column_of(dense_of(rows), name)
-    if agreed is not None and apart and agreed.blocks.of(party or "") is None:
-        known = ", ".join(agreed.parties)
-        raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
-    facts = checked.check(shown(source), rows, label, agreed, exclude, party or "")
+    facts = checked.check(shown(source), rows, label, agreed, exclude, party)
     both = [replace(oddity, column=site_table.both(oddity.column)) for oddity in facts.oddities]
-    facts = replace(facts, oddities=both)
-    with unless_nobody_reads():
-        show(json, oddities.as_json(facts), oddities.check(facts))
-    if facts.serious:
-        raise typer.Exit(ODD)
+    return replace(facts, oddities=both)

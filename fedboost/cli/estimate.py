@@ -1,7 +1,7 @@
 """`fedboost estimate`: the time and the bytes of a training, by protection."""
 
 import itertools
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from fedboost.errors import ConfigError
 if TYPE_CHECKING:
     from fedboost.people.facts import EstimateFacts
     from fedboost.runtime.data.database import Database, Reading
+    from fedboost.runtime.local.layouts import Link
     from fedboost.terms.terms import Terms
 
 KEPT = (
@@ -46,17 +47,20 @@ def estimate(
     bandwidth: Annotated[
         float | None, typer.Option(help="Mbit/s of each party's link: compares layouts.", show_default=False)
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Workers of a site, each of one thread: their memory and traffic.", min=1, show_default=False
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Estimate the time and the bytes of a training under each protection, by trees that it grows on this
     machine for some seconds; with --rtt or --bandwidth also over links, with histograms of all features, with
-    votes, and with all rows in one place. Where parties hold different columns, rows are those in common."""
-    from fedboost.cli.output import show
-    from fedboost.people import as_json, training
-    from fedboost.people import layouts as links
+    votes, and with all rows in one place; with --workers what a site's workers need. Where parties hold
+    different columns, rows are those in common."""
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.local import estimate as calibration
-    from fedboost.runtime.local.layouts import Link, layouts
+    from fedboost.runtime.local.layouts import Link
     from fedboost.runtime.terms_file import read_training
 
     if features is not None and data is not None:
@@ -64,6 +68,7 @@ def estimate(
     agreed = read_training(terms)
     if agreed.vertical.is_used:
         refused = {"--features": features, "--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth}
+        refused |= {"--workers": workers}
         return _by_columns(agreed, None if data is None else read.source(data), read, rows, refused, json)
     if features is not None:
         agreed = _of_features(agreed, features)
@@ -74,13 +79,34 @@ def estimate(
         raise ConfigError("give --rows, the rows of all parties, or a table by --data")
     if total < number:
         raise ConfigError(f"--rows is {total}: {number} parties need a row each at least")
-    estimates = calibration.estimate(agreed, total, number, table)
-    rounds, lines = agreed.trees.rounds, as_json.estimates(estimates, total, number)
-    blocks = training.estimates(estimates, _missing(estimates, number), rounds, total, number)
+    _by_rows(agreed, total, number, table, link, workers, json)
+
+
+def _by_rows(
+    agreed: "Terms", rows: int, parties: int, table: Any, link: "Link | None", workers: int | None, json: bool
+) -> None:
+    """The estimate where parties hold different rows."""
+    from fedboost.cli.output import show
+    from fedboost.people import as_json, training
+    from fedboost.people import layouts as links
+    from fedboost.runtime.local import estimate as calibration
+    from fedboost.runtime.local.estimate_workers import of_workers
+    from fedboost.runtime.local.layouts import layouts
+
+    if workers is not None and agreed.histograms.vote_top_k:
+        raise ConfigError("--workers: with vote_top_k they send other bytes, which are not estimated")
+    costs = calibration.costs_of(agreed, rows, parties, table)
+    estimates = calibration.estimates(costs, agreed, parties)
+    rounds, lines = agreed.trees.rounds, as_json.estimates(estimates, rows, parties)
+    blocks = training.estimates(estimates, _missing(estimates, parties), rounds, rows, parties)
     if link is not None:
-        facts = layouts(agreed, total, number, table, estimates, link)
-        lines = itertools.chain(lines, as_json.layouts(facts, total, number))
+        facts = layouts(agreed, rows, parties, table, estimates, link)
+        lines = itertools.chain(lines, as_json.layouts(facts, rows, parties))
         blocks = itertools.chain(blocks, links.layouts(facts, rounds))
+    if workers is not None:
+        inside = of_workers(costs, agreed, rows, parties, workers)
+        lines = itertools.chain(lines, as_json.workers_estimate(inside))
+        blocks = itertools.chain(blocks, training.workers_estimate(inside))
     show(json, lines, blocks)
 
 

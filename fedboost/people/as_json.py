@@ -24,6 +24,7 @@ from fedboost.people.facts import (
     Traffic,
     TrainingFacts,
     VerificationFacts,
+    WorkersFacts,
 )
 from fedboost.people.layouts import LayoutsFacts
 from fedboost.people.privacy_report import Outlook, Planned, PrivacyReport
@@ -124,6 +125,11 @@ def estimates(by_protection: Sequence[EstimateFacts], rows: int, parties: int) -
     """Yield the estimate of each protection."""
     for facts in by_protection:
         yield {**asdict(facts), "rows": rows, "parties": parties}
+
+
+def workers_estimate(facts: WorkersFacts) -> Iterator[Object]:
+    """Yield the estimate of a site whose rows are on workers."""
+    yield {"event": "workers", **asdict(facts)}
 
 
 def columns_estimates(by_protection: Sequence[ColumnsFacts], rows: int) -> Iterator[Object]:

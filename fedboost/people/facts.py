@@ -174,6 +174,20 @@ class EstimateFacts:
 
 
 @dataclass(frozen=True)
+class WorkersFacts:
+    """The estimate for a site whose rows are on workers of one thread each: how many; rows of one; bytes of
+    memory that it needs while it loads them, and while trees grow; bytes a round between all workers and the
+    site's own process, and seconds until that has its answers."""
+
+    workers: int
+    rows: int
+    loading_bytes: int
+    growing_bytes: int
+    bytes_a_round: float
+    seconds_a_round: float
+
+
+@dataclass(frozen=True)
 class Figure:
     """A mean over splits, and the interval it lies in with the rows that might have been held out; NaN where
     there is none."""

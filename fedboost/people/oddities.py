@@ -199,7 +199,8 @@ _DECIDED = {"positive", "few numbers"}
 
 @dataclass(frozen=True)
 class CheckFacts:
-    """A table that was checked. rows, total: those looked at, of all; label: its sentence, "" without one."""
+    """A table that was checked. rows, total: those looked at, of all; label: its sentence, "" without one;
+    workers: what workers looked at, a sentence, where the rows are on some."""
 
     source: str
     rows: int
@@ -207,6 +208,7 @@ class CheckFacts:
     columns: int
     label: str
     oddities: Sequence[Oddity]
+    workers: str = ""
 
     def number(self, severity: str) -> int:
         """The number of oddities of a severity."""
@@ -257,10 +259,12 @@ def _others(columns: Sequence[str]) -> str:
 
 def check(facts: CheckFacts) -> Iterator[Block]:
     """Yield the text about a table."""
-    part = f", of which the first {facts.rows:,} were checked" if facts.rows < facts.total else ""
+    part = f", of which the first {facts.rows:,} were checked" if 0 < facts.rows < facts.total else ""
     yield f"{one_line(facts.source)}: {facts.total:,} rows{part}, {counted(facts.columns, 'column')}"
     if facts.label:
         yield entry("label", facts.label)
+    if facts.workers:
+        yield entry("workers", facts.workers)
     yield ""
     for oddity, others in grouped(facts.oddities):
         yield entry(oddity.severity, f"{delimited(oddity.column)}: {oddity.sentence}")

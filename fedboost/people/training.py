@@ -14,6 +14,7 @@ from fedboost.people.facts import (
     ModelFacts,
     Traffic,
     TrainingFacts,
+    WorkersFacts,
 )
 from fedboost.people.text import Block, cell, duration, one_line, size, table
 from fedboost.terms.session import TO_TUNE
@@ -170,3 +171,22 @@ def estimates(
     )
     for name, advice in missing.items():
         yield Text(f"{name}: {advice}")
+
+
+def workers_estimate(facts: WorkersFacts) -> Iterator[Block]:
+    """Yield the estimate of a site whose rows are on workers."""
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = Table()
+    for heading in ("workers", "rows of one", "its memory to load", "to grow trees", "inside, a round", "in"):
+        lines.add_column(heading, justify="right")
+    memory = size(facts.loading_bytes), size(facts.growing_bytes)
+    inside = size(facts.bytes_a_round), duration(facts.seconds_a_round)
+    lines.add_row(f"{facts.workers}", f"{facts.rows:,}", *memory, *inside)
+    yield lines
+    yield Text(
+        "The workers of one site, each of one thread and with a core of its own. What is inside goes between "
+        "them and the site's own process, and does not leave the site: what leaves is what a party sends, as "
+        "without workers. The network inside is not counted."
+    )

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import contextmanager
 from unittest import mock
 
@@ -20,6 +22,24 @@ def processes(workers):
         Client(own, set_as_default=False) as client,
     ):
         yield client
+
+
+@contextmanager
+def bare_worker():
+    """A client of a cluster of one process, which nobody starts again."""
+    with (
+        LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=":0") as own,
+        Client(own, set_as_default=False) as client,
+    ):
+        options = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
+        command = [sys.executable, "-m", "dask", "worker", own.scheduler_address, *options]
+        worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            client.wait_for_workers(1, timeout=60)
+            yield client
+        finally:
+            worker.kill()
+            worker.wait()
 
 
 @contextmanager
@@ -44,7 +64,7 @@ def killed(client, at, when, every=False):
         for each in placed:
             each.link.send(request)
         kill(placed)
-        with mock.patch.object(type(placed[0].link), "send"):
+        with mock.patch.object(type(placed[0].link), "send", return_value=None):
             return exchange(holder, placed, request)
 
     with mock.patch.object(WorkersHolder, "_exchange", spoiled):

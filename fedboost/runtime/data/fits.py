@@ -36,7 +36,7 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
         if isinstance(table, SparseTable) and name in schema.features and table.column(name) is not None:
             continue
         if name not in dense.column_names:
-            out.append(Oddity("absent", name, values=(nearest(name, dense.column_names)[2:-1],)))
+            out.append(absent(name, dense))
             continue
         try:
             if name in schema.numeric:
@@ -55,10 +55,20 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
     try:
         to_shard(replace(table, dense=dense) if isinstance(table, SparseTable) else dense, terms, party)
     except Refused as error:  # the label, or what stands beside it
-        detail = error.detail or str(error)
-        name = next((name for name in schema.others if repr(name) in detail), schema.label)
-        out.append(Oddity("unfit", name, values=(_without_column(detail, name),)))
+        out.append(unfit(error, schema.others, schema.label))
     return out
+
+
+def absent(name: str, table: "pa.Table") -> Oddity:
+    """Return the oddity of a column that is not there."""
+    return Oddity("absent", name, values=(nearest(name, table.column_names)[2:-1],))
+
+
+def unfit(error: Refused, names: Sequence[str], otherwise: str) -> Oddity:
+    """Return the oddity of rows that are refused, of the column that the error names: one of these names."""
+    detail = error.detail or str(error)
+    name = next((name for name in names if repr(name) in detail), otherwise)
+    return Oddity("unfit", name, values=(_without_column(detail, name),))
 
 
 def _without_column(error: object, name: str) -> str:

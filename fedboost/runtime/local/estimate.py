@@ -203,9 +203,27 @@ def _ends(
     return sealers, protection.opener(tag, AggregatorSetup(group, SESSION, draw, public, keyholder, shrinks))
 
 
-def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[EstimateFacts]:
-    """The estimates for each protection whose extra is installed. table: the rows that trees are grown over;
-    unless given they are generated."""
+@dataclass(frozen=True)
+class Costs:
+    """What a training costs before anything is hidden: the trees that were grown; by question how often it
+    comes, and its answer's cells; seconds of a round, of all parties and the aggregator in turn; seconds
+    before the first; mean cells and questions of a round, and bits of a cell."""
+
+    grown: Grown
+    asked: list[tuple[float, tuple[Segment, ...]]]
+    in_turn: float
+    start: float
+    cells: float
+    turns: float
+    bits: int
+
+    def computing(self, parties: int) -> float:
+        """Seconds of a round at one party."""
+        return (self.in_turn - self.grown.deciding) / parties
+
+
+def costs_of(terms: Terms, rows: int, parties: int, table: Any = None) -> Costs:
+    """Grow trees. table: the rows that trees are grown over; unless given they are generated."""
     alone = terms.changed(**ALONE)
     most = max(MAX_VALUES // len(terms.columns.features), MIN_ROWS_A_PARTY * parties)
     if table is None:
@@ -227,30 +245,40 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
     cells = sum(often * segment.cells for often, answer in asked for segment in answer) / rounds
     bits = round(sum(often * s.cells * s.bits for often, answer in asked for s in answer) / rounds / cells)
     turns, start = sum(weights) / rounds, grown.start * max(1.0, (parties + 1) / cores())
-    estimates = []
+    return Costs(grown, asked, in_turn, start, cells, turns, bits)
+
+
+def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[EstimateFacts]:
+    """The estimates for each protection whose extra is installed. table: as `costs_of`."""
+    return estimates(costs_of(terms, rows, parties, table), terms, parties)
+
+
+def estimates(costs: Costs, terms: Terms, parties: int) -> list[EstimateFacts]:
+    """The estimates for each protection whose extra is installed."""
+    grown, cells, turns, rounds = costs.grown, costs.cells, costs.turns, terms.trees.rounds
+    out = []
     for name, protection in PROTECTIONS.items():
         if protection.max_parties is not None and parties > protection.max_parties:
             continue
         try:
             shrinks = terms.session.on_loss == "shrink" and protection.may_shrink
-            speed = speed_of(protection, max(parties, 2), terms.hiding.key_bits, bits, shrinks)
+            speed = speed_of(protection, max(parties, 2), terms.hiding.key_bits, costs.bits, shrinks)
         except ConfigError:
             continue
         if not protection.hides:
             first, later = grown.sent
-            sent, sealing, opening = (first + weight * later) / rounds, 0.0, 0.0
+            sent, sealing, opening = (first + grown.weight(rounds) * later) / rounds, 0.0, 0.0
         else:
             sealing, opening = cells * speed.seal, cells * (parties * speed.open + speed.help)
             size = cells * speed.size
             if (known := protection.sealed_size) is not None:
-                tags = ((often, Tag(1, 1, (), SESSION, answer)) for often, answer in asked)
+                tags = ((often, Tag(1, 1, (), SESSION, answer)) for often, answer in costs.asked)
                 size = sum(often * known(tag) for often, tag in tags) / rounds
             sent = size + turns * (MESSAGE_BYTES + speed.beside)
         trips = turns * speed.trips
         messages = trips * parties * MESSAGE_SECONDS
-        a_round = in_turn + parties * sealing + opening + messages
-        computing = (in_turn - grown.deciding) / parties
-        apart = computing + sealing + opening + grown.deciding + messages
-        facts = EstimateFacts(name, a_round, start + a_round * rounds, sent / 1e6, trips, apart)
-        estimates.append(facts)
-    return estimates
+        a_round = costs.in_turn + parties * sealing + opening + messages
+        apart = costs.computing(parties) + sealing + opening + grown.deciding + messages
+        facts = EstimateFacts(name, a_round, costs.start + a_round * rounds, sent / 1e6, trips, apart)
+        out.append(facts)
+    return out

@@ -17,7 +17,7 @@ from fedboost.terms.reading import Frozen, Name, read_model
 
 LOCAL = "local"
 """In place of a scheduler's address: processes of this machine."""
-_SCHEDULER = re.compile(r"(tcp|tls|ws|wss|ucx)://[^\s/]+:[0-9]{1,5}/?")
+_SCHEDULER = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]{1,5}/?")
 STATE = "fedboost.state"
 """The folder beside a site's file in which it keeps its state, unless the file names another."""
 
@@ -40,8 +40,8 @@ class WorkersConfig(Frozen):
     def _scheduler(cls, value: str) -> str:
         if value != LOCAL and not _SCHEDULER.fullmatch(value):
             raise ValueError(
-                f'{value!r} is no address of a scheduler: write tcp://HOST:PORT, or "{LOCAL}" for processes '
-                f"of this machine"
+                f"{value!r} is no address of a scheduler: write tcp://HOST:PORT, tls://HOST:PORT, or "
+                f'"{LOCAL}" for processes of this machine'
             )
         return value
 

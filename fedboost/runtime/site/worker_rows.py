@@ -106,16 +106,29 @@ class WorkerRows(SiteRows):
         """Raise Refused unless the rows fit these terms."""
         check_under_workers(terms, self._party)
         with self._at_hand(), self._explaining(site):
-            loading = [self._load(terms.canonical(), False, *each) for each in self._shares(terms)]
-            held: list[Held] = []
-            for each in loading:
-                try:
-                    held.append(each.result())
-                except WorkerLost as error:
-                    raise ConfigError("a worker was lost while it read the rows", str(error)) from None
-            for told in held:
-                link.raise_failed(told.fault)
-            check_together(terms, held, self._party)
+            self.looked(terms)
+
+    def looked(self, terms: Terms) -> list[Held]:
+        """What each worker says of its rows under these terms, which it reads and drops. Refused unless they
+        fit; ConfigError where workers cannot read them."""
+        loading = [self._load(terms.canonical(), False, *each) for each in self._shares(terms)]
+        held: list[Held] = []
+        for each in loading:
+            try:
+                held.append(each.result())
+            except WorkerLost as error:
+                raise self._lost(error) from None
+        for told in held:
+            link.raise_failed(told.fault)
+        check_together(terms, held, self._party)
+        return held
+
+    def _lost(self, error: WorkerLost) -> ConfigError:
+        return ConfigError(
+            f"{self._engine.name}: a worker was lost while it read the rows; its own log says why, and too "
+            f"little memory is a usual reason",
+            str(error),
+        )
 
     def _shares(self, terms: Terms) -> list[tuple[Worker, Share]]:
         """The rows of each worker. ConfigError where they do not fit in its memory."""
@@ -155,9 +168,7 @@ class WorkerRows(SiteRows):
         try:
             return self._engine.run(worker, name, function, *arguments).result()
         except WorkerLost as error:
-            raise ConfigError(
-                f"{self._engine.name}: a worker was lost while it read files", str(error)
-            ) from None
+            raise self._lost(error) from None
 
     def _read(self) -> SiteTable:
         """The table without its rows, under the names that the site gives its columns."""

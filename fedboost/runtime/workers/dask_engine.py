@@ -1,21 +1,31 @@
 """The engine of Dask: an existing cluster, or processes of this machine.
 
-Promises: a function runs on the worker that it was given, once; the loss of a worker is found soon.
+Promises: a function runs on the worker that it was given, once; the loss of a worker is found soon; the
+scheduler needs no fedboost, and a worker with none, or another version, says so and lives on; what Dask logs
+in this process does not reach the terminal.
 Refuses: a cluster that does not answer, and to run without the extra `dask` (ConfigError).
 """
 
+import asyncio
 import logging
+import pickle
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.workers.engine import Worker, WorkerLost
+from fedboost.version import VERSION
 
 ANSWERS_WITHIN = 10.0
 """Seconds in which a scheduler has to answer."""
 LOOKS_EVERY = 0.5
 """Seconds between two looks at whether a worker is still there."""
+_LOGGERS = "distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application"
+"""Loggers of Dask that write to the terminal by handlers of their own."""
+_NEVER = logging.CRITICAL + 1
+"""The level of a logger that says nothing."""
 _INSTALL = 'workers of Dask need the extra: pip install "fedboost[dask]"'
 
 
@@ -32,25 +42,37 @@ class DaskEngine:
     def at(cls, address: str) -> Self:
         """The cluster whose scheduler has this address. ConfigError."""
         distributed = _distributed()
+        _hush()
         try:
+            with ThreadPoolExecutor(1) as thread:  # this one may be in an event loop
+                thread.submit(asyncio.run, _call_at(address)).result()
             client = distributed.Client(address, timeout=ANSWERS_WITHIN, set_as_default=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"the Dask scheduler at {address} does not answer: start it, or correct `dask` of [workers]",
-                str(error).partition("\n")[0],
+                f"the Dask scheduler at {address} does not answer within {ANSWERS_WITHIN:.0f} s: start it, "
+                f"or correct `dask` of [workers]",
+                _cause(error),
+            ) from None
+        except TypeError:  # of TLS without a certificate, by Dask
+            raise ConfigError(
+                f"the Dask scheduler at {address} wants TLS, and Dask knows no certificates here: give them "
+                f"in Dask's configuration (distributed.comm.tls)"
             ) from None
         return cls(client, f"the Dask cluster at {address}")
 
     @classmethod
     def local(cls, count: int, threads: int) -> Self:
-        """A cluster of so many processes on this machine."""
+        """A cluster of so many processes on this machine, which other users of it cannot call."""
         distributed = _distributed()
+        _hush()
         cluster = distributed.LocalCluster(
             n_workers=count,
             threads_per_worker=threads,
             host="127.0.0.1",
+            security=True,
             dashboard_address=None,
-            silence_logs=logging.ERROR,
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # else it warns of a port in use
+            silence_logs=_NEVER,
         )
         client = distributed.Client(cluster, set_as_default=False)
         return cls(client, f"{count} workers of this machine", cluster)
@@ -117,16 +139,23 @@ class DaskEngine:
     def run(
         self, worker: Worker, name: str, function: Callable[..., Any], *arguments: Any
     ) -> "RunningAtDask":
-        """Run a function on this worker."""
-        future = self._client.submit(
-            function,
-            *arguments,
-            key=f"{name}-{time.monotonic_ns()}",
-            workers=[worker.address],
-            allow_other_workers=False,
-            pure=False,
-            retries=0,
-        )
+        """Run a function on this worker. Partitions stand last among the arguments. WorkerLost."""
+        parts = [argument for argument in arguments if hasattr(argument, "key")]
+        rest = arguments[: len(arguments) - len(parts)]
+        try:
+            future = self._client.submit(
+                _by_value(),
+                VERSION,
+                pickle.dumps((function, rest)),
+                *parts,
+                key=f"{name}-{time.monotonic_ns()}",
+                workers=[worker.address],
+                allow_other_workers=False,
+                pure=False,
+                retries=0,
+            )
+        except (OSError, RuntimeError) as error:  # of a scheduler that is gone
+            raise WorkerLost(str(error)) from None
         return RunningAtDask(self, worker, future)
 
     def close(self) -> None:
@@ -152,17 +181,74 @@ class RunningAtDask:
                 self._future.release()  # Dask would run it again, once its worker is lost
                 return result
             except (distributed.TimeoutError, TimeoutError):
-                if self._worker not in self._engine.workers():
+                if not self._is_there():
                     self._future.cancel()
                     raise WorkerLost(self._worker.address) from None
             except (distributed.scheduler.KilledWorker, distributed.CancelledError):
                 raise WorkerLost(self._worker.address) from None
+            except ImportError as error:
+                raise ConfigError(
+                    f"worker {self._worker.address} cannot work for fedboost {VERSION} ({error}): install "
+                    f"this version there, with all that it needs"
+                ) from None
+
+    def _is_there(self) -> bool:
+        try:
+            return self._worker in self._engine.workers()
+        except ConfigError:
+            return False
+
+
+def _by_value() -> Callable[..., Any]:
+    """What calls a function at a worker. It is defined in here so that it travels by value: what travels by
+    name ends a worker, or scheduler, that does not know the name."""
+
+    def call(version: str, content: bytes, *parts: Any) -> Any:
+        import pickle
+
+        from fedboost.version import VERSION
+
+        if version != VERSION:
+            raise ImportError(f"it has {VERSION}")
+        from distributed import get_worker
+
+        from fedboost.runtime.workers.hold import shown
+
+        get_worker().metrics.setdefault("fedboost", lambda worker: shown())  # a column of Dask's dashboard
+        function, arguments = pickle.loads(content)
+        return function(*arguments, *parts)
+
+    return call
+
+
+async def _call_at(address: str) -> None:
+    """Raise OSError unless a scheduler answers there; a Client of Dask would wait for ever for some that do
+    not, and long for others. TypeError without certificates for TLS."""
+    distributed = _distributed()
+    arguments = distributed.Security().get_connection_args("client")
+    calling = distributed.comm.connect(address, timeout=ANSWERS_WITHIN, **arguments)
+    answered = await asyncio.wait_for(calling, ANSWERS_WITHIN + 1.0)  # its own tells what went wrong
+    await answered.close()
+
+
+def _cause(error: BaseException) -> str:
+    """What is at the bottom of an error; '' for the time that has run out."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return "" if isinstance(error, TimeoutError) else str(error).partition("\n")[0]
+
+
+def _hush() -> None:
+    """Keep what Dask logs from the terminal: what a site has to know of it is said by its own log."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(_NEVER)
 
 
 def _distributed() -> Any:
     """The library, or ConfigError without it."""
     try:
         import distributed
+        import distributed.comm
         import distributed.scheduler
     except ImportError:
         raise ConfigError(_INSTALL) from None

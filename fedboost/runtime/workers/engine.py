@@ -45,7 +45,7 @@ class Engine(Protocol):
         ...
 
     def run(self, worker: Worker, name: str, function: Callable[..., Any], *arguments: Any) -> Running:
-        """Run a function of a module on this worker. name: for its users' eyes."""
+        """Run a function of a module on this worker. name: for its users' eyes. WorkerLost."""
         ...
 
     def close(self) -> None:

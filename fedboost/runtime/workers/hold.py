@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ import grpc
 import numpy as np
 
 from fedboost.boosting.queries.trees import VoteQuery
+from fedboost.boosting.state import BoostingState
 from fedboost.errors import ConfigError, FedboostError, PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.horizontal.holder import HorizontalHolder
@@ -40,6 +41,8 @@ from fedboost.vertical.holder import holder_for
 
 CALLED_WITHIN = 60.0
 """Seconds in which a holder has to be called."""
+last_done: dict[str, str] = {}
+"""What was done last for each party whose rows are here, for an engine that shows it."""
 _held: dict[str, Any] = {}
 """The servers of this process, by token: what is in no variable would be dropped."""
 
@@ -97,9 +100,9 @@ def hold(load: Load, *parts: Any) -> Held:
         rows = [shard]
         del shard
         holder = holder_for(lambda terms: rows.pop() if rows else read(terms), load.party, load.threads)
-        kept = _Kept(holder(terms, b""))
+        kept = _Kept(holder(terms, b""), load.party)
         give_back()
-        return Held(held.rows, asdict(_serve(kept, load.host)), held.undeclared, held.labels, held.groups)
+        return replace(held, door=asdict(_serve(kept, load.party, load.host)))
     except FedboostError as error:
         return Held(fault=link.failed(error))
 
@@ -123,8 +126,8 @@ def _table(load: Load, terms: Terms, parts: Sequence[Any], ranges: Sequence[Rang
 class _Kept:
     """A holder, and what it does with requests."""
 
-    def __init__(self, holder: Holder) -> None:
-        self._holder = holder
+    def __init__(self, holder: Holder, party: str) -> None:
+        self._holder, self._party = holder, party
 
     def serve(self, request: bytes) -> bytes:
         """The answer to a request."""
@@ -133,6 +136,20 @@ class _Kept:
             return _KINDS[kind](self._holder, content)
         except FedboostError as error:
             return link.failed(error)
+        finally:
+            last_done[self._party] = _named(self._holder.state)
+
+
+def _named(state: BoostingState) -> str:
+    """Where a training stands, in few words."""
+    if not state.rounds:
+        return "before the first tree"
+    return f"histograms, tree {len(state.rounds)}, level {state.levels}"
+
+
+def shown() -> str:
+    """What was done last for each party whose rows are here, in one line."""
+    return "; ".join(f"{party}: {done}" for party, done in last_done.items())
 
 
 def _answer(holder: Holder, content: bytes) -> bytes:
@@ -174,7 +191,7 @@ def finished(answering: Answering) -> Int64:
     raise PeerError("an answer needs what other parties relay, which workers do not get")
 
 
-def _serve(kept: _Kept, host: str) -> Door:
+def _serve(kept: _Kept, party: str, host: str) -> Door:
     """Let the caller in, at a port that the system chooses."""
     token = secrets.token_hex(32)
     server = grpc.server(ThreadPoolExecutor(1, "fedboost"), options=link.OPTIONS)
@@ -182,6 +199,7 @@ def _serve(kept: _Kept, host: str) -> Door:
 
     def ended() -> None:
         _held.pop(token, None)
+        last_done.pop(party, None)
         called.set()
         server.stop(1.0)
 

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from fedboost.boosting.queries.trees import VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
-from fedboost.errors import DurabilityError, Refused, quoted
+from fedboost.errors import ConfigError, DurabilityError, Refused, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import Tree
@@ -213,20 +214,31 @@ class WorkersHolder:
         return chosen
 
     def _workers(self) -> list[Worker]:
-        """The workers that were not lost just now."""
+        """The workers that were not lost just now; none of a cluster that does not answer."""
         now = time.monotonic()
-        return [one for one in self._engine.workers() if self._lost.get(one.address, 0.0) < now]
+        try:
+            return [one for one in self._engine.workers() if self._lost.get(one.address, 0.0) < now]
+        except ConfigError:
+            return []
+
+    def _begun(self, worker: Worker, share: Share) -> Callable[[], Any]:
+        """Begin to load a share; what waits for its result, or raises WorkerLost."""
+        try:
+            result: Callable[[], Any] = self._load(worker, share).result
+        except WorkerLost as error:
+            return partial(_raise, error)
+        return result
 
     def _place(self, shares: Sequence[tuple[Worker, Share]]) -> list[Placed]:
         """Load these shares, all at once; what a worker that is lost meanwhile was to hold, on others. What
         does not fit is raised."""
         placed: list[Placed] = []
         while shares:
-            running = [(worker, share, self._load(worker, share)) for worker, share in shares]
+            running = [(worker, share, self._begun(worker, share)) for worker, share in shares]
             left, fault = [], b""
             for worker, share, each in running:
                 try:
-                    held: Held = each.result()
+                    held: Held = each()
                 except WorkerLost as error:
                     self._note_lost(worker, error)
                     left.append(share)
@@ -246,3 +258,7 @@ def _close(placed: list[Placed]) -> None:
     for each in placed:
         each.link.close()
     placed.clear()
+
+
+def _raise(error: WorkerLost) -> None:
+    raise error

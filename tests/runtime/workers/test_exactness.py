@@ -1,11 +1,15 @@
 """Rows on workers: the model that one machine would give, byte for byte."""
 
+from unittest import mock
+
+import numpy as np
 import pytest
-from dask_rows import cuts_of, on_workers, shared_out, table, terms
+from dask_rows import cluster, cuts_of, on_workers, shared_out, table, terms
 
 import fedboost as fb
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.protocol import ledger
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
 
@@ -72,3 +76,34 @@ def test_among_other_parties_votes_and_masks_are_the_sites_own(settings, protect
     north = shared_out(frame, cuts_of(frame, 5))
     expected = fb.simulate(agreed, {"north": frame, **others}).model.booster
     assert on_workers(agreed, {"north": north, **others}, 3).booster == expected
+
+
+def test_noise_is_the_sites_own():
+    """With the noise taken away, the sums of a site with workers are those of one machine."""
+    ranges = {"age": [20, 80], "dose": [-3, 3]}
+    noise = {"epsilon": 8.0, "delta": 1e-6}
+    others = {"south": table(150, seed=1), "east": table(90, seed=2)}
+    frame = table()
+    silent = mock.patch.object(ledger, "noise_of", lambda key, share, size: np.zeros(size, np.int64))
+    for method in ("additive", "hist"):
+        agreed = terms(
+            columns={"ranges": ranges}, protection="masked", noise={**noise, "method": method}, rounds=2
+        )
+        with silent:
+            expected = fb.simulate(agreed, {"north": frame, **others}).model.booster
+            north = shared_out(frame, cuts_of(frame, 5))
+            assert on_workers(agreed, {"north": north, **others}, 3).booster == expected
+
+
+def test_descriptions_evaluations_and_drift_are_those_of_one_machine():
+    agreed, frame = terms(reference=True), table()
+    model = fb.simulate(agreed, {"north": frame}).model
+    north = shared_out(frame, cuts_of(frame, 5))
+    for ask in (
+        lambda rows: fb.describe(agreed, {"north": rows}, min_count=1),
+        lambda rows: fb.evaluate(model, {"north": rows}, min_count=1),
+        lambda rows: fb.drift(model, {"north": rows}, min_count=1),
+    ):
+        expected = ask(frame)
+        with cluster(3).as_current():
+            assert ask(north).summary == expected.summary

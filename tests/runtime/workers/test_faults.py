@@ -1,10 +1,15 @@
 """Workers that die: the site goes on with the others, and gives the same model."""
 
+import time
+from unittest import mock
+
 import pytest
 from dask_rows import cuts_of, shared_out, table, terms
-from lost_workers import killed, processes
+from lost_workers import bare_worker, killed, processes
 
 import fedboost as fb
+from fedboost.errors import ConfigError
+from fedboost.runtime.workers import holder
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,3 +44,28 @@ def test_all_workers_are_killed_and_come_back(client):
         model = fb.simulate(agreed, {"north": shared_out(frame, cuts_of(frame, 5))}).model
     assert model.to_bytes() == expected
     client.wait_for_workers(2, timeout=60)  # Dask does not always start all of them again
+
+
+def test_the_dashboard_of_dask_shows_what_was_done(client):
+    agreed, frame = terms(rounds=2), table()
+    shown = set()
+
+    def look(row):
+        time.sleep(1.5)  # workers tell it with their heartbeat
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        shown.update(said["metrics"].get("fedboost") for said in workers)
+
+    with client.as_current():
+        fb.simulate(agreed, {"north": shared_out(frame, cuts_of(frame, 5))}, on_round=look)
+    assert any(text and text.startswith("north: histograms, tree 2, level ") for text in shown)
+
+
+def test_workers_that_do_not_come_back_are_one_line():
+    agreed, frame = terms(), table()
+    with bare_worker() as client, client.as_current(), mock.patch.object(holder, "WORKERS_WITHIN", 2.0):
+        north = shared_out(frame, cuts_of(frame, 5))
+        with (
+            killed(client, 3, "before", every=True),
+            pytest.raises(ConfigError, match=r"has had no worker for 2 s: start some"),
+        ):
+            fb.simulate(agreed, {"north": north})

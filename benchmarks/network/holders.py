@@ -1,0 +1,132 @@
+"""What does a turn inside a site cost, by the number of holders that share its rows?
+
+Generated dense float32 rows on workers of Dask, processes of one thread that share the cores of this machine;
+binary:logistic, depth 6, 256 bins, protection `plain`. For 1, 2, 4 and 8 holders: the wall time of a turn
+with nothing in it (holders are told to go where they are), of a tree, the CPU time of the site's own process
+a tree, and the bytes that a holder answers a tree, beside those that the cells of the questions take
+(docs/scaling.md: the bytes S that a party sends).
+
+The claims: the bytes are those of the cells and one for each answer; a turn with nothing in it takes at most
+.2 ms more for each holder, up to one a core.
+"""
+
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
+
+import common
+import workers as on_workers
+from common import verdict
+
+from fedboost.privacy.bit_packing import chunks_of
+from fedboost.runtime.workers import link
+from fedboost.runtime.workers.holder import WorkersHolder
+
+HOLDERS = (1, 2, 4, 8)
+EMPTY_TURNS = 300
+MS_A_HOLDER = 0.2
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one number of holders: seconds of an empty turn and of a tree, CPU seconds of the site's process a
+    tree, and bytes a holder answers a tree, measured and by the cells."""
+
+    holders: int
+    empty: float
+    tree: float
+    own_cpu: float
+    size: float
+    due: float
+
+
+def main() -> None:
+    """Measure every number of holders."""
+    parser = common.arguments(__doc__ or "", needs_data=False)
+    parser.add_argument("--rows", type=int, default=400_000, help="of the table (default 400,000)")
+    parser.add_argument("--features", type=int, default=50, help="of the table (default 50)")
+    parser.add_argument("--rounds", type=int, default=12, help="of each training (default 12)")
+    options = parser.parse_args()
+    case = on_workers.Case(options.rows, options.features, 1.0, 1.0)
+    with tempfile.TemporaryDirectory() as name:
+        large, small = Path(name) / "large", Path(name) / "small"
+        on_workers.write(large, case.rows, case.features)
+        on_workers.write(small, on_workers.SMALL_ROWS, case.features)
+        found = [measured(holders, large, small, case, options.rounds) for holders in HOLDERS]
+    report(found, case, options)
+
+
+def measured(holders: int, large: Path, small: Path, case: on_workers.Case, rounds: int) -> Measured:
+    """A training with so many holders, and empty turns before it."""
+    exchange, turns, empty = WorkersHolder._exchange, list[tuple[float, int, int]](), list[float]()
+
+    def timed(holder: WorkersHolder, placed: Any, request: bytes) -> Any:
+        if request[:1] == link.ANSWER and not empty:
+            nothing = link.going_to(holder.state)
+            for _ in range(EMPTY_TURNS):
+                begin = time.perf_counter()
+                exchange(holder, placed, nothing)
+                empty.append(time.perf_counter() - begin)
+        answers, lost = exchange(holder, placed, request)
+        if request[:1] == link.ANSWER:
+            due = sum(chunk.size for chunk in chunks_of(link.query_in(request[1:]).segments)) + 1
+            turns.append((time.process_time(), len(answers[0]), due))
+        return answers, lost
+
+    with on_workers.cluster(holders) as client, mock.patch.object(WorkersHolder, "_exchange", timed):
+        on_workers.ours(client, small, case, 2)
+        quick = statistics.median(empty)
+        turns.clear()
+        ends = on_workers.ours(client, large, case, rounds)
+    cpus, sizes, dues = zip(*turns, strict=True)
+    return Measured(
+        holders,
+        quick,
+        (ends[-1] - ends[0]) / (rounds - 1),
+        (cpus[-1] - cpus[0]) / rounds,
+        sum(sizes) / rounds,
+        sum(dues) / rounds,
+    )
+
+
+def report(found: list[Measured], case: on_workers.Case, options: Any) -> None:
+    """The table and the JSON file."""
+    first = found[0]
+    rows = []
+    for each in found:
+        grown = (each.empty - first.empty) / max(each.holders - 1, 1)
+        holds = each.size == each.due and 1000 * grown <= MS_A_HOLDER
+        figures = 1000 * each.empty, 1000 * each.tree, 1000 * each.own_cpu, each.size / 1e6, each.due / 1e6
+        words = (
+            f"{figures[0]:.2f}",
+            f"{figures[1]:.0f}",
+            f"{figures[2]:.0f}",
+            *(f"{f:.2f}" for f in figures[3:]),
+        )
+        rows.append((str(each.holders), *words, verdict(holds)))
+    table = common.Table(
+        f"{case}: a turn inside a site",
+        (
+            *("holders", "ms of an empty turn", "ms a tree", "CPU ms of the site's process a tree"),
+            *("MB a tree of a holder", "by its cells", "holds"),
+        ),
+        rows,
+        ["All holders share the cores of one machine: a tree gets no faster with their number here."],
+    )
+    common.publish(options, [table], {"holders": [asdict(each) for each in found]})
+
+
+if __name__ == "__main__":
+    main()
