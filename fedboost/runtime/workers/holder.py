@@ -18,7 +18,7 @@ import numpy as np
 from fedboost.boosting.queries.trees import VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
-from fedboost.errors import DurabilityError, Refused
+from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import Tree
@@ -162,7 +162,11 @@ class WorkersHolder:
         self._placed[:] = [placed for placed in self._placed if placed not in lost]
         new: list[Placed] = []
         while lost:
-            placed = self._place(self._shared_out([each.share for each in lost]))
+            try:
+                placed = self._place(self._shared_out([each.share for each in lost]))
+            except ConfigError as error:  # speaks of paths and addresses of the site
+                why = "its rows cannot be read again for a worker that was lost; its own log says why"
+                raise Refused(why, str(error)) from None
             lost = self._catch_up(placed)
             new += [each for each in placed if each not in lost]
             self._placed += [each for each in placed if each not in lost]
@@ -215,7 +219,11 @@ class WorkersHolder:
     def _workers(self) -> list[Worker]:
         """The workers that were not lost just now."""
         now = time.monotonic()
-        return [one for one in self._engine.workers() if self._lost.get(one.address, 0.0) < now]
+        try:
+            known = self._engine.workers()
+        except ConfigError:  # the cluster is away, and may come back
+            return []
+        return [one for one in known if self._lost.get(one.address, 0.0) < now]
 
     def _place(self, shares: Sequence[tuple[Worker, Share]]) -> list[Placed]:
         """Load these shares, all at once; what a worker that is lost meanwhile was to hold, on others. What

@@ -144,7 +144,7 @@ class Link:
         try:
             answer: bytes = next(self._answers)
         except (grpc.RpcError, StopIteration) as error:
-            raise WorkerLost(str(error)) from None
+            raise WorkerLost(error.details() if isinstance(error, grpc.Call) else "it hung up") from None
         raise_failed(answer)
         return answer
 
