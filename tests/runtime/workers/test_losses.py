@@ -4,7 +4,7 @@ import pytest
 from dask_rows import cluster, cuts_of, on_workers, shared_out, table, terms
 
 import fedboost as fb
-from fedboost.errors import ConfigError, Refused
+from fedboost.errors import ConfigError, SessionFailed
 from fedboost.runtime.workers import collections, holder
 from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.holder import WorkersHolder
@@ -66,11 +66,10 @@ def test_what_cannot_be_read_again_is_told_to_the_site_alone(lost, monkeypatch):
         return load(rows, agreed, worker, share)
 
     monkeypatch.setattr(collections.CollectionRows, "_load", gone)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(SessionFailed) as told:
         trained(table(), terms())
-    assert refused.value.public == (
-        "its rows cannot be read again for a worker that was lost; its own log says why"
+    assert str(told.value) == (
+        "party north left: its rows cannot be read again for a worker that was lost; its own log says why"
     )
-    assert SECRET in refused.value.detail
     assert len(loads) == 4
     assert cluster(3).status == "running"
