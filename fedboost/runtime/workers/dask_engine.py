@@ -161,7 +161,9 @@ class RunningAtDask:
         distributed = _distributed()
         while True:
             try:
-                return self._future.result(timeout=LOOKS_EVERY)
+                result = self._future.result(timeout=LOOKS_EVERY)
+                self._future.release()  # Dask would run it again, once its worker is lost
+                return result
             except (distributed.TimeoutError, TimeoutError):
                 if not self._is_there():
                     self._future.cancel()

@@ -18,7 +18,7 @@ import numpy as np
 from fedboost.boosting.queries.trees import VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
-from fedboost.errors import ConfigError, DurabilityError, Refused
+from fedboost.errors import ConfigError, DurabilityError, Refused, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import Tree
@@ -155,7 +155,7 @@ class WorkersHolder:
 
     def _note_lost(self, worker: Worker, error: WorkerLost) -> None:
         self._lost[worker.address] = time.monotonic() + LISTED_SECONDS
-        self._log.warning("a worker is lost", worker=worker.address, reason=str(error)[:200])
+        self._log.warning("a worker is lost", worker=worker.address, reason=quoted(str(error)))
 
     def _replace(self, lost: Sequence[Placed]) -> list[Placed]:
         """New holders of what lost ones had, where the training stands."""

@@ -143,8 +143,10 @@ class Link:
         the holder raised."""
         try:
             answer: bytes = next(self._answers)
-        except (grpc.RpcError, StopIteration) as error:
-            raise WorkerLost(error.details() if isinstance(error, grpc.Call) else "it hung up") from None
+        except StopIteration:
+            raise WorkerLost("it hung up") from None
+        except grpc.RpcError as error:
+            raise WorkerLost(str(error.details())) from None
         raise_failed(answer)
         return answer
 
