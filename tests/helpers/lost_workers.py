@@ -64,7 +64,7 @@ def killed(client, at, when, every=False):
         for each in placed:
             each.link.send(request)
         kill(placed)
-        with mock.patch.object(type(placed[0].link), "send", return_value=None):
+        with mock.patch.object(type(placed[0].link), "send"):
             return exchange(holder, placed, request)
 
     with mock.patch.object(WorkersHolder, "_exchange", spoiled):

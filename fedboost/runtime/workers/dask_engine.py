@@ -32,33 +32,18 @@ _INSTALL = 'workers of Dask need the extra: pip install "fedboost[dask]"'
 class DaskEngine:
     """A cluster of Dask."""
 
-    def __init__(self, client: Any, name: str, own: Any = None) -> None:
-        """own: the cluster of this process, which ends with the engine."""
+    def __init__(self, client: Any, name: str, own: Any = None, address: str = "") -> None:
+        """own: the cluster of this process, which ends with the engine; address: of the scheduler, where it
+        may be called again."""
         self._client = client
         self._own = own
+        self._address = address
         self.name = name
 
     @classmethod
     def at(cls, address: str) -> Self:
         """The cluster whose scheduler has this address. ConfigError."""
-        distributed = _distributed()
-        _hush()
-        try:
-            with ThreadPoolExecutor(1) as thread:  # this one may be in an event loop
-                thread.submit(asyncio.run, _call_at(address)).result()
-            client = distributed.Client(address, timeout=ANSWERS_WITHIN, set_as_default=False)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"the Dask scheduler at {address} does not answer within {ANSWERS_WITHIN:.0f} s: start it, "
-                f"or correct `dask` of [workers]",
-                _cause(error),
-            ) from None
-        except TypeError:  # of TLS without a certificate, by Dask
-            raise ConfigError(
-                f"the Dask scheduler at {address} wants TLS, and Dask knows no certificates here: give them "
-                f"in Dask's configuration (distributed.comm.tls)"
-            ) from None
-        return cls(client, f"the Dask cluster at {address}")
+        return cls(_client_at(address), f"the Dask cluster at {address}", address=address)
 
     @classmethod
     def local(cls, count: int, threads: int) -> Self:
@@ -123,12 +108,14 @@ class DaskEngine:
 
     def workers(self) -> list[Worker]:
         """The workers there are, in the order of their addresses. ConfigError."""
+        if self._address and self._client.status == "closed":  # it gave up a scheduler that was away
+            self._client = _client_at(self._address)
         try:
-            known = self._client.scheduler_info(n_workers=-1)["workers"]
-        except (OSError, RuntimeError, KeyError, TimeoutError) as error:
-            raise ConfigError(
-                f"{self.name} no longer answers: start its scheduler again", str(error)
-            ) from None
+            known = self._client.scheduler_info(n_workers=-1).get("workers")
+        except (OSError, RuntimeError):
+            known = None
+        if known is None:
+            raise ConfigError(f"{self.name} no longer answers: start its scheduler again")
         workers = [
             Worker(address, str(said["host"]), int(said["nthreads"]), int(said.get("memory_limit") or 0))
             for address, said in known.items()
@@ -195,7 +182,7 @@ class RunningAtDask:
     def _is_there(self) -> bool:
         try:
             return self._worker in self._engine.workers()
-        except ConfigError:
+        except ConfigError:  # with its cluster
             return False
 
 
@@ -219,6 +206,27 @@ def _by_value() -> Callable[..., Any]:
         return function(*arguments, *parts)
 
     return call
+
+
+def _client_at(address: str) -> Any:
+    """A client of the scheduler there. ConfigError."""
+    distributed = _distributed()
+    _hush()
+    try:
+        with ThreadPoolExecutor(1) as thread:  # this one may be in an event loop
+            thread.submit(asyncio.run, _call_at(address)).result()
+        return distributed.Client(address, timeout=ANSWERS_WITHIN, set_as_default=False)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"the Dask scheduler at {address} does not answer within {ANSWERS_WITHIN:.0f} s: start it, "
+            f"or correct `dask` of [workers]",
+            _cause(error),
+        ) from None
+    except TypeError:  # of TLS without a certificate, by Dask
+        raise ConfigError(
+            f"the Dask scheduler at {address} wants TLS, and Dask knows no certificates here: give them "
+            f"in Dask's configuration (distributed.comm.tls)"
+        ) from None
 
 
 async def _call_at(address: str) -> None:

@@ -163,7 +163,11 @@ class WorkersHolder:
         self._placed[:] = [placed for placed in self._placed if placed not in lost]
         new: list[Placed] = []
         while lost:
-            placed = self._place(self._shared_out([each.share for each in lost]))
+            try:
+                placed = self._place(self._shared_out([each.share for each in lost]))
+            except ConfigError as error:  # speaks of paths and addresses of the site
+                why = "its rows cannot be read again for a worker that was lost; its own log says why"
+                raise Refused(why, str(error)) from None
             lost = self._catch_up(placed)
             new += [each for each in placed if each not in lost]
             self._placed += [each for each in placed if each not in lost]
@@ -217,9 +221,10 @@ class WorkersHolder:
         """The workers that were not lost just now; none of a cluster that does not answer."""
         now = time.monotonic()
         try:
-            return [one for one in self._engine.workers() if self._lost.get(one.address, 0.0) < now]
-        except ConfigError:
+            known = self._engine.workers()
+        except ConfigError:  # the cluster is away, and may come back
             return []
+        return [one for one in known if self._lost.get(one.address, 0.0) < now]
 
     def _begun(self, worker: Worker, share: Share) -> Callable[[], Any]:
         """Begin to load a share; what waits for its result, or raises WorkerLost."""

@@ -1,0 +1,75 @@
+"""A worker that is lost, with its cluster away for a while or its files gone: in this process."""
+
+import pytest
+from dask_rows import cluster, cuts_of, on_workers, shared_out, table, terms
+
+import fedboost as fb
+from fedboost.errors import ConfigError, SessionFailed
+from fedboost.runtime.workers import collections, holder
+from fedboost.runtime.workers.dask_engine import DaskEngine
+from fedboost.runtime.workers.holder import WorkersHolder
+
+pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
+SECRET = "tcp://inside.hospital:8786"
+
+
+@pytest.fixture
+def lost(monkeypatch):
+    """One worker is lost at the fourth exchange; `after` is what DaskEngine.workers does from then on, until
+    it says nothing more."""
+    exchange, workers, seen = WorkersHolder._exchange, DaskEngine.workers, []
+    after = []
+
+    def spoiled(self, placed, request):
+        seen.append(request[:1])
+        if len(seen) == 4:
+            placed[0].link.close()
+        return exchange(self, placed, request)
+
+    def known(engine):
+        if len(seen) >= 4 and after:
+            raise after.pop()
+        return workers(engine)
+
+    monkeypatch.setattr(WorkersHolder, "_exchange", spoiled)
+    monkeypatch.setattr(DaskEngine, "workers", known)
+    monkeypatch.setattr(holder, "LOOKS_EVERY", 0.01)
+    return after
+
+
+def trained(frame, agreed):
+    return on_workers(agreed, {"north": shared_out(frame, cuts_of(frame, 5))}, 3)
+
+
+def test_a_cluster_that_is_away_for_a_while_changes_nothing(lost):
+    agreed, frame = terms(subsample=0.7), table()
+    lost += [ConfigError(f"{SECRET} no longer answers")] * 3
+    expected = fb.simulate(agreed, {"north": frame}).model.to_bytes()
+    assert trained(frame, agreed).to_bytes() == expected
+    assert not lost
+
+
+def test_a_cluster_that_stays_away_is_given_up(lost, monkeypatch):
+    monkeypatch.setattr(holder, "WORKERS_WITHIN", 0.1)
+    lost += [ConfigError("no longer answers")] * 1000
+    with pytest.raises(ConfigError, match="has had no worker for 0 s: start some, and then this again"):
+        trained(table(), terms())
+
+
+def test_what_cannot_be_read_again_is_told_to_the_site_alone(lost, monkeypatch):
+    load, loads = collections.CollectionRows._load, []
+
+    def gone(rows, agreed, worker, share):
+        loads.append(share)
+        if len(loads) > 3:
+            raise ConfigError(f"{SECRET}/1.parquet: No such file or directory")
+        return load(rows, agreed, worker, share)
+
+    monkeypatch.setattr(collections.CollectionRows, "_load", gone)
+    with pytest.raises(SessionFailed) as told:
+        trained(table(), terms())
+    assert str(told.value) == (
+        "party north left: its rows cannot be read again for a worker that was lost; its own log says why"
+    )
+    assert len(loads) == 4
+    assert cluster(3).status == "running"
