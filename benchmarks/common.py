@@ -48,6 +48,7 @@ PACKAGES = {
     "XGBoost": "xgboost",
     "LightGBM": "lightgbm",
     "scikit-learn": "scikit-learn",
+    "Dask": "dask",
     "numpy": "numpy",
     "numba": "numba",
     "pyarrow": "pyarrow",

@@ -128,6 +128,9 @@ SECTIONS = {
     "curious": Section("A curious aggregator"),
     "faults": Section("Faults"),
     "crashes": Section("Killed processes"),
+    "workers": Section("Workers of Dask"),
+    "holders": Section("A turn inside a site"),
+    "lost_workers": Section("Lost workers"),
     "soak": Section("Sessions back to back"),
 }
 """In the order of the page, by the script's name."""

@@ -16,18 +16,29 @@ FEATURES = {"numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c", 
 SMALL = {"rounds": 3, "max_depth": 3, "max_bin": 16, "protection": "plain"}
 
 
+_CLIENTS = []
+
+
 @cache
-def cluster(workers):
+def cluster(workers, **settings):
     """A client of a cluster in this process."""
-    own = LocalCluster(n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=":0")
-    return Client(own, set_as_default=False)
+    shape = {"n_workers": workers, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    _CLIENTS.append(Client(LocalCluster(**shape, **settings), set_as_default=False))
+    return _CLIENTS[-1]
 
 
-@cache
 def networked(workers):
     """A client of a cluster in this process, which parties dial."""
-    settings = {"n_workers": workers, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
-    return Client(LocalCluster(protocol="tcp://", host="127.0.0.1", **settings), set_as_default=False)
+    return cluster(workers, protocol="tcp://", host="127.0.0.1")
+
+
+def close_clusters():
+    """End all clusters in this process: their loops draw from Python's random numbers, whatever else runs."""
+    while _CLIENTS:
+        client = _CLIENTS.pop()
+        client.close()
+        client.cluster.close()
+    cluster.cache_clear()
 
 
 def table(rows=ROWS, seed=0):
