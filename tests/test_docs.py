@@ -140,7 +140,9 @@ def test_the_messages_of_the_page_on_workers_are_those_of_the_code():
     known = re.sub(r'"\s*\n\s*f?"|`', "", "".join(file.read_text() for file in code))
     assert len(said) > 12
     for text in said:
-        words = max(re.split(r"tcp://\S+|\.\.\.|'[^']*'|[\d.,]+|tls://\S*|rows/\S+|:", text), key=len)
+        words = max(
+            re.split(r"tcp://\S+|\.\.\.|'[^']*'|[\d.,]+|tls://\S*|/?(?:rows|srv)/\S+|:", text), key=len
+        )
         assert re.sub(r"\s+", " ", words).strip() in known, text
 
 
