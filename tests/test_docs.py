@@ -128,7 +128,9 @@ def test_the_python_of_the_page_on_workers(demo_tables):
     try:
         exec(compile(code, WORKERS.name, "exec"), names)
     finally:
-        names["client"].close()
+        if "client" in names:
+            names["client"].cluster.close()
+            names["client"].close()
     assert fb.Model.load("model.json").parties == ("north",)
 
 
