@@ -13,6 +13,8 @@ import fedboost as fb
 
 ROWS, GROUPS = 400, 40
 FEATURES = {"numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c", "d"]}}
+_dialled = {}
+"""Clients of the clusters that parties dial, by the number of workers."""
 SMALL = {"rounds": 3, "max_depth": 3, "max_bin": 16, "protection": "plain"}
 
 
@@ -23,11 +25,22 @@ def cluster(workers):
     return Client(own, set_as_default=False)
 
 
-@cache
 def networked(workers):
-    """A client of a cluster in this process, which parties dial."""
-    settings = {"n_workers": workers, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
-    return Client(LocalCluster(protocol="tcp://", host="127.0.0.1", **settings), set_as_default=False)
+    """A client of a cluster in this process, which parties dial, until `hang_up`."""
+    if workers not in _dialled:
+        settings = {"n_workers": workers, "threads_per_worker": 1, "processes": False}
+        own = LocalCluster(protocol="tcp://", host="127.0.0.1", dashboard_address=":0", **settings)
+        _dialled[workers] = Client(own, set_as_default=False)
+    return _dialled[workers]
+
+
+def hang_up():
+    """End these clusters: their heartbeats draw from Python's own random numbers, and tests by hypothesis
+    mind."""
+    while _dialled:
+        _, client = _dialled.popitem()
+        client.cluster.close()
+        client.close()
 
 
 def table(rows=ROWS, seed=0):
