@@ -4,8 +4,10 @@ A pool of Paillier powers holds a few: a session of a test needs no more, and a 
 Hypothesis draws the same examples in every run: a failing check is found by the change that caused it.
 """
 
+import sys
 from importlib.util import find_spec
 
+import pytest
 from forked import fork_parties
 from hypothesis import settings
 
@@ -17,3 +19,11 @@ if find_spec("phe") and find_spec("gmpy2"):
     from fedboost.privacy.encrypted import paillier
 
     paillier.POOL = 32  # powers made in advance
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_cluster_left():
+    """End the clusters of Dask that the tests of a file began."""
+    yield
+    if "dask_rows" in sys.modules:
+        sys.modules["dask_rows"].close_clusters()

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import objects
-from dask_rows import hang_up, networked, table, terms
+from dask_rows import networked, table, terms
 from processes import free_port
 from sites import fedboost
 
@@ -18,12 +18,6 @@ from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.engine import Worker
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "rows"\n'
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _hung_up():
-    yield
-    hang_up()
 
 
 @pytest.fixture

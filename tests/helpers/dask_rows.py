@@ -13,34 +13,32 @@ import fedboost as fb
 
 ROWS, GROUPS = 400, 40
 FEATURES = {"numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c", "d"]}}
-_dialled = {}
-"""Clients of the clusters that parties dial, by the number of workers."""
 SMALL = {"rounds": 3, "max_depth": 3, "max_bin": 16, "protection": "plain"}
 
 
+_CLIENTS = []
+
+
 @cache
-def cluster(workers):
+def cluster(workers, **settings):
     """A client of a cluster in this process."""
-    own = LocalCluster(n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=":0")
-    return Client(own, set_as_default=False)
+    shape = {"n_workers": workers, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    _CLIENTS.append(Client(LocalCluster(**shape, **settings), set_as_default=False))
+    return _CLIENTS[-1]
 
 
 def networked(workers):
-    """A client of a cluster in this process, which parties dial, until `hang_up`."""
-    if workers not in _dialled:
-        settings = {"n_workers": workers, "threads_per_worker": 1, "processes": False}
-        own = LocalCluster(protocol="tcp://", host="127.0.0.1", dashboard_address=":0", **settings)
-        _dialled[workers] = Client(own, set_as_default=False)
-    return _dialled[workers]
+    """A client of a cluster in this process, which parties dial."""
+    return cluster(workers, protocol="tcp://", host="127.0.0.1")
 
 
-def hang_up():
-    """End these clusters: their heartbeats draw from Python's own random numbers, and tests by hypothesis
-    mind."""
-    while _dialled:
-        _, client = _dialled.popitem()
-        client.cluster.close()
+def close_clusters():
+    """End all clusters in this process: their loops draw from Python's random numbers, whatever else runs."""
+    while _CLIENTS:
+        client = _CLIENTS.pop()
         client.close()
+        client.cluster.close()
+    cluster.cache_clear()
 
 
 def table(rows=ROWS, seed=0):

@@ -5,19 +5,13 @@ import asyncio
 import numpy as np
 import pyarrow as pa
 import pytest
-from dask_rows import hang_up, networked, table, terms
+from dask_rows import networked, table, terms
 from sites import consortium
 
 import fedboost as fb
 from fedboost.runtime.site.config import WorkersConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _hung_up():
-    yield
-    hang_up()
 
 
 def as_parquet(folder, frame, parts):
