@@ -41,7 +41,7 @@ class Compose:
     def __init__(self, folder: Path, image: Image | None = None) -> None:
         self.content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
         self.folder, self.image = folder, image
-        self.port = free_port()
+        self.port, self.cluster = free_port(), free_port()
         for name in VOLUMES.values():
             (folder / name).mkdir(mode=0o700)
             if image is not None:
@@ -51,6 +51,7 @@ class Compose:
         """A path or address inside a service's container, as it is on this machine."""
         for address in ("0.0.0.0:7070", "aggregator:7070", "localhost:7070"):
             text = text.replace(address, f"127.0.0.1:{self.port}")
+        text = text.replace("scheduler:8786", f"127.0.0.1:{self.cluster}")
         text = text.replace("/config/", f"{self.folder}/{service}/")
         return re.sub(rf"(?<![\w.])({'|'.join(VOLUMES)})\b", rf"{self.folder}\1", text)
 
@@ -72,6 +73,8 @@ class Compose:
         programs = {"fedboost": fedboost, "python": python, "sh": ["sh"]}
         name, *arguments = values["command"]
         words = [*programs[name], *(self.here(service, commands(word, fedboost)) for word in arguments)]
+        if service == "scheduler":
+            words = [word.replace("8786", str(self.cluster)) for word in words] + ["--host", "127.0.0.1"]
         env = self.image.environment if self.image else {**os.environ, "PYTHONPATH": str(ROOT)}
         if self.image:
             words = self.image.command(words, self.volumes(service))
@@ -156,6 +159,31 @@ def test_the_services_of_the_profile_with_different_columns_train_parts_of_a_mod
     assert fb.assemble([model, *parts]).protection == "paillier"
 
 
+@pytest.mark.slow
+def test_the_services_of_the_profile_with_workers_train_the_same_model(tmp_path):
+    compose = Compose(tmp_path)
+    with ExitStack() as stack:
+        assert compose.start("sites").wait(60) == 0, (tmp_path / "sites.log").read_text()
+        running = ("aggregator", "scheduler", "worker-1", "worker-2", "north-workers", "south", "east")
+        for service in running:
+            stack.enter_context(ending(compose.start(service)))
+        analyst = stack.enter_context(ending(compose.start("clustered")))
+        assert analyst.wait(240) == 0, (tmp_path / "clustered.log").read_text()
+    model = fb.Model.load(tmp_path / "out" / "clustered.json")
+    assert tuple(model.attestations) == model.parties == ("north", "south", "east")
+    tables = {name: tmp_path / "data" / f"{name}.csv" for name in model.parties}
+    alone = fb.simulate(read_terms(ROOT / "examples/terms.toml"), tables)
+    assert model.booster == alone.model.booster
+
+
+def test_only_its_party_can_call_the_workers_of_the_compose_file_and_it_sees_no_table():
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    inside = {name for name, service in services.items() if "north" in service.get("networks", [])}
+    assert inside == {"scheduler", "worker-1", "worker-2", "north-workers"}
+    assert services["north-workers"]["networks"] == ["default", "north"]
+    assert not any("/data" in volume for volume in services["north-workers"]["volumes"])
+
+
 def test_the_terms_of_the_profile_with_different_columns_are_those_of_the_demo():
     terms = read_terms(ROOT / "examples/terms-columns.toml")
     assert terms == columns_terms(patients(), terms.trees.rounds, "paillier")
@@ -164,8 +192,9 @@ def test_the_terms_of_the_profile_with_different_columns_are_those_of_the_demo()
 def test_every_service_of_the_compose_file_can_start():
     content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     services = content["services"]
-    sites = {"north", "south", "east", "keyholder", "clinic", "laboratory"}
-    assert set(services) == {"sites", "aggregator", "analyst", "encrypted", "joined", *sites}
+    sites = {"north", "south", "east", "keyholder", "clinic", "laboratory", "north-workers"}
+    cluster = {"scheduler", "worker-1", "worker-2", "clustered"}
+    assert set(services) == {"sites", "aggregator", "analyst", "encrypted", "joined", *sites, *cluster}
     for name, service in services.items():
         assert (ROOT / service["build"]["dockerfile"]).is_file(), name
         assert all(config["source"] in content["configs"] for config in service.get("configs", []))
@@ -181,7 +210,7 @@ def test_services_have_no_rights_and_write_to_volumes_of_their_user_alone():
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert not {"user", "privileged", "cap_add", "environment"} & set(service)
-        parts = [volume.split(":") for volume in service["volumes"]]
+        parts = [volume.split(":") for volume in service.get("volumes", [])]
         assert {name for name, *_ in parts} <= set(content["volumes"]), (
             "named volumes: folders have other owners"
         )

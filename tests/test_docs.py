@@ -35,6 +35,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 VERTICAL = ROOT / "docs" / "vertical.md"
+WORKERS = ROOT / "docs" / "workers.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -111,6 +112,40 @@ def test_the_quickstart_as_typed(demo_tables):
     done = [words[1] for words in commands(QUICKSTART)]
     before = ["demo", *["keys"] * 6, "terms", "simulate"]
     assert done == [*before, "aggregator", "train", "predict"]  # approve and party stand in a loop
+
+
+@pytest.mark.slow
+def test_the_page_on_workers_as_typed(demo_tables):
+    said = run_as_typed(WORKERS, demo_tables)
+    assert fb.Model.load("model.json").parties == SITES
+    assert "workers      read all rows, and held them against the terms" in said
+    assert '"a worker is lost"' not in Path("north.log").read_text()
+
+
+def test_the_python_of_the_page_on_workers(demo_tables):
+    names: dict[str, Any] = {}
+    (code,) = blocks(WORKERS, "python")
+    try:
+        exec(compile(code, WORKERS.name, "exec"), names)
+    finally:
+        if "client" in names:
+            names["client"].cluster.close()
+            names["client"].close()
+    assert fb.Model.load("model.json").parties == ("north",)
+
+
+def test_the_messages_of_the_page_on_workers_are_those_of_the_code():
+    rows = WORKERS.read_text().split("## When something fails")[1].split("\n## ")[0].splitlines()
+    cells = [row.split("|")[2] for row in rows if row.startswith("| ")]
+    said = [text for cell in cells for text in re.findall(r"`([^`]{25,})`", cell)]
+    code = [*(ROOT / "fedboost/runtime").rglob("*.py")]
+    known = re.sub(r'"\s*\n\s*f?"|`', "", "".join(file.read_text() for file in code))
+    assert len(said) > 12
+    for text in said:
+        words = max(
+            re.split(r"tcp://\S+|\.\.\.|'[^']*'|[\d.,]+|tls://\S*|/?(?:rows|srv)/\S+|:", text), key=len
+        )
+        assert re.sub(r"\s+", " ", words).strip() in known, text
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from dask_rows import on_workers, shared_out
 from masked_consortia import masked
 from pyarrow import parquet
 from sites import bundles_of, consortium, fedboost, in_time, rows, terms
@@ -14,6 +15,7 @@ from fedboost.runtime.local import estimate
 from fedboost.runtime.local.generated import table_for
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.workers.link import Link
 
 NAMES = ("north", "south", "east")
 ROUNDS = 8
@@ -65,6 +67,50 @@ def test_generated_rows_and_fewer_of_them_give_bytes_of_the_same_size(tmp_path, 
     # A round asks once a level, and its end shares a turn with the next root; masks take no more.
     assert whole["masked"]["round_trips"] == pytest.approx(whole["plain"]["round_trips"])
     assert 4 <= whole["plain"]["round_trips"] < 5
+
+
+def test_workers_of_a_site_have_a_share_of_its_rows(tmp_path):
+    (tmp_path / "terms.toml").write_text(terms_to_toml(terms(NAMES, rounds=ROUNDS)))
+    end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 3_000_000, "--workers", 4, "--json")
+    facts = json.loads(end.out.splitlines()[-1])
+    assert facts["rows"] == 250_000
+    assert facts["loading_bytes"] == int(250_000 * (6.6 * 3 + 48)) + (200 << 20)
+    assert facts["growing_bytes"] == int(250_000 * (2.3 * 3 + 32)) + (175 << 20)
+    assert facts["seconds_a_round"] > 0
+    text = fedboost("estimate", tmp_path / "terms.toml", "--rows", 9000, "--workers", 2).out
+    assert "does not leave the site" in " ".join(text.split())
+
+
+def test_the_bytes_inside_a_site_are_those_of_a_training(tmp_path, monkeypatch):
+    frame = rows(900).to_pandas()
+    parquet.write_table(rows(900), tmp_path / "rows.parquet")
+    agreed = terms(["north"], max_depth=5, rounds=ROUNDS)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
+    told = fedboost(
+        *("estimate", tmp_path / "terms.toml", "--data", tmp_path / "rows.parquet", "--workers", 2, "--json")
+    )
+    receive, sizes = Link.receive, []
+
+    def counted(link):
+        sizes.append(len(answer := receive(link)))
+        return answer
+
+    monkeypatch.setattr(Link, "receive", counted)
+    on_workers(agreed, {"north": shared_out(frame, [450])}, 2)
+    facts = json.loads(told.out.splitlines()[-1])
+    assert facts["bytes_a_round"] == pytest.approx(sum(sizes) / ROUNDS, rel=0.1)
+
+
+@pytest.mark.parametrize("settings", [{"vote_top_k": 1}, {"label_holder": "north"}])
+def test_workers_are_not_estimated_where_they_do_something_else(tmp_path, settings):
+    held = {"south": ["dose"]} if "label_holder" in settings else {}
+    columns = {"label": "y", "numeric": ["age", "dose"], **({"held": held} if held else {})}
+    more = {"rows": "in_order"} if held else {}
+    agreed = terms(NAMES[:2], columns=columns, **settings, **more)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
+    end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 9000, "--workers", 2)
+    assert (end.code, end.out) == (2, "")
+    assert end.err.startswith("fedboost: --workers: ")
 
 
 WORKLOADS = {

@@ -141,6 +141,27 @@ def test_files_with_other_columns_are_named(site, kind, command):
     assert re.search(rf"2\.{kind}: .*'dos(e|is)'", end.err)
 
 
+def test_a_file_that_the_workers_do_not_see_is_said_to_be_missing_there(site, tmp_path):
+    site({}, terms())
+    (tmp_path / "party.toml").write_text(
+        (tmp_path / "party.toml").read_text().replace('"rows"', '"rows.csv"')
+    )
+    end = checked()
+    assert end.code == 2
+    assert re.fullmatch(r"fedboost: at worker tcp:\S+, /\S+/rows\.csv: no such file\n", end.err)
+
+
+def test_a_folder_of_csv_files_holds_no_others(site, tmp_path):
+    site(halves(table(), "csv"), terms())
+    (tmp_path / "rows" / ".hidden").touch()
+    assert checked().code == 0
+    (tmp_path / "rows" / "README.md").touch()
+    end = checked()
+    assert end.code == 2
+    assert "rows: holds CSV files, and /" in end.err
+    assert "rows/README.md: give the rows a folder of their own" in end.err
+
+
 def test_csv_files_that_disagree_whether_a_column_is_text(site):
     first, second = halves(table(), "csv").values()
     site({"1.csv": first, "2.csv": second.assign(dose="unknown")}, terms())

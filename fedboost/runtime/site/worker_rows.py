@@ -175,7 +175,8 @@ class WorkerRows(SiteRows):
         worker = self._workers()[0]
         heads = Heads(*self._result(worker, f"look at files of {self._party}", heads_of, *self._files))
         if heads.fault[0]:
-            raise ConfigError(*heads.fault)
+            public, detail = heads.fault
+            raise ConfigError(f"at worker {worker.address}, {public}", detail)
         if not heads.rows:
             raise ConfigError(f"{shown(self._config.data)}: the table has no rows")
         self._heads = heads

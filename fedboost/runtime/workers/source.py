@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _TEXT_FILES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst")
 
+_PARQUET = (".parquet", ".pq")
+
 
 class Range(NamedTuple):
     """Rows of the whole table from `first` to before `last`."""
@@ -76,8 +78,13 @@ class Files:
         self._options = options
         self._source = source
         self._parquet: ParquetTable | None = None
-        self._texts = _text_files(source)
-        if not self._texts:
+        self._texts, others = _sorted_out(source)
+        if self._texts and others and not any(name.lower().endswith(_PARQUET) for name in others):
+            raise ConfigError(
+                f"{source}: holds CSV files, and {others[0]}: give the rows a folder of their own"
+            )
+        if not self._texts or others:
+            self._texts = []
             locations = locations_of(source)
             form = form_of(locations, options)
             with as_config_error(locations, form.name):
@@ -160,21 +167,25 @@ def group_end_of(source: str, options: dict[str, Any], column: str, at: int) -> 
 
 def _text_files(source: str) -> list[str]:
     """The CSV files of a folder or a glob, in the order of their names; none where it holds others."""
-    if is_remote(source):
-        return []
+    texts, others = _sorted_out(source)
+    return [] if others else texts
+
+
+def _sorted_out(source: str) -> tuple[list[str], list[str]]:
+    """The CSV files of a folder or a glob, in the order of their names, and its other files; hidden ones
+    apart."""
     path = Path(source)
+    if is_remote(source):
+        return [], []
     if path.is_dir():
-        names = [file for file in path.rglob("*") if file.is_file()]
+        found = path.rglob("*")
     elif any(character in source for character in "*?["):
-        names = [
-            file for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if file.is_file()
-        ]
+        found = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
     else:
-        return []
-    texts = sorted(str(name) for name in names if name.name.lower().endswith(_TEXT_FILES))
-    return (
-        texts if len(texts) == len([name for name in names if not name.name.startswith((".", "_"))]) else []
-    )
+        return [], []
+    files = sorted(str(file) for file in found if file.is_file() and not file.name.startswith((".", "_")))
+    texts = [name for name in files if name.lower().endswith(_TEXT_FILES)]
+    return texts, [name for name in files if name not in texts]
 
 
 def _column(table: Table, name: str) -> "pa.ChunkedArray":
