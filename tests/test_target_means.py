@@ -1,41 +1,22 @@
 """Columns of any number of levels as means of the label: `columns.target_means`."""
 
+import asyncio
+import json
+from datetime import UTC, datetime
+
 import numpy as np
 import pyarrow as pa
 import pytest
 import xgboost
-from encoded import encoded, level_rows
+from crashes import bare, crashed
+from encoded import BEFOREHAND, BUCKETS, COLUMNS, TABLE, agreed, among, encoded, trained
+from pyarrow import csv
+from sites import bundles_of, consortium, fedboost, in_time, written
+from sklearn import metrics
 
 import fedboost as fb
 from fedboost.gbdt import sampling
-from fedboost.terms.terms import Terms
-
-TABLE = level_rows()
-BUCKETS = 64
-COLUMNS = {
-    "label": "y",
-    "numeric": ["x"],
-    "target_means": {"shop": BUCKETS},
-    "categorical": {"ward": ["a", "b", "c"]},
-    "row_id": "id",
-}
-BEFOREHAND = {**COLUMNS, "numeric": ["x", "shop"], "target_means": {}}
-"""The same columns where levels are means in the table."""
-
-
-def agreed(columns=(), **settings):
-    small = {"rounds": 4, "max_depth": 3, "max_bin": 32, "protection": "plain"}
-    return Terms.read({"columns": {**COLUMNS, **dict(columns)}, **small, **settings})
-
-
-def among(parties, table=TABLE, seed=3):
-    """The rows shared out among so many parties."""
-    owner = np.random.default_rng(seed).integers(0, parties, table.num_rows)
-    return {f"p{number}": table.filter(pa.array(owner == number)) for number in range(parties)}
-
-
-def trained(tables=None, columns=(), **settings):
-    return fb.simulate(agreed(columns, **settings), tables or {"all": TABLE}).model
+from fedboost.runtime.local.cluster import ANYTHING
 
 
 def held_out(share, seed=0):
@@ -119,3 +100,81 @@ def test_two_columns_of_levels_stand_behind_the_numbers():
     assert model.booster.buckets == {"shop": BUCKETS, "ward": 8}
     assert model.booster.target_means["ward"] == alone.booster.target_means["ward"]
     assert model.booster == trained(columns=two).booster
+
+
+@pytest.mark.slow
+def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
+    parts = among(3)
+    terms = agreed(
+        protection="masked", reference=True, validation_fraction=0.2, eval_metric="auc"
+    ).with_parties(parts)
+    bundles = bundles_of(tmp_path / "keys", terms.parties)
+    table = tmp_path / "new.csv"
+    csv.write_csv(TABLE, table)
+
+    async def train():
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            for name, rows in parts.items():
+                one.start_party(name, rows, audit=tmp_path / f"{name}.jsonl")
+            model = (await one.train(terms)).model
+            model.save(tmp_path / "m.json")
+            known = await asyncio.to_thread(one.analyst.evaluate, tmp_path / "m.json")
+            drifted = await asyncio.to_thread(one.analyst.drift, tmp_path / "m.json")
+            return model, known, drifted
+
+    model, known, drifted = in_time(train())
+    due = fb.simulate(terms, parts).model
+    assert model.booster == due.booster
+    assert model.summary == due.summary
+    assert set(model.attestations) == set(parts)
+    roots = bundles["analyst"].roots
+    assert set(model.verify(roots, datetime.now(UTC))) == set(parts)
+    label = TABLE["y"].to_numpy()
+    auc = metrics.roc_auc_score(label, model.predict(TABLE))
+    assert known.summary["metrics"]["auc"] == pytest.approx(auc, abs=1e-3)
+    assert json.dumps(known.summary) == json.dumps(fb.evaluate(tmp_path / "m.json", parts).summary)
+    assert {column["name"] for column in drifted.summary["columns"]} == {"x", "shop", "ward", "score"}
+    assert max(column["psi"] for column in drifted.summary["columns"]) < 0.01  # the same rows
+    predicted = fedboost("predict", tmp_path / "m.json", table, "--out", tmp_path / "p.csv")
+    assert predicted.code == 0, predicted.err
+    values = csv.read_csv(tmp_path / "p.csv")["prediction"].to_numpy()
+    np.testing.assert_allclose(values, model.predict(TABLE), rtol=1e-6)
+    explained = fedboost("explain", tmp_path / "m.json", "--data", table, "--out", tmp_path / "s.csv")
+    assert explained.code == 0, explained.err
+    told = fedboost("audit", tmp_path / "p0.jsonl").out
+    assert "sums of labels by level of a column" in told
+    assert "No warnings" in told
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_processes_that_are_killed_come_back_and_change_nothing(tmp_path):
+    parts = among(3)
+    terms = agreed(protection="masked", rounds=20).with_parties(parts)
+    model, kills, _ = crashed(tmp_path, written(tmp_path, parts), terms, 4, 1, ANYTHING)
+    assert kills == 4
+    assert bare(model) == bare(fb.simulate(terms, parts).model)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_levels():
+    draw = np.random.default_rng(0)
+    count, levels, buckets = 600_000, 100_000, 1 << 17
+    level, effect = draw.integers(0, levels, count), draw.normal(0, 1.5, levels)
+    x = draw.normal(size=count).astype(np.float32)
+    label = (x + effect[level] + draw.logistic(size=count) > 0).astype(np.int64)
+    table = pa.table({"x": x, "shop": level, "y": label, "id": np.arange(count)})
+    columns = {"target_means": {"shop": buckets}, "categorical": {}}
+    settings = {"protection": "masked", "min_count": 1, "eval_metric": "auc", "validation_fraction": 0.2}
+    terms = agreed(columns, **settings)
+    parts = {f"p{number}": table.slice(number * 200_000, 200_000) for number in range(3)}
+    result = fb.simulate(terms, parts)
+    assert result.model.booster.buckets == {"shop": buckets}
+    assert result.model.booster.importance()["shop"] > 0
+    assert (
+        fb.simulate(terms.changed(protection="plain"), {"all": table}).model.booster == result.model.booster
+    )
+    without = fb.simulate(terms.changed(columns={**COLUMNS, **columns, "target_means": {}}), parts)
+    gained = result.history[-1]["validation-auc"] - without.history[-1]["validation-auc"]
+    assert gained > 0.03
+    print(result.history[-1], without.history[-1], result.traffic)

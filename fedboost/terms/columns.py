@@ -81,8 +81,8 @@ class Schema(Submitted):
         max_length=MAX_FEATURES,
         description="Names of columns with too many levels to declare, such as `{ merchant = 4096 }`: a "
         "level becomes the mean label of other rows that have it. The number is that of buckets, into which "
-        f"levels are hashed, {MIN_BUCKETS} to {MAX_BUCKETS} for all such columns together; take two for each "
-        "level. See [target means](objectives.md#target-means).",
+        f"levels are hashed, {MIN_BUCKETS} to {MAX_BUCKETS} for all such columns together; take several for "
+        "each level. See [target means](objectives.md#target-means).",
     )
     label_range: tuple[float, float] | None = Field(
         default=None,

@@ -30,8 +30,8 @@ MAX_DELTA = 1e-3
 """A delta of one in the number of rows would permit to publish a row; tables have a thousand rows or more."""
 COUNTING = 0.04
 """Share of the whole cost for the counts behind the cut points."""
-SUMMING_LEVELS = 0.3
-"""Share of the whole cost for the sums by level that target means are of."""
+SUMMING_LEVELS = 0.5
+"""Share of the whole cost for the sums by level that target means are of (decision 0031)."""
 ROWS = 1 << 40
 """Stands for the secret number of rows: larger than any table."""
 

@@ -1,11 +1,13 @@
-"""Target means by numpy alone: the twin of what fedboost does to columns of levels."""
+"""Rows with a column of many levels; and target means by numpy alone, the twin of what fedboost does."""
 
 import hashlib
 
 import numpy as np
 import pyarrow as pa
 
+import fedboost as fb
 from fedboost.gbdt.sampling import key_of, keys_of, mixed
+from fedboost.terms.terms import Terms
 
 FOLDS, SMOOTHING = 5, 10.0
 
@@ -30,6 +32,34 @@ def level_rows(count=2400, levels=40, seed=0, missing=0.05):
             "id": [f"row {number}" for number in range(count)],
         }
     )
+
+
+TABLE = level_rows()
+BUCKETS = 64
+COLUMNS = {
+    "label": "y",
+    "numeric": ["x"],
+    "target_means": {"shop": BUCKETS},
+    "categorical": {"ward": ["a", "b", "c"]},
+    "row_id": "id",
+}
+BEFOREHAND = {**COLUMNS, "numeric": ["x", "shop"], "target_means": {}}
+"""The same columns where levels are means in the table."""
+
+
+def agreed(columns=(), **settings):
+    small = {"rounds": 4, "max_depth": 3, "max_bin": 32, "protection": "plain"}
+    return Terms.read({"columns": {**COLUMNS, **dict(columns)}, **small, **settings})
+
+
+def among(parties, table=TABLE, seed=3):
+    """The rows shared out among so many parties."""
+    owner = np.random.default_rng(seed).integers(0, parties, table.num_rows)
+    return {f"p{number}": table.filter(pa.array(owner == number)) for number in range(parties)}
+
+
+def trained(tables=None, columns=(), **settings):
+    return fb.simulate(agreed(columns, **settings), tables or {"all": TABLE}).model
 
 
 def buckets_of(texts, buckets):
