@@ -139,7 +139,7 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     assert predicted.code == 0, predicted.err
     values = csv.read_csv(tmp_path / "p.csv")["prediction"].to_numpy()
     np.testing.assert_allclose(values, model.predict(TABLE), rtol=1e-6)
-    explained = fedboost("explain", tmp_path / "m.json", "--data", table, "--out", tmp_path / "s.csv")
+    explained = fedboost("explain", tmp_path / "m.json", "--shap", table, "--out", tmp_path / "s.csv")
     assert explained.code == 0, explained.err
     told = fedboost("audit", tmp_path / "p0.jsonl").out
     assert "sums of labels by level of a column" in told
