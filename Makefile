@@ -52,6 +52,7 @@ bench: $(VENV)/dev
 	$(if $(DATA),$(call measure,wire,--data $(DATA)))
 	$(if $(DATA),$(call measure,votes,--data $(DATA)))
 	$(if $(DATA),$(call measure,symmetric,--data $(DATA)))
+	$(call measure,target_means)
 	$(if $(DATA),$(call measure,tune,--data $(DATA)))
 	$(call measure,workers)
 	$(call measure,holders)

@@ -108,6 +108,11 @@ SECTIONS = {
         "trees of the same depth, since a node stays a leaf where a child would be under\n"
         "`min_child_weight`, and so send less. CPU seconds differ by less than they do between runs.",
     ),
+    "target_means": Section(
+        "Target means",
+        "What `min_count = 10` leaves out grows with the number of levels: of these half have fewer than 12\n"
+        "training rows. With noise the column has four of 36 trees.",
+    ),
     "tune": Section(
         "Candidates side by side",
         "bank_marketing: below random search by half a standard deviation of the difference. Random search\n"

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedboost.boosting.queries.alignment import PlacesQuery
 from fedboost.boosting.queries.base import once
+from fedboost.boosting.queries.cut_points import LEVELS_SUMMED
 from fedboost.boosting.queries.leaves import RESIDUAL_TURNS, ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.rules import check_leaves, check_scales, check_splits, check_tree
@@ -25,6 +26,7 @@ from fedboost.boosting.structure import structure, trees_of
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Float32, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
+from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.contracts import Position
@@ -95,10 +97,10 @@ class Scales:
 class BoostingState:
     """The state of a training between two queries.
 
-    grids: number of counts over grids; start: the query with the cut points; rounds: finished rounds; splits,
-    levels: of the tree that grows, and the number of answered queries about it; scales: those of its root,
-    once known; residual: the last query about residuals in it; places: the rows in common, where rows are
-    matched by their ids.
+    grids: number of counts over grids, and LEVELS_SUMMED more once labels were summed by level; start: the
+    query with the cut points; rounds: finished rounds; splits, levels: of the tree that grows, and the number
+    of answered queries about it; scales: those of its root, once known; residual: the last query about
+    residuals in it; places: the rows in common, where rows are matched by their ids.
     """
 
     grids: int = 0
@@ -265,7 +267,8 @@ class BoostingState:
         trained = replace(self, grids=0) if terms.task == TO_DESCRIBE else self
         if terms.task not in TRAINING and trained.position != NOTHING_YET.position:
             raise Refused(f"a session to {terms.task} is said to stand where it would have trained")
-        if not 0 <= self.grids <= MAX_REFINEMENTS:
+        summed = LEVELS_SUMMED * bool(terms.columns.target_means) if self.grids >= LEVELS_SUMMED else 0
+        if not 0 <= self.grids - summed <= MAX_REFINEMENTS:
             raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")
         if self.places is not None:
             self.places.check(terms)
@@ -333,9 +336,9 @@ class BoostingState:
         constant. masked: with 0 for each finite threshold."""
         if self.start is None or not self.rounds:
             return b""
-        cuts = self.start.cut_points.cuts
+        cuts, means = self.start.cut_points.cuts, map(LevelMeans.of, self.start.last_means)
         trees = self.trees(rounds, tuple(0 * own for own in cuts) if masked else cuts)
-        return structure(self.rounds[0].values[0][1], trees)
+        return structure(self.rounds[0].values[0][1], trees, means)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
         """`trees_of` these rounds of the model."""

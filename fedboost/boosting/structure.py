@@ -12,14 +12,16 @@ import numpy as np
 
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import Splits, Tree
 from fedboost.privacy import fields
 
 Values = tuple[tuple[int, float], ...]
 
 
-def structure(constant: float, trees: Iterable[Tree]) -> bytes:
-    """Hash of the parts of a model that predict: the constant margin, each tree's decisions and leaf values.
+def structure(constant: float, trees: Iterable[Tree], means: Iterable[LevelMeans] = ()) -> bytes:
+    """Hash of the parts of a model that predict: the constant margin, each tree's decisions and leaf values,
+    and the means of levels.
 
     Parties can compute it from the queries; gains and covers, which change no prediction, are not in it."""
     parts = [np.float64(constant).tobytes()]
@@ -38,6 +40,7 @@ def structure(constant: float, trees: Iterable[Tree]) -> bytes:
                 if c
             ),
         ]
+    parts += [each.packed for each in means]
     return hashlib.sha256(fields.pack(*parts)).digest()
 
 

@@ -145,7 +145,8 @@ def _contributions(model: Path, data: "str | Database", read: "Reading", out: Pa
     trained = Model.load(model)
     table, columns = read_table(data, None, read.options), trained.terms.columns
     base_margin = to_base_margin(table, trained.terms, shown(data))
-    values = trained.booster.contributions(to_features(table, columns, shown(data)), base_margin)
+    features = to_features(table, columns, shown(data), trained.booster.target_means)
+    values = trained.booster.contributions(features, base_margin)
     notice_undeclared(table, columns)
     classes = trained.classes if values.ndim == 3 else ()
     write(as_csv.contributions(values, trained.booster.features, classes), out)

@@ -52,8 +52,8 @@ def unprotected(terms: Terms) -> Terms:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows to compare models on, as the terms read them: float32 [rows, features], [rows] (or [2, rows]),
-    [rows], [rows]."""
+    """Rows to compare models on, as the terms read them, levels of target means as buckets: float32 [rows,
+    features], [rows] (or [2, rows]), [rows], [rows]."""
 
     features: Float32
     label: Float32
@@ -71,8 +71,7 @@ class HeldOut:
     ) -> tuple[Int64, Scale]:
         """Sums of the metrics over each group of rows, int64 [groups, cells], and the scale of weights: sums
         of groups add, and `metrics.values` makes the metrics of them."""
-        margins = model.booster.margins(self.features, self.base_margin)
-        return self.sums_of(margins, model.terms, names, groups)
+        return self.sums_of(margins_of(model, self), model.terms, names, groups)
 
     def sums_of(
         self, margin: Float64, terms: Terms, names: tuple[str, ...], groups: Sequence[Any] = (slice(None),)
@@ -91,7 +90,17 @@ class HeldOut:
 
 def score(model: Trained, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
     """Return metric name to its value on these rows."""
-    return score_of(model.booster.margins(rows.features, rows.base_margin), model.terms, rows, names)
+    return score_of(margins_of(model, rows), model.terms, rows, names)
+
+
+def margins_of(model: Trained, rows: HeldOut) -> Float64:
+    """The margins of a model: float64 [rows], or [outputs, rows]. Each model has its own means of levels."""
+    schema, features = model.terms.columns, rows.features
+    if schema.target_means:
+        features = features.copy()
+        for place, means in enumerate(model.booster.target_means.values(), len(schema.numeric)):
+            features[:, place] = means.of_buckets(features[:, place])
+    return model.booster.margins(features, rows.base_margin)
 
 
 def score_of(margin: Float64, terms: Terms, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:

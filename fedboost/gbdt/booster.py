@@ -25,12 +25,15 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.predict import predict_margins
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
+from fedboost.gbdt.target_means import TargetMeans, from_json, to_json
 from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.gbdt.xgboost_json import tree_from_json, tree_to_json
 
 FORMAT_VERSION = [2, 0, 0]
 """The XGBoost version whose format is written: later ones read it too."""
 IMPORTANCES = ("gain", "cover", "weight")
+TARGET_MEANS = "fedboost.target_means"
+"""The attribute that has the means of levels."""
 NUMERIC, CATEGORICAL = "float", "c"
 """Feature types."""
 
@@ -39,7 +42,8 @@ NUMERIC, CATEGORICAL = "float", "c"
 class Booster:
     """Trees over named features: those of the first round, num_parallel_tree for the first output of a row,
     then for the second; those of the second round. `base_score` is the constant that boosting started from.
-    The values of `categorical` features are the numbers of categories, from 0."""
+    The values of `categorical` features are the numbers of categories, from 0; those of `target_means` the
+    means of levels that are there."""
 
     loss: Objective
     base_score: float
@@ -47,6 +51,12 @@ class Booster:
     trees: tuple[Tree, ...] = field(repr=False)
     num_parallel_tree: int = 1
     categorical: tuple[str, ...] = ()
+    target_means: TargetMeans = field(default_factory=dict, repr=False)
+
+    @property
+    def buckets(self) -> dict[str, int]:
+        """The number of buckets of each column of target means."""
+        return {name: means.buckets for name, means in self.target_means.items()}
 
     @property
     def roots(self) -> int:
@@ -143,9 +153,14 @@ class Booster:
                 shap.add_contributions(rows, nodes, cover, number, out)
         return out if self.loss.outputs > 1 else out[:, 0]
 
+    @property
+    def _own_attributes(self) -> dict[str, str]:
+        """Attributes without which the values of the features are not known."""
+        return {TARGET_MEANS: to_json(self.target_means)} if self.target_means else {}
+
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the model file without attributes, in hex: equal for equal models."""
+        """SHA-256 of the model file without attributes but target means, in hex: equal for equal models."""
         return hashlib.sha256(self.to_xgboost().encode()).hexdigest()
 
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
@@ -156,7 +171,7 @@ class Booster:
         return json.dumps(
             {
                 "learner": {
-                    "attributes": dict(attributes or {}),
+                    "attributes": self._own_attributes | dict(attributes or {}),
                     "feature_names": list(self.features),
                     "feature_types": [CATEGORICAL if c else NUMERIC for c in self._is_categorical],
                     "gradient_booster": {
@@ -238,7 +253,10 @@ class Booster:
             what = "a base_score for each class" if len(scores) > 1 else "levels that XGBoost encoded"
             raise ConfigError(f"{source}: a model with {what}, which fedboost's have not")
         (score,) = scores
-        booster = cls(loss, score, features, trees, parallel, categorical)
+        means = from_json(attributes.pop(TARGET_MEANS, "{}"), source)
+        if not {*means} <= {*features} - {*categorical}:
+            raise ConfigError(f"{source}: it has target means of a column that is no numeric feature of it")
+        booster = cls(loss, score, features, trees, parallel, categorical, means)
         for number, tree in enumerate(trees):
             _check_tree(tree, number, booster._is_categorical + [False] * holders, source)
         try:

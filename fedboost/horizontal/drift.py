@@ -46,7 +46,7 @@ def count_bins(
     assert state.start is not None
     cut_points, constant = state.start.cut_points, state.rounds[0].values[0][1]
     trees, earlier = tuple(state.trees(query.rounds, cut_points.cuts)), terms.earlier
-    shape = len(terms.columns.numeric), terms.columns.category_counts
+    shape = len(terms.columns.ordered), terms.columns.category_counts
     outputs = terms.objective.loss.outputs
     if earlier is not None:
         model = replace(earlier, trees=(*earlier.trees, *trees))

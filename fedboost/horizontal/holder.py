@@ -22,6 +22,7 @@ from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.queries.target_means import LevelSumsQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Values
@@ -41,6 +42,7 @@ from fedboost.gbdt.tree import Splits, Tree
 from fedboost.horizontal.drift import count_bins
 from fedboost.horizontal.leaf_values import residual_weights
 from fedboost.horizontal.shard import Shard, continue_margins
+from fedboost.horizontal.target_means import LevelColumns
 from fedboost.horizontal.votes import OwnHistograms, votes
 from fedboost.protocol.contracts import Answering
 from fedboost.terms.terms import Terms
@@ -67,13 +69,12 @@ class HorizontalHolder:
         if len(terms.roots) * shard.rows > MAX_ROWS_OF_TREES:
             many = f"{len(terms.roots)} trees a round are too many for the rows of a party"
             raise Refused(f"{many}; lower num_class or num_parallel_tree")
-        objective = terms.objective.loss
-        self._gradients = Gradients(
-            objective, shard.label, shard.weight, shard.group, threads, shard.allocate
-        )
+        objective, labels = terms.objective.loss, (shard.label, shard.weight, shard.group)
+        self._gradients = Gradients(objective, *labels, threads, shard.allocate)
         self._begin_margins()
         self._sets = _row_sets(shard, terms)
         """The rows of each set of metrics: bool [rows]."""
+        self._levels = LevelColumns(shard, terms, self._sets[metrics.TRAIN])
         self._draws = _draws_of(shard, terms)
         shape = shard.rows, objective.outputs, terms.trees.num_parallel_tree
         self._growing = GrowingRows(*shape, self._sampler(), threads, shard.allocate)
@@ -161,8 +162,12 @@ class HorizontalHolder:
                 return self._residuals(query)
             case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery():
                 raise PeerError(f"{query.description}: asked where all parties hold the same columns")
+            case LevelSumsQuery():
+                _quantise_start(self._gradients, self._terms, self._quantiser(query))
+                return self._levels.sums(query, self.columns, self._gradients.pairs[0])
             case BinCountsQuery():
-                return count_bins(query, self._terms, self.state, self.columns, self._shard.base_margin)
+                columns = self._levels.predicted(self.columns, self.state)
+                return count_bins(query, self._terms, self.state, columns, self._shard.base_margin)
             case SummaryQuery() | EvaluationQuery():
                 raise PeerError(f"{query.description}: asked where a model is trained")
             case _:
@@ -170,9 +175,7 @@ class HorizontalHolder:
 
     def _start(self, query: StartQuery) -> Int64:
         self._bin(query)
-        terms = self._terms
-        shift = 0.0 if terms.noise is None else terms.objective.loss.margin(terms.bound.start)
-        self._gradients.quantise(terms.objective.loss.start, self._quantiser(query), shift)
+        _quantise_start(self._gradients, self._terms, self._quantiser(query))
         return self._gradients.sum_pairs(self._sets[metrics.TRAIN])
 
     def _histograms(self, query: HistogramQuery) -> Int64:
@@ -236,11 +239,11 @@ class HorizontalHolder:
 
     def _bin(self, query: StartQuery) -> None:
         """Bin the columns, and drop their values: four bytes each that are seldom needed again."""
-        self._use(self._bins_of(query.cut_points))
+        self._use(self._bins_of(self._levels.encoded(self.columns, query.means), query.cut_points))
         self._shard = self._shard.without_columns()
 
-    def _bins_of(self, cut_points: CutPoints) -> Bins:
-        return Bins.of(self.columns, cut_points, self._threads, self._shard.allocate)
+    def _bins_of(self, columns: Sequence[Column], cut_points: CutPoints) -> Bins:
+        return Bins.of(columns, cut_points, self._threads, self._shard.allocate)
 
     def _use(self, bins: Bins) -> None:
         """Grow trees on these bins."""
@@ -270,7 +273,7 @@ class HorizontalHolder:
         self._growing.begin_on(sample.masks)
         self._split(self.state.splits)
 
-    def _quantiser(self, query: StartQuery | TreeQuery | SumsQuery) -> Quantise:
+    def _quantiser(self, query: StartQuery | LevelSumsQuery | TreeQuery | SumsQuery) -> Quantise:
         """Quantisation for a query; bounded where its answer gets noise."""
         if self._terms.noise is not None:
             return self._terms.bound.quantise
@@ -306,6 +309,12 @@ def _count_parts(columns: Sequence[Column], terms: Terms, threads: Threads) -> I
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
     pieces = zip(columns[: len(ranges)], ranges, strict=True)
     return np.concatenate(threads.each(lambda piece: count_parts(*piece), pieces))
+
+
+def _quantise_start(gradients: Gradients, terms: Terms, quantise: Quantise) -> None:
+    """Compute the gradients that boosting starts from."""
+    shift = 0.0 if terms.noise is None else terms.objective.loss.margin(terms.bound.start)
+    gradients.quantise(terms.objective.loss.start, quantise, shift)
 
 
 def _holds_out(terms: Terms) -> bool:

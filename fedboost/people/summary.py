@@ -301,8 +301,25 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
         lines.append(("classes", listed(columns.classes)))
     for name, levels in terms.session.read(columns).subgroups.items():
         lines.append(("beside", f"{delimited(name)}, no feature: {listed(levels)}"))
+    if columns.target_means:
+        lines.append(("target means", _target_means(terms)))
     lines.append(("features", f"{len(columns.features)}: {listed(columns.features)}"))
     return [(key, text) for key, text in lines if text]
+
+
+def _target_means(terms: Terms) -> str:
+    """What labels by level tell, and whom."""
+    named = ", ".join(
+        f"{delimited(name)} in {buckets} buckets" for name, buckets in terms.columns.target_means.items()
+    )
+    if terms.task != TO_TRAIN:
+        return f"{named}: of the model"
+    if terms.noise is not None:
+        return f"{named}: sums of labels by level get noise"
+    return (
+        f"{named}: the aggregator sees sums of labels by level and fold; the model has the mean of each "
+        f"level of {terms.evaluation.min_count} rows or more"
+    )
 
 
 def _categories(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:

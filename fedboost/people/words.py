@@ -13,7 +13,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
-from fedboost.terms.noise import CUT_POINTS, START, SUMMARY, TREES
+from fedboost.terms.noise import CUT_POINTS, LEVELS, START, SUMMARY, TREES
 from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
 
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
@@ -76,7 +76,13 @@ NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric
 PREDICTION_SEEN = "passes on what it cannot read, and learns how many rows there are"
 """What the aggregator of a prediction does and learns, whatever protection the terms name."""
 
-RELEASES = {CUT_POINTS: "rows", SUMMARY: "rows", START: "gradients", TREES: "gradients"}
+RELEASES = {
+    CUT_POINTS: "rows",
+    SUMMARY: "rows",
+    LEVELS: "gradients",
+    START: "gradients",
+    TREES: "gradients",
+}
 """The unit that the noise of a release is stated in, by release."""
 
 PLACEMENTS = {
@@ -94,6 +100,7 @@ RELAXED: dict[tuple[str, object], str] = {
     },
     ("by_columns", True): "OTHER PARTIES LEARN OF SINGLE ROWS: which go left, and under plain their labels.",
     ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: with the whole model.",
+    ("target_means", True): "THE AGGREGATOR SEES LABELS BY LEVEL: of a level of one row that row's own.",
     ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
 }
 """A loud sentence besides, by a rule of a policy and the value that an approval relaxes it to."""

@@ -42,6 +42,12 @@ class Model(SignedModel):
         rows = self._rows(data, base_margin)
         return np.concatenate([self.booster.predict(part, base) for part, base in rows()])
 
+    def features(self, data: Any) -> Float32:
+        """The features of a table as the trees read them: float32 [rows, features], NaN for missing values.
+        Categories are their numbers, levels of target means the means in the model. XGBoost predicts of these
+        what `predict` does of the table."""
+        return np.concatenate([part for part, _ in self._rows(data, None)()])
+
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...]:
         """The labels: those of columns.classes, else 0, 1, ...; ConfigError for other objectives.
@@ -139,7 +145,8 @@ class Model(SignedModel):
         if base_margin is None:
             base_margin = to_base_margin(table, self.terms, source)
         base = self._base(base_margin, table.num_rows)
-        features = partial(to_features, schema=self.terms.columns, source=source)
+        means = self.booster.target_means
+        features = partial(to_features, schema=self.terms.columns, source=source, means=means)
         if base is None and isinstance(table, SparseTable):
             return lambda: ((features(part), None) for part in table.parts())
         rows = features(table), base

@@ -61,7 +61,9 @@ class Predictor:
     def _predicted(self, part: Any) -> Columns:
         dense = dense_of(part)
         margin = base_margin_of(dense, self._margin, self._model.terms) if self._margin else None
-        values: Float64 = self._model.booster.predict(features_of(part, self._schema), margin)
+        booster = self._model.booster
+        features = features_of(part, self._schema, booster.target_means)
+        values: Float64 = booster.predict(features, margin)
         for name, example, rows in undeclared(dense, self._schema):
             first, known = self.strange.get(name, (example, 0))
             self.strange[name] = first, known + rows

@@ -173,7 +173,7 @@ class SignedModel:
             view = view.public if self.terms.keeps_parts else view
             trees = tuple(view.tree(tree) for tree in trees)
             constant = constant if view.has_labels else 0.0
-        return structure_of(constant, trees)
+        return structure_of(constant, trees, self.booster.target_means.values())
 
     def to_bytes(self, session: bool = True) -> bytes:
         """The content of the model file, with the session and its signatures unless they are kept elsewhere:
@@ -231,6 +231,7 @@ def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
         booster = replace(booster, loss=terms.objective.loss)
     columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
     fits = columns == (booster.features, booster.categorical, booster.objective)
+    fits = fits and booster.buckets == terms.columns.target_means
     based = terms.columns.base_margin is not None and terms.session.program == "boosting"
     if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
         raise Altered(f"{source}: the trees and the terms in the file do not belong together")

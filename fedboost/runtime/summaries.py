@@ -182,7 +182,7 @@ def is_counted(value: Any, terms: Terms) -> bool:
     if not having({"rows": is_count, "min_count": is_count, "columns": each_of(having({}))})(value):
         return False
     rows = value["rows"]
-    numeric = zip(schema.numeric, bins.numeric, strict=True)
+    numeric = zip(schema.ordered, bins.numeric, strict=True)
     checks = [
         {"name": exactly(name), "edges": exactly(edges.tolist()), **_grouped(edges.size + 2, rows)}
         for name, edges in numeric

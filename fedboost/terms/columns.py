@@ -11,6 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.labels import MAX_LABEL
+from fedboost.gbdt.target_means import MAX_BUCKETS, MIN_BUCKETS
 from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Submitted, Table, nearest
 
 MAX_CLASSES = 1 << 10
@@ -21,7 +22,7 @@ NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
 
 
 class Schema(Submitted):
-    """The columns every party must have. Features stand in this order: numeric, then categorical."""
+    """The columns every party must have. Features stand in this order: numeric, target_means, categorical."""
 
     label: Name = Field(
         description="Column to predict. For `survival:aft`, the lower bound of a time: 0 if there is none."
@@ -75,6 +76,14 @@ class Schema(Submitted):
         description="Lowest and highest value of each numeric feature, such as `{ age = [17, 90] }`. Needed "
         "with `noise`; declare what is generally known, not what the rows show.",
     )
+    target_means: Table[int] = Field(
+        default_factory=dict,
+        max_length=MAX_FEATURES,
+        description="Names of columns with too many levels to declare, such as `{ merchant = 4096 }`: a "
+        "level becomes the mean label of other rows that have it. The number is that of buckets, into which "
+        f"levels are hashed, {MIN_BUCKETS} to {MAX_BUCKETS} for all such columns together; take several for "
+        "each level. See [target means](objectives.md#target-means).",
+    )
     label_range: tuple[float, float] | None = Field(
         default=None,
         description="Lowest and highest label, such as `[0, 100]`. Needed with `noise` if labels are "
@@ -102,7 +111,12 @@ class Schema(Submitted):
     @property
     def features(self) -> tuple[str, ...]:
         """Feature names, in order."""
-        return (*self.numeric, *self.categorical)
+        return (*self.ordered, *self.categorical)
+
+    @property
+    def ordered(self) -> tuple[str, ...]:
+        """The features that trees split by thresholds, in order: numbers, and means of the label."""
+        return (*self.numeric, *self.target_means)
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -134,6 +148,7 @@ class Schema(Submitted):
         return self.model_copy(
             update={
                 "numeric": tuple(name for name in self.numeric if name in kept),
+                "target_means": {n: buckets for n, buckets in self.target_means.items() if n in kept},
                 "categorical": {n: levels for n, levels in self.categorical.items() if n in kept},
                 **bare,
             }
@@ -147,10 +162,9 @@ class Schema(Submitted):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Terms whose parties all have the same columns have the digest that they had before there were
-        others."""
+        """Terms without these keys have the digest that they had before there were any."""
         content: dict[str, Any] = dump(self)
-        for name in ("held", "subgroups"):
+        for name in ("held", "subgroups", "target_means"):
             if not content.get(name):
                 content.pop(name, None)
         return content
@@ -167,7 +181,7 @@ class Schema(Submitted):
         if twice:
             raise ValueError(f"column {twice[0]!r} is named more than once")
         if not self.features:
-            raise ValueError("no features: name at least one column in numeric or categorical")
+            raise ValueError("no features: name at least one column in numeric, target_means or categorical")
         numeric = {*self.numeric}
         for name, (low, high) in self.ranges.items():
             if name not in numeric:
@@ -185,9 +199,18 @@ class Schema(Submitted):
                 raise ValueError(f"the levels of {name!r} must be at least one, each once")
             if len(levels) > MAX_CATEGORIES:
                 raise ValueError(
-                    f"column {name!r} has {len(levels)} levels, at most {MAX_CATEGORIES} can be: group the "
-                    f"rare ones in the tables, or give them as numbers and declare the column numeric"
+                    f"column {name!r} has {len(levels)} levels, at most {MAX_CATEGORIES} can be: name it in "
+                    f"target_means, group the rare ones in the tables, or declare the column numeric"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _buckets_fit(self) -> "Schema":
+        for name, buckets in self.target_means.items():
+            if buckets < MIN_BUCKETS:
+                raise ValueError(f"target_means: {name!r} has {buckets} buckets, it needs {MIN_BUCKETS}")
+        if (every := sum(self.target_means.values())) > MAX_BUCKETS:
+            raise ValueError(f"target_means: {every} buckets in all, at most {MAX_BUCKETS} can be")
         return self
 
     @model_validator(mode="after")

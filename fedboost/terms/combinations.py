@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.labels import LabelKind
-from fedboost.terms import continuation, tuning
+from fedboost.terms import continuation, target_means, tuning
 from fedboost.terms.noise import check_noise
 from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN, TO_TUNE
 
@@ -237,6 +237,7 @@ def _check_reference(terms: "Terms") -> None:
 
 
 CHECKS: tuple[Callable[["Terms"], None], ...] = (
-    *(tuning.check, _check_task, _check_noise, _check_model, _check_draws, _check_symmetric),
-    *(_check_vertical, _check_hiding, _check_losses, _check_columns, _check_continuation),
+    *(target_means.check, tuning.check, _check_task, _check_noise, _check_model, _check_draws),
+    *(_check_symmetric, _check_vertical, _check_hiding, _check_losses, _check_columns),
+    _check_continuation,
 )

@@ -126,6 +126,9 @@ def _model_difference(booster: Booster, terms: "Terms") -> str:
         name = next(name for name in features if name in odd)
         has, has_not = ("it", "the terms") if name in booster.categorical else ("the terms", "it")
         return f"feature {name!r} has levels in {has}, and is numeric in {has_not}"
+    if booster.buckets != terms.columns.target_means:
+        shown, due = str(booster.buckets)[:100], str(dict(terms.columns.target_means))[:100]
+        return f"its columns.target_means are {shown}, in the terms {due}"
     return ""
 
 

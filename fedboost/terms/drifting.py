@@ -21,8 +21,8 @@ def bins_in(terms: Terms) -> Bins:
     """The bins of the model in the terms."""
     assert terms.xgb_model is not None
     numeric, score = continuation.bins_of(terms.xgb_model)
-    if len(numeric) != len(terms.columns.numeric):
-        raise ConfigError(f"xgb_model: bins of {len(numeric)} columns, not of {len(terms.columns.numeric)}")
+    if len(numeric) != len(terms.columns.ordered):
+        raise ConfigError(f"xgb_model: bins of {len(numeric)} columns, not of {len(terms.columns.ordered)}")
     outputs = terms.objective.loss.outputs
     edges = tuple(np.array(column, np.float64) for column in numeric)
     levels = tuple(terms.columns.category_counts)

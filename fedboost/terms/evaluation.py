@@ -57,8 +57,8 @@ class Evaluation(Group):
         ge=1,
         le=MAX_MIN_COUNT,
         description='With `program = "describe"` or `"evaluate"`: the fewest rows of a count that the '
-        "analyst gets. The aggregator sees all counts of all parties together. A site may ask for "
-        "[more](policy.md).",
+        "analyst gets; with `columns.target_means` of a level that has a mean of its own. The aggregator "
+        "sees all counts of all parties together. A site may ask for [more](policy.md).",
     )
     subgroups: Several[str] = Field(
         default=(),

@@ -30,6 +30,8 @@ MAX_DELTA = 1e-3
 """A delta of one in the number of rows would permit to publish a row; tables have a thousand rows or more."""
 COUNTING = 0.04
 """Share of the whole cost for the counts behind the cut points."""
+SUMMING_LEVELS = 0.5
+"""Share of the whole cost for the sums by level that target means are of (decision 0031)."""
 ROWS = 1 << 40
 """Stands for the secret number of rows: larger than any table."""
 
@@ -116,6 +118,7 @@ class Release:
 
 CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums of a tree"
 SUMMARY = "counts of missing values, levels and labels"
+LEVELS = "sums of labels by level"
 
 
 @dataclass(frozen=True)
@@ -131,11 +134,18 @@ class Plan:
 
 
 def plan_of(
-    noise: Noise, counted: int, about_trees: tuple[int, float], sensitivity: float, honest: int, parties: int
+    noise: Noise,
+    counted: int,
+    about_trees: tuple[int, float],
+    sensitivity: float,
+    honest: int,
+    parties: int,
+    summed: int = 0,
 ) -> Plan:
     """Plan the releases of a session. counted: features whose values are counted; about_trees: the number of
     queries about trees, and the norm of a row's part of an answer in units of sensitivity; sensitivity: of a
-    sum of gradients, 1 for a gradient of 1; honest: of the parties, at least."""
+    sum of gradients, 1 for a gradient of 1; honest: of the parties, at least; summed: features whose labels
+    are summed by level, where a row is in one sum of each."""
     times, norm = about_trees
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
@@ -143,7 +153,11 @@ def plan_of(
     releases = {}
     if counted:
         releases[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(counted), count_cost, shares)
-    gradient_cost = (cost - count_cost) / (times + 1)
+    level_cost = SUMMING_LEVELS * cost if summed else 0.0
+    if summed:
+        levels = math.sqrt(summed) * sensitivity * UNITS
+        releases[LEVELS] = _release(LEVELS, 1, levels, level_cost, shares)
+    gradient_cost = (cost - count_cost - level_cost) / (times + 1)
     releases[START] = _release(START, 1, sensitivity * UNITS, gradient_cost, shares)
     releases[TREES] = _release(TREES, times, norm * sensitivity * UNITS, gradient_cost, shares)
     return Plan(releases)
@@ -169,7 +183,8 @@ def plan_for(terms: "Terms", noise: Noise) -> Plan:
         return _plan_of_counts(terms, noise, honest, parties)
     if noise.method == "hist":  # a row is in one pair for each feature, and in the last pair
         norm = math.sqrt(len(terms.columns.features) + 1)
-    return plan_of(noise, counted, (times, norm), terms.bound.sensitivity, honest, parties)
+    summed = len(terms.columns.target_means)
+    return plan_of(noise, counted, (times, norm), terms.bound.sensitivity, honest, parties, summed)
 
 
 def _plan_of_counts(terms: "Terms", noise: Noise, honest: int, parties: int) -> Plan:

@@ -206,8 +206,8 @@ class Terms(Flat):
     def max_turns(self) -> int:
         """Most queries of a session."""
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
-        turns = 2 + self.evaluation.reference + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
-        return _TURNS.get(self.task, before + turns)
+        before += 2 + self.evaluation.reference + bool(self.columns.target_means)
+        return _TURNS.get(self.task, before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1))
 
     @cached_property
     def roots(self) -> tuple[int, ...]:

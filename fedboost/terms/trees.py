@@ -123,7 +123,7 @@ class Trees(Group):
 
     def check_names(self, columns: Schema) -> None:
         """Raise ValueError unless constraints name features that can have them."""
-        numeric, features = {*columns.numeric}, {*columns.features}
+        ordered, features = {*columns.ordered}, {*columns.features}
         for name in {name for group in self.interaction_constraints for name in group}:
             if name not in features:
                 raise ValueError(
@@ -131,9 +131,9 @@ class Trees(Group):
                     f"{nearest(name, columns.features)}"
                 )
         for name in self.monotone_constraints:
-            if name not in numeric:
+            if name not in ordered:
                 what = "has levels, which have no order" if name in features else "is no feature"
-                hint = nearest(name, columns.numeric)
+                hint = nearest(name, columns.ordered)
                 raise ValueError(f"monotone_constraints names {name[:MAX_CHARS]!r}, which {what}{hint}")
 
     def check_size(self, roots: int, max_leaves_per_round: int) -> None:

@@ -6,7 +6,7 @@ before (`row_sets`).
 Promises: histograms and counts are those of whole rows, restricted to these columns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -127,8 +127,7 @@ class LabelRows(HorizontalHolder):
         pairs = self._gradients.pairs[self._growing.output_of(node), self._growing.of(node)]
         return int((pairs >> 32).sum()), int((pairs & 0xFFFFFFFF).sum())
 
-    def _bins_of(self, cut_points: CutPoints) -> Bins:
-        columns = self.columns
+    def _bins_of(self, columns: Sequence[Column], cut_points: CutPoints) -> Bins:
         return Bins.of(
             columns,
             cut_points if cut_points.sizes.size else NO_FEATURE,

@@ -19,6 +19,7 @@ from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.queries.target_means import LevelSumsQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import PeerError
@@ -51,6 +52,7 @@ from fedboost.wire.columns import (
     summary_to_pb,
 )
 from fedboost.wire.evaluation import evaluation_from_pb, evaluation_to_pb
+from fedboost.wire.target_means import level_sums_from_pb, level_sums_to_pb, means_from_pb, means_to_pb
 
 Fields = dict[str, Any]
 """The fields of a message by name, those of messages in it as such a dictionary."""
@@ -134,13 +136,15 @@ def _start_to_pb(query: StartQuery) -> Fields:
         "sizes": cut_points.sizes.astype(np.uint8).tobytes(),
         "cuts": cut_points.values.astype(_FLOAT32).tobytes(),
         "kinds": kinds.tobytes(),
+        "means": means_to_pb(query.means),
         **_scales_to_pb(query),
     }
 
 
 def start_from_pb(q: Any) -> StartQuery:
     """The query with the cut points."""
-    return StartQuery(rows_of(q), _cut_points_from_pb(q), scale_from_pb(q.gradient), scale_from_pb(q.hessian))
+    scales = scale_from_pb(q.gradient), scale_from_pb(q.hessian)
+    return StartQuery(rows_of(q), _cut_points_from_pb(q), *scales, means_from_pb(q.means))
 
 
 def _sums_to_pb(query: SumsQuery) -> Fields:
@@ -253,6 +257,7 @@ _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Quer
     BinsQuery: ("bins", bins_to_pb, bins_from_pb),
     RangeQuery: ("ranges", ranges_to_pb, ranges_from_pb),
     SummaryQuery: ("summary", summary_to_pb, summary_from_pb),
+    LevelSumsQuery: ("level_sums", level_sums_to_pb, level_sums_from_pb),
     StartQuery: ("start", _start_to_pb, start_from_pb),
     SumsQuery: ("sums", _sums_to_pb, _sums_from_pb),
     HistogramQuery: ("histograms", _histograms_to_pb, _histograms_from_pb),

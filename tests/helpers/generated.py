@@ -11,6 +11,7 @@ from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.target_means import LevelSumsQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.fixedpoint import Scale
@@ -107,6 +108,12 @@ residuals = st.builds(ResidualQuery, rows, trees, splits, few_numbers, few_numbe
 told_places = st.lists(st.lists(st.integers(-1, 2**31 - 1), max_size=3), max_size=4).map(
     lambda lists: (tuple(map(len, lists)), np.array([*itertools.chain(*lists)], np.int64))
 )
+few_slots = st.lists(st.integers(0, 1000), max_size=4).map(tuple)
+means = st.lists(st.tuples(st.lists(floats32, max_size=5), st.sampled_from([1, 6])), max_size=3).map(
+    lambda columns: tuple(
+        np.repeat(np.array(values, np.float32), folds).reshape(-1, folds) for values, folds in columns
+    )
+)
 queries = st.one_of(
     st.builds(IdCountQuery, st.integers(1, 1000)),
     st.builds(AlignQuery, few_numbers),
@@ -115,7 +122,8 @@ queries = st.one_of(
     st.builds(RowsQuery),
     st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(grids_of), st.none() | scales),
     st.builds(BinsQuery, st.integers(0, 1000)),
-    st.builds(StartQuery, rows, cut_points, scales, scales),
+    st.builds(LevelSumsQuery, rows, few_slots, scales, scales, st.booleans(), st.none() | scales),
+    st.builds(StartQuery, rows, cut_points, scales, scales, means),
     st.builds(
         HistogramQuery,
         rows,
@@ -158,7 +166,7 @@ requests = st.none() | st.builds(Request, few_bytes, times, few_bytes, few_bytes
 state = st.builds(
     BoostingState,
     u32,
-    st.none() | st.builds(StartQuery, rows, cut_points, scales, scales),
+    st.none() | st.builds(StartQuery, rows, cut_points, scales, scales, means),
     st.lists(st.builds(Round, splits, values), max_size=3).map(tuple),
     splits,
     u32,

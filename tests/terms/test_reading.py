@@ -229,8 +229,8 @@ from fedboost.terms.terms import Terms
         ({"columns": {**COLUMNS, "categorical": {"c": ["x", "x"]}}}, "levels of 'c'"),
         (
             {"columns": {**COLUMNS, "categorical": {"c": [f"{level}" for level in range(256)]}}},
-            "column 'c' has 256 levels, at most 255 can be: group the rare ones in the tables, or give them "
-            "as numbers and declare the column numeric",
+            "column 'c' has 256 levels, at most 255 can be: name it in target_means, group the rare "
+            "ones in the tables, or declare the column numeric",
         ),
         ({"max_cat_to_onehot": 0}, "max_cat_to_onehot: input should be greater than or equal to 1, got 0"),
         ({"max_cat_threshold": 1}, "max_cat_threshold: input should be greater than or equal to 2, got 1"),

@@ -26,6 +26,7 @@ from fedboost.boosting.programs.initialisation import (
     start_query,
 )
 from fedboost.boosting.programs.leaf_renewal import refresh
+from fedboost.boosting.programs.target_means import find_levels
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import StartQuery
@@ -50,10 +51,12 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
     rows, counts, coarse = yield from count(terms)
     scales = Scales.of(terms, counts)
     cut_points = yield from find_cut_points(terms, rows, counts, coarse)
+    levels = yield from find_levels(terms, rows, scales, counts)
+    cut_points = levels.among(cut_points, terms)
     score = known_base_score(terms)
-    start = None if score is None else start_query(rows, cut_points, scales)
+    start = None if score is None else start_query(rows, cut_points, scales, levels.means)
     if score is None:
-        score = yield from find_base_score(terms, rows, cut_points, scales)
+        score = yield from find_base_score(terms, rows, cut_points, scales, levels.means)
     end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, constant_values(terms, score), scales)
     ahead, ground = scales.ahead(terms), Ground(terms, cut_points)
     root = root_ahead(terms, rows, 0, ground, ahead)
@@ -88,7 +91,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
         ):
             break
     kept = best(scores) + 1 if terms.evaluation.early_stopping_rounds else len(scores)
-    model = model_of(terms, score, trees[: kept * len(terms.roots)])
+    model = model_of(terms, score, trees[: kept * len(terms.roots)], levels.of_model(terms))
     return (
         (yield from with_reference(terms, model, cut_points, kept)) if terms.evaluation.reference else model
     )

@@ -10,10 +10,10 @@ Refuses nothing: with noise, any sum is possible.
 
 import dataclasses
 from collections.abc import Generator
-from dataclasses import dataclass
 
 import numpy as np
 
+from fedboost.boosting.programs.noisy_sums import Sums
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.fixedpoint import Int64
@@ -27,15 +27,6 @@ from fedboost.terms.terms import Terms
 
 BEYOND_NOISE = 4.0
 """Smallest sum of hessians of a child, in standard deviations of its noise."""
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Noisy sums of a node, in units, and the standard deviation of their noise."""
-
-    gradient: int
-    hessian: int
-    sigma: float
 
 
 def grow(

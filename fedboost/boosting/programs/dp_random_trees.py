@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.boosting.programs import dp_histograms
-from fedboost.boosting.programs.dp_histograms import Sums
+from fedboost.boosting.programs.dp_target_means import find_noisy_levels
 from fedboost.boosting.programs.initialisation import model_of
+from fedboost.boosting.programs.noisy_sums import NOISE_ALONE, Sums, newton_step
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.cut_points import RangeQuery
 from fedboost.boosting.queries.noisy import SumsQuery
@@ -32,7 +33,6 @@ from fedboost.errors import TrainingStopped
 from fedboost.fixedpoint import UNIT, Float32, Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, range_edges
-from fedboost.gbdt.objectives.links import IDENTITY
 from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
@@ -42,19 +42,15 @@ from fedboost.terms.terms import Terms
 
 MAX_NOISY_BINS = 32
 """Most bins of a numeric feature: finer than trees of this depth need, coarse enough for equal row counts."""
-NOISE_ALONE = 2.0
-"""Standard deviations of noise below which a count is set to 0."""
-LEAF_SPREAD = 0.5
-"""Prior standard deviation of leaf values (tau), by which noisy ones are shrunk toward 0."""
-MAX_LEAF_STEP = 2.0
-"""Longest step of a leaf, before the learning rate."""
 STAGED_FEATURES = 3
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     """Boost terms.rounds trees. `grown`: the trees so far, which are not asked for again."""
     cut_points = yield from lay_cut_points(terms)
-    total = yield StartQuery(ROWS, cut_points, SCALE, SCALE)
+    levels = yield from find_noisy_levels(terms, min(terms.histograms.max_bin, MAX_NOISY_BINS))
+    cut_points = levels.among(cut_points, terms)
+    total = yield StartQuery(ROWS, cut_points, SCALE, SCALE, levels.means)
     score = base_score(terms, total)
     constant = terms.objective.loss.margin(score)
     values = tuple((root, constant) for root in terms.roots)
@@ -68,7 +64,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
         tree, splits = grown[number]
         yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves), splits)
     parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
-    return model_of(terms, score, parts)
+    return model_of(terms, score, parts, levels.of_model(terms))
 
 
 def grow(terms: Terms, number: int, cut_points: CutPoints) -> Generator[Query, Int64, tuple[Tree, Splits]]:
@@ -134,17 +130,6 @@ def base_score(terms: Terms, total: Int64) -> float:
     start = terms.objective.loss.margin(bound.start)
     step = newton_step(terms, Sums(int(total[0]), int(total[1]), terms.plan.releases[START].sigma))
     return float(np.float32(terms.objective.loss.predict(np.array([start + step]))[0]))
-
-
-def newton_step(terms: Terms, sums: Sums) -> float:
-    """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, shrunk toward 0 by their noise.
-    Where margins are in the unit of the label, the clip is the unit of tau and of the longest step."""
-    bound, unit = terms.bound, terms.bound.clip if terms.objective.loss.link == IDENTITY else 1.0
-    G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
-    spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
-    below = H * H + terms.trees.reg_lambda * H + spread * spread
-    step = -G * H / below if below > 0.0 else 0.0
-    return max(-MAX_LEAF_STEP * unit, min(MAX_LEAF_STEP * unit, step))
 
 
 @dataclass

@@ -31,7 +31,7 @@ def with_reference(
     terms: Terms, model: Booster, cut_points: CutPoints, rounds: int
 ) -> Generator[OfTurn, Int64, Outcome]:
     """A trained model with the counts of its rows by bin. rounds: those that the model keeps."""
-    shape = len(terms.columns.numeric), terms.columns.category_counts
+    shape = len(terms.columns.ordered), terms.columns.category_counts
     bins = bins_of(cut_points, *shape, model.constant, model.trees, model.loss.outputs)
     query = BinCountsQuery(bins.sizes, bins.of_score, rounds)
     try:
@@ -71,12 +71,12 @@ def _summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> Json:
     """The result, as JSON: what it says stands in docs/lifecycle-evaluate.md."""
     floor, columns = terms.evaluation.min_count, terms.columns
     *features, score = parts
-    numeric = zip(columns.numeric, bins.numeric, features, strict=False)
+    numeric = zip(columns.ordered, bins.numeric, features, strict=False)
     found: list[Json] = [
         {"name": name, "edges": edges.tolist(), **_grouped(_along(counts, floor), counts)}
         for name, edges, counts in numeric
     ]
-    categorical = zip(columns.categorical.items(), features[len(columns.numeric) :], strict=True)
+    categorical = zip(columns.categorical.items(), features[len(columns.ordered) :], strict=True)
     found += [
         {"name": name, "levels": [*levels], **_grouped(_apart(counts, floor), counts)}
         for (name, levels), counts in categorical

@@ -20,12 +20,13 @@ from fedboost.boosting.queries.leaves import RESIDUAL_TURNS
 from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError, quoted
-from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent, lower_bound
+from fedboost.fixedpoint import EXPONENT_CELLS, Float32, Int64, Scale, bound_exponent, lower_bound
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grids, Quantiles
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
+from fedboost.gbdt.target_means import NO_MEANS, TargetMeans
 from fedboost.gbdt.tree import NO_SPLITS, Tree
 from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.terms import Terms
@@ -161,9 +162,12 @@ def find_cut_points(
     return quantiles.cut_points().with_categories(terms.columns.category_counts)
 
 
-def start_quantiles(terms: Terms, rows: int, exponents: Int64) -> tuple[Quantiles, Scale | None]:
-    """The quantiles of numeric features before any count, and the scale of weights if rows count by them."""
-    max_bin, numeric = terms.histograms.max_bin, len(terms.columns.numeric)
+def start_quantiles(
+    terms: Terms, rows: int, exponents: Int64, features: int | None = None
+) -> tuple[Quantiles, Scale | None]:
+    """The quantiles of numeric features before any count, and the scale of weights if rows count by them.
+    features: in place of the number of numeric ones."""
+    max_bin, numeric = terms.histograms.max_bin, features or len(terms.columns.numeric)
     if not are_weighted(terms):
         return Quantiles(max_bin, rows, numeric), None
     weights = exponents.reshape(3, EXPONENT_CELLS)[2]
@@ -191,11 +195,14 @@ def number_bins(terms: Terms) -> Generator[OfTurn, Int64, CutPoints]:
     return unnumbered.numbered.with_categories(terms.columns.category_counts)
 
 
-def start_query(rows: int, cut_points: CutPoints, scales: Scales) -> StartQuery:
-    """The query that sends the cut points and asks for the sums that boosting starts from."""
+def start_query(
+    rows: int, cut_points: CutPoints, scales: Scales, means: tuple[Float32, ...] = ()
+) -> StartQuery:
+    """The query that sends the cut points, and means of levels, and asks for the sums that boosting starts
+    from."""
     gradient = Scale(scales.gradient.exponent, START_BITS)
     hessian = Scale(scales.hessian.exponent, START_BITS)
-    return StartQuery(rows, cut_points, gradient, hessian)
+    return StartQuery(rows, cut_points, gradient, hessian, means)
 
 
 def known_base_score(terms: Terms) -> float | None:
@@ -227,12 +234,21 @@ def check_start(terms: Terms, total: Int64) -> None:
         )
 
 
+def mean_label(terms: Terms, gradient: float, hessian: float) -> float:
+    """The best constant prediction of rows, from their sums; with base margins that of a row whose own is
+    0."""
+    loss = terms.objective.loss
+    if terms.columns.base_margin is not None:
+        return float(loss.predict(np.array([loss.base_margin_shift(gradient, hessian)]))[0])
+    return loss.base_score(gradient, hessian)
+
+
 def find_base_score(
-    terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
+    terms: Terms, rows: int, cut_points: CutPoints, scales: Scales, means: tuple[Float32, ...] = ()
 ) -> Generator[OfTurn, Int64, float]:
     """The constant prediction: the one of the terms or of the model they continue, or the best for all rows;
     with base margins that of a row whose own is 0. Sends the cut points."""
-    query = start_query(rows, cut_points, scales)
+    query = start_query(rows, cut_points, scales, means)
     gradient, hessian = query.gradient, query.hessian
     total = yield query
     check_start(terms, total)
@@ -248,24 +264,20 @@ def find_base_score(
         if narrowing.all_alike:
             raise ConfigError(NOTHING_TO_LEARN)
         (score,) = narrowing.values
-    elif terms.columns.base_margin is not None:
-        score = float(
-            terms.objective.loss.predict(np.array([terms.objective.loss.base_margin_shift(*sums)]))[0]
-        )
     else:
-        score = terms.objective.loss.base_score(*sums)
+        score = mean_label(terms, *sums)
     return float(np.float32(score))
 
 
-def model_of(terms: Terms, score: float, trees: Iterable[Tree]) -> Booster:
+def model_of(terms: Terms, score: float, trees: Iterable[Tree], means: TargetMeans = NO_MEANS) -> Booster:
     """The model of these trees, which started from this constant prediction, behind the trees of the model
-    that is continued.
+    that is continued. means: of levels.
 
     XGBoost adds base margins instead of the base score. So where there are any, the constant is a tree
     of one leaf, the first of a round of its own, and the base score the prediction of margin 0.
     """
     columns = terms.columns
-    kind = terms.trees.num_parallel_tree, tuple(columns.categorical)
+    kind = terms.trees.num_parallel_tree, tuple(columns.categorical), means
     if terms.earlier is not None:
         trees = *terms.earlier.trees, *trees
     if columns.base_margin is None or terms.earlier is not None:

@@ -21,6 +21,10 @@ MAX_WEIGHT_BITS = 52
 """Bits of the weights of all rows together, which `Quantiles` multiplies by numbers of subcells."""
 
 
+LEVELS_SUMMED = MAX_REFINEMENTS + 1
+"""What the sums by level count for among the counts before the cut points: no grid comes after them."""
+
+
 def are_weighted(terms: Terms) -> bool:
     """True if rows count by their weights among the quantiles of columns. Not where parties hold different
     columns: the label holder alone knows the weights."""
@@ -94,7 +98,7 @@ class QuantileQuery(BeforeTrees, BaseQuery):
     def check_order(self, terms: Terms, state: Any) -> None:
         """Raise PeerError unless it may come next."""
         # Counts over ever finer grids reveal any single value: no more of them than cut points need.
-        if state.start is not None or state.grids == MAX_REFINEMENTS:
+        if state.start is not None or state.grids >= MAX_REFINEMENTS:
             raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
         if state.grids == 0 and self.grids.shape != Grids.first(self.grids.features).shape:
             raise PeerError("the first grid is not the coarse one over all numbers")

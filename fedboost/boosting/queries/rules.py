@@ -78,7 +78,7 @@ def check_splits(terms: Terms, splits: Splits) -> None:
     if the feature is categorical. Other numbers could make a tree of a few splits, which travels in a few
     bytes, as large as the largest."""
     holders = len(terms.parties) if terms.blocks else 0
-    counts = _category_counts(len(terms.columns.numeric), terms.columns.category_counts, holders)
+    counts = _category_counts(len(terms.columns.ordered), terms.columns.category_counts, holders)
     shape = len(terms.roots), terms.trees.max_depth, counts
     reason, number = level.check_splits(splits.columns, splits.categories, *shape)
     if not reason:

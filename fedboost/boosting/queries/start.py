@@ -1,19 +1,23 @@
 """Queries at the initial margins: the number of rows, and the sums of their gradients."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees, digest_of
+import numpy as np
+
+from fedboost.boosting.queries.base import APART, MAX_ROWS, BaseQuery, BeforeTrees, digest_of, once
+from fedboost.boosting.queries.cut_points import LEVELS_SUMMED
 from fedboost.boosting.queries.rules import check_bits
 from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Scale, cell_bits
+from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float32, Scale, cell_bits
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.sensitivity import NOISE_BITS
 from fedboost.terms.noise import START, Noise, Release
 from fedboost.terms.session import TO_EVALUATE, TRAINING
+from fedboost.terms.target_means import slots_of
 from fedboost.terms.terms import Terms
 
 START_BITS = 31
@@ -65,7 +69,11 @@ class RowsQuery(BeforeTrees, BaseQuery):
 
 @dataclass(frozen=True)
 class StartQuery(BeforeTrees, BaseQuery):
-    """The cut points, and the sums of gradients and hessians at the initial margins."""
+    """The cut points, and the sums of gradients and hessians at the initial margins.
+
+    means: of each column of `target_means` those of its slots, float32 [buckets, folds]: the last are those
+    that rows get which no tree grows on.
+    """
 
     description = "sum over all rows (for the mean label)"
 
@@ -73,6 +81,17 @@ class StartQuery(BeforeTrees, BaseQuery):
     cut_points: CutPoints
     gradient: Scale
     hessian: Scale
+    means: tuple[Float32, ...] = field(default=(), metadata=APART)
+
+    @once
+    def digest(self) -> bytes:
+        """Hash of all its content: 32 bytes."""
+        return digest_of((self, "means", self.means)) if self.means else digest_of(self)
+
+    @property
+    def last_means(self) -> tuple[Float32, ...]:
+        """The means of each column that are in the model: float32 [buckets]."""
+        return tuple(means[:, -1] for means in self.means)
 
     @property
     def cells(self) -> int:
@@ -92,8 +111,8 @@ class StartQuery(BeforeTrees, BaseQuery):
         return 1
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse cut points that are not those of the terms' features."""
-        features, numeric = len(terms.columns.features), len(terms.columns.numeric)
+        """Refuse cut points, or means, that are not those of the terms' features."""
+        features, numeric = len(terms.columns.features), len(terms.columns.ordered)
         cut_points = self.cut_points
         check_bits(START_BITS if terms.noise is None else NOISE_BITS, self.gradient, self.hessian)
         if cut_points.sizes.size != features:
@@ -105,6 +124,14 @@ class StartQuery(BeforeTrees, BaseQuery):
             raise Refused("bins of categorical features that are not the levels of the terms")
         if terms.hides_columns and digest_of(head) != digest_of(head.numbered):
             raise Refused("cut points that are no numbers of bins, where their owners alone know them")
+        self._check_means(terms)
+
+    def _check_means(self, terms: Terms) -> None:
+        """Refuse means of other slots than the terms', and those that are no numbers."""
+        if [means.shape for means in self.means] != [slots.shape for slots in slots_of(terms).values()]:
+            raise Refused("means of other levels than those of target_means in the terms")
+        if not all(np.isfinite(means).all() for means in self.means):
+            raise Refused("a mean of a level that is no finite number")
 
     def in_view(self, view: View) -> "StartQuery":
         """The query with the cut points and scales that are seen."""
@@ -119,6 +146,8 @@ class StartQuery(BeforeTrees, BaseQuery):
         """Raise PeerError unless it may come next."""
         if state.start is not None:
             raise PeerError("the cut points were given already")
+        if (state.grids >= LEVELS_SUMMED) != bool(terms.columns.target_means):
+            raise PeerError("cut points before labels were summed by level, or the terms have no such levels")
 
     def applied_to(self, state: Any) -> Any:
         """The state with these cut points."""

@@ -10,6 +10,7 @@ from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.queries.target_means import LevelSumsQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.protocol.several import Several
 
@@ -21,6 +22,8 @@ OfRows = IdCountQuery | AlignQuery | PlacesQuery | ReachQuery
 """What is asked to match rows by their ids, and of rows that are predicted."""
 OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery
 """What is asked of the values of columns."""
-Query = OfRows | RowsQuery | OfColumns | EvaluationQuery | StartQuery | OfTree | EndRoundQuery
+OfLabels = EvaluationQuery | LevelSumsQuery | StartQuery
+"""What is asked of labels before the first tree, or of a model."""
+Query = OfRows | RowsQuery | OfColumns | OfLabels | OfTree | EndRoundQuery
 OfTurn = Query | Several
 """What a program asks in one turn."""

@@ -31,6 +31,7 @@ class Logistic(Objective):
     link = LOGIT
     classes_key = "positive"
     rows_per_hessian = 4
+    has_label_means = True
     sensitivity = Sensitivity(Bound(3.33, 1.0, 0.5))
     """With gradient p - y and hessian h = p (1 - p) the norm of (p - y, S h) is at most the maximum over p of
     p**2 (1 + S**2 (1 - p)**2), which is 1 as long as S <= phi**(5/2) = 3.3302."""

@@ -28,6 +28,7 @@ class _Amounts(Objective):
     label_kind = LabelKind.COUNT
     link = LOG
     gradient_bits = AMOUNT_BITS
+    has_label_means = True
 
     def base_margin_shift(self, gradient: float, hessian: float) -> float:
         return self.margin(self.base_score(gradient, hessian))

@@ -57,6 +57,8 @@ class Objective(ABC):
     """The key of [columns] that names the label's values, where it is a class: positive or classes."""
     rows_per_hessian: ClassVar[int | None] = None
     """The fewest rows of weight 1 whose hessians, as they are rounded, sum to 1; None if nothing is sure."""
+    has_label_means: ClassVar[bool] = False
+    """True if `base_score` of the sums over any rows is about the mean of their labels."""
     sensitivity: ClassVar[Sensitivity | None] = None
     """The bound of a row's part in sums that get noise; None if there is none."""
 

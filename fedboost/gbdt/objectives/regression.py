@@ -27,6 +27,7 @@ class SquaredError(Objective):
     name = "reg:squarederror"
     label_kind = LabelKind.NUMBER
     metrics = "rmse", "mae", "mphe"
+    has_label_means = True
     rows_per_hessian = 1
     sensitivity = Sensitivity(_clipped_to_range)
     xgboost_params: ClassVar = {"reg_loss_param": {"scale_pos_weight": "1"}}
@@ -52,6 +53,7 @@ class PseudoHuber(Objective):
     name = "reg:pseudohubererror"
     label_kind = LabelKind.NUMBER
     metrics = "mphe", "rmse", "mae"
+    has_label_means = True
     start = SquaredError()
     """The mean: a Newton step from a margin far from the labels goes many times too far."""
 

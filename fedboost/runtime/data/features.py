@@ -8,6 +8,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
+from fedboost.gbdt.target_means import NO_MEANS, TargetMeans
 from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.terms.columns import Schema
@@ -18,26 +19,32 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
     import pyarrow as pa
 from fedboost.runtime.data.shard import base_margin_of
 from fedboost.runtime.data.table import Table, dense_of, parts_of
-from fedboost.runtime.data.values import UNKNOWN, codes_of, column_of, declared_codes, finite, texts
+from fedboost.runtime.data.values import UNKNOWN, codes_of, column_of, declared_codes, finite, means_of, texts
 
 
-def to_features(table: "pa.Table | SparseTable", schema: Schema, source: str) -> Float32:
+def to_features(
+    table: "pa.Table | SparseTable", schema: Schema, source: str, means: TargetMeans = NO_MEANS
+) -> Float32:
     """The features of rows to predict: float32 [rows, features]. A category the schema does not declare
-    counts as missing. Raises ConfigError that begins with `source`."""
+    counts as missing. means: those of the model, where it has target means. Raises ConfigError that begins
+    with `source`."""
     try:
-        return features_of(table, schema)
+        return features_of(table, schema, means)
     except ConfigError as error:
         error = in_file(error, dense_of(table))
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
 
 
-def features_of(table: "pa.Table | SparseTable", schema: Schema) -> Float32:
-    """The features of rows to predict: float32 [rows, features]. Raises ConfigError."""
+def features_of(table: "pa.Table | SparseTable", schema: Schema, means: TargetMeans = NO_MEANS) -> Float32:
+    """The features of rows to predict: float32 [rows, features]. means: as for `to_features`. Raises
+    ConfigError."""
     out = np.empty((table.num_rows, len(schema.features)), np.float32)
     for column, name in enumerate(schema.numeric):
         sparse = table.column(name) if isinstance(table, SparseTable) else None
         out[:, column] = finite(dense_of(table), name) if sparse is None else sparse[:]
-    for column, (name, categories) in enumerate(schema.categorical.items(), len(schema.numeric)):
+    for column, name in enumerate(schema.target_means, len(schema.numeric)):
+        out[:, column] = means_of(dense_of(table), name, means[name])
+    for column, (name, categories) in enumerate(schema.categorical.items(), len(schema.ordered)):
         out[:, column] = declared_codes(dense_of(table), name, categories)
     return out
 

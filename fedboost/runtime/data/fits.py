@@ -43,6 +43,8 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
                 finite(dense, name)
             elif name in schema.categorical:
                 out += undeclared_categories(dense, name, schema.categorical[name])
+            elif name in schema.target_means:
+                texts(column_of(dense, name), name)
         except ConfigError as error:
             out.append(Oddity("unfit", name, values=(_without_column(error, name),)))
     unread = {oddity.column for oddity in out if oddity.kind in ("absent", "unfit")}

@@ -6,6 +6,8 @@ Refuses: columns that are absent or of another type, infinite values, and labels
 or out of range, each with the column, the row (the first data row is row 1) and the value. To the others a
 site says only which column is absent, or that its rows do not fit: all else stands in `detail` alone.
 
+A column of target means is the buckets of its levels, or of a model that is there, the means.
+
 What is missing: nulls and NaN everywhere; categories that are not declared; in text also the empty string; in
 text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow takes for null (NA, N/A, NULL,
 ...).
@@ -30,7 +32,8 @@ from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.terms.columns import Schema
-from fedboost.terms.session import TO_DESCRIBE
+from fedboost.terms.session import TO_DESCRIBE, TRAINING
+from fedboost.terms.target_means import have_folds
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
@@ -40,12 +43,14 @@ from fedboost.runtime.data.values import (
     UNKNOWN,
     BadRow,
     Rows,
+    buckets_of,
     codes_of,
     column_of,
     declared_codes,
     finite,
     is_text,
     listing,
+    means_of,
     numbers,
     plain,
     refuse,
@@ -91,9 +96,8 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
     sparse = set[str]()
     if isinstance(table, SparseTable):
         sparse = {name for name in schema.features if table.column(name) is not None}
-    if isinstance(table, SparseTable) and schema.categorical:
-        name = next(iter(schema.categorical))
-        yield ConfigError(f"column {name!r} is categorical: a sparse table has numbers alone")
+    if isinstance(table, SparseTable) and (names := (*schema.target_means, *schema.categorical)):
+        yield ConfigError(f"column {names[0]!r} is categorical: a sparse table has numbers alone")
     for name in (*schema.others, *(name for name in schema.features if name not in sparse)):
         try:
             column_of(dense_of(table), name)
@@ -107,7 +111,8 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, places: samp
         raise ConfigError("the table has no rows")
     labels = _labels(table, terms) if has_labels else NO_LABELS
     weight: Reader = partial(_weight, name=schema.weight) if schema.weight else _ones
-    keys = _keys(table, terms, site, places) if terms.draws_rows and has_labels else None
+    draws = terms.draws_rows or have_folds(terms)
+    keys = _keys(table, terms, site, places) if draws and has_labels else None
     validation = None
     if schema.validation is not None:
         parts = (_flags(part, schema.validation) for part in parts_of(table, schema.validation))
@@ -116,6 +121,7 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, places: samp
     base: Reader | None = partial(base_margin_of, name=margin, terms=terms) if margin else None
     features: dict[str, Reader] = {name: partial(finite, name=name) for name in schema.numeric}
     codes = codes_of if terms.task == TO_DESCRIBE else declared_codes
+    features |= {name: _level_reader(terms, name) for name in schema.target_means}
     features |= {
         name: partial(codes, name=name, categories=declared) for name, declared in schema.categorical.items()
     }
@@ -144,6 +150,14 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, places: samp
         for column in columns:
             column.check()
     return Shard(columns, labels, weights, table.allocate, keys, validation, margins)
+
+
+def _level_reader(terms: Terms, name: str) -> Reader:
+    """The reader of a column of target means: buckets where a model is trained, else the means it has."""
+    if terms.task in TRAINING:
+        return partial(buckets_of, name=name, buckets=terms.columns.target_means[name])
+    assert terms.earlier is not None
+    return partial(means_of, name=name, means=terms.earlier.target_means[name])
 
 
 def rows_to_predict(table: "Table", terms: Terms) -> int:

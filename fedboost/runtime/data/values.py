@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.gbdt.target_means import LevelMeans, bucket_of
 from fedboost.people.text import shorten
 from fedboost.terms.reading import nearest
 
@@ -181,6 +182,17 @@ def declared_codes(table: "pa.Table", name: str, categories: Sequence[str]) -> F
     """The index of each row's category: float32 [rows]; missing or not declared: NaN."""
     codes = codes_of(table, name, categories)
     return np.where(codes == UNKNOWN, np.float32(np.nan), codes)
+
+
+def buckets_of(table: "pa.Table", name: str, buckets: int) -> Float32:
+    """The bucket of each row's level: float32 [rows]; missing: NaN."""
+    codes, levels = texts(column_of(table, name), name)
+    return np.array([*(bucket_of(level, buckets) for level in levels), np.nan], np.float32)[codes]
+
+
+def means_of(table: "pa.Table", name: str, means: LevelMeans) -> Float32:
+    """The mean of each row's level, as a model has it: float32 [rows]; missing: NaN."""
+    return means.encoded(*texts(column_of(table, name), name))
 
 
 def codes_of(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:

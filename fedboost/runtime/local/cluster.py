@@ -75,6 +75,7 @@ ANYTHING = {
     "max_trees_per_round": MAX_ROOTS,
     "max_metrics": MAX_METRICS,
     "max_category_levels": MAX_CATEGORIES,
+    "target_means": True,
     "metrics_at_thresholds": True,
     "party_metrics": True,
     "validation": True,

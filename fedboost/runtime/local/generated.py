@@ -32,6 +32,9 @@ def table_for(terms: Terms, rows: int) -> "pa.Table":
     codes = {name: draw.integers(0, len(known), rows) for name, known in columns.categorical.items()}
     for name, known in columns.categorical.items():
         table[name] = pa.array(np.array(known, object)[codes[name]], pa.string())
+    for name, buckets in columns.target_means.items():
+        codes[name] = draw.integers(0, buckets, rows)
+        table[name] = pa.array(codes[name].astype(str))
     signals = [*(table[name] for name in columns.numeric), *(code % 3 - 1.0 for code in codes.values())]
     first, second, third = (signals[number % len(signals)] for number in range(3))
     score = (first + second * third + np.sin(2 * third)) / 2 + draw.logistic(size=rows)

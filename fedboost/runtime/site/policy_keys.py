@@ -65,6 +65,7 @@ PROTECTS = {
     "max_trials": "each candidate is one more training on the same rows",
     "max_metrics": "each metric is a sum over the rows, in every round",
     "max_category_levels": "a level that one person has tells that person's label",
+    "target_means": "the aggregator sees labels summed by level, and a level of one row is that row's label",
     "metrics_at_thresholds": "metrics at two near thresholds differ by the few rows between them",
     "party_metrics": "metrics of this site's rows alone are open, whatever hides its other sums",
     "validation": "metrics over few validation rows, or over two sets that differ by one, tell labels",
@@ -153,6 +154,7 @@ class PolicyKeys(Frozen):
     max_trials: int = Field(default=32, ge=0)
     max_metrics: int = Field(default=8, ge=1)
     max_category_levels: int = Field(default=32, ge=1)
+    target_means: bool = False
     metrics_at_thresholds: bool = False
     party_metrics: bool = False
     validation: bool = False

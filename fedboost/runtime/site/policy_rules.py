@@ -35,7 +35,9 @@ from fedboost.runtime.site.policy_breach import (
 )
 from fedboost.runtime.site.policy_by_columns import breaches_by_columns
 from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
+from fedboost.runtime.site.policy_levels import max_category_levels, target_means, within_a_budget
 from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TUNE
+from fedboost.terms.target_means import have_folds
 from fedboost.terms.terms import Terms
 
 DEFAULT_THRESHOLD = 0.5
@@ -161,11 +163,6 @@ def _budget(policy: PolicyKeys, terms: Terms) -> Breach | None:
     return None
 
 
-def _within_a_budget(policy: PolicyKeys, terms: Terms) -> bool:
-    """Tell if noise hides the rows of a leaf, and a budget says how well."""
-    return terms.noise is not None and terms.noise.placement != "central" and policy.budget is not None
-
-
 # ---- trees and leaves --------------------------------------------------------------------------------
 
 
@@ -231,7 +228,7 @@ def _quantile_leaves(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _min_rows_per_leaf(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if _within_a_budget(policy, terms):
+    if within_a_budget(policy, terms):
         return None
     limit, (rows, why) = policy.min_rows_per_leaf, rows_per_leaf(terms)
     if rows >= limit:
@@ -246,16 +243,6 @@ def _min_rows_per_leaf(policy: PolicyKeys, terms: Terms) -> Breach | None:
     return Breach("min_rows_per_leaf", str(limit), why, instead, rows)
 
 
-def _max_category_levels(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    counts = {name: len(levels) for name, levels in terms.blocks.columns.levels.items()}
-    count, limit = max(counts.values(), default=0), policy.max_category_levels
-    if _within_a_budget(policy, terms) or count <= limit:
-        return None
-    column = next(name for name, levels in counts.items() if levels == count)
-    why = f"the terms declare {count} categories of {quoted(column)!r}"
-    return Breach("max_category_levels", str(limit), why, "group rare levels in the tables", count)
-
-
 def _min_count(policy: PolicyKeys, terms: Terms) -> Breach | None:
     count, limit = terms.evaluation.min_count, policy.min_count
     if count >= limit:
@@ -264,8 +251,10 @@ def _min_count(policy: PolicyKeys, terms: Terms) -> Breach | None:
     return Breach("min_count", str(limit), why, f"set min_count = {limit}", count)
 
 
-def _reference(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    return _min_count(policy, terms) if terms.evaluation.reference else None
+def _few_rows(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    """What a training tells beside its trees: a reference, and means of levels."""
+    tells = terms.evaluation.reference or have_folds(terms)
+    return _min_count(policy, terms) if tells else None
 
 
 # ---- metrics -----------------------------------------------------------------------------------------
@@ -333,12 +322,13 @@ RULES: tuple[Rule, ...] = (
     _base_margin,
     _quantile_leaves,
     _min_rows_per_leaf,
-    _max_category_levels,
+    max_category_levels,
+    target_means,
     _max_metrics,
     _metrics_at_thresholds,
     _party_metrics,
     _validation,
-    _reference,
+    _few_rows,
 )
 """In the order in which breaches are told: a site refuses for the first."""
 OF_PREDICTIONS: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _min_key_bits)
@@ -346,7 +336,7 @@ OF_PREDICTIONS: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _collu
 rows, and nothing is trained. What predictions tell is bounded by max_predicted_rows alone: no noise goes on
 them, and no budget of epsilon is charged."""
 
-OF_DESCRIPTIONS: tuple[Rule, ...] = (*OF_PREDICTIONS, _placements, _budget, _max_category_levels, _min_count)
+OF_DESCRIPTIONS: tuple[Rule, ...] = (*OF_PREDICTIONS, _placements, _budget, max_category_levels, _min_count)
 """The rules for terms that describe rows: no tree grows, and no metric is computed."""
 
 OF_EVALUATIONS: tuple[Rule, ...] = (

@@ -170,7 +170,7 @@ class Request(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "summary", "evaluation", "bin_counts", "then")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "summary", "evaluation", "bin_counts", "level_sums", "then")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,7 @@ class Ask(_message.Message):
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     BIN_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_SUMS_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
@@ -212,8 +213,9 @@ class Ask(_message.Message):
     summary: SummaryQuery
     evaluation: EvaluationQuery
     bin_counts: BinCountsQuery
+    level_sums: LevelSumsQuery
     then: _containers.RepeatedCompositeFieldContainer[Ask]
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., bin_counts: _Optional[_Union[BinCountsQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., bin_counts: _Optional[_Union[BinCountsQuery, _Mapping]] = ..., level_sums: _Optional[_Union[LevelSumsQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
 
 class Introduce(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual", "places")
@@ -374,20 +376,46 @@ class BinsQuery(_message.Message):
     def __init__(self, features: _Optional[int] = ...) -> None: ...
 
 class StartQuery(_message.Message):
-    __slots__ = ("rows", "gradient", "hessian", "sizes", "cuts", "kinds")
+    __slots__ = ("rows", "gradient", "hessian", "sizes", "cuts", "kinds", "means")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     HESSIAN_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     CUTS_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
+    MEANS_FIELD_NUMBER: _ClassVar[int]
     rows: int
     gradient: Scale
     hessian: Scale
     sizes: bytes
     cuts: bytes
     kinds: bytes
-    def __init__(self, rows: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., sizes: _Optional[bytes] = ..., cuts: _Optional[bytes] = ..., kinds: _Optional[bytes] = ...) -> None: ...
+    means: _containers.RepeatedCompositeFieldContainer[LevelMeans]
+    def __init__(self, rows: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., sizes: _Optional[bytes] = ..., cuts: _Optional[bytes] = ..., kinds: _Optional[bytes] = ..., means: _Optional[_Iterable[_Union[LevelMeans, _Mapping]]] = ...) -> None: ...
+
+class LevelMeans(_message.Message):
+    __slots__ = ("folds", "values")
+    FOLDS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    folds: int
+    values: bytes
+    def __init__(self, folds: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class LevelSumsQuery(_message.Message):
+    __slots__ = ("rows", "slots", "gradient", "hessian", "counted", "weight")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    HESSIAN_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    slots: _containers.RepeatedScalarFieldContainer[int]
+    gradient: Scale
+    hessian: Scale
+    counted: bool
+    weight: Scale
+    def __init__(self, rows: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., counted: _Optional[bool] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
 class Scale(_message.Message):
     __slots__ = ("exponent", "bits")

@@ -29,6 +29,7 @@ CASES = {
 }
 CASES |= {
     "the words of a label": {"columns": {"label": "word", "positive": "yes"}},
+    "target means": {"columns": {"target_means": {"query": 64}}, "min_count": 5},
     "row weights": {"columns": {"weight": "weight"}},
     "subsample by place": {"subsample": 0.5, "validation_fraction": 0.25, "eval_metric": ["auc", "logloss"]},
     "subsample by row id": {"subsample": 0.5, "columns": {"row_id": "id"}},
