@@ -37,7 +37,7 @@ def test_every_protection_has_a_sentence():
 
 
 def test_every_release_of_noise_has_a_unit():
-    assert set(RELEASES) == {noise.CUT_POINTS, noise.START, noise.TREES, noise.SUMMARY}
+    assert set(RELEASES) == {noise.CUT_POINTS, noise.LEVELS, noise.START, noise.TREES, noise.SUMMARY}
 
 
 def test_every_placement_of_noise_has_a_sentence():
