@@ -83,14 +83,14 @@ class Training:
 def main() -> None:
     """Measure every case."""
     parser = common.arguments(__doc__ or "", needs_data=False)
-    parser.add_argument("--most-rows", type=int, help="leave out cases with more rows")
+    parser.add_argument("--rows", type=int, nargs="+", metavar="N", help="cases of so many rows alone")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread (default 2)")
     parser.add_argument("--rounds", type=int, default=20, help="of each training (default 20)")
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
     options = parser.parse_args()
     results: dict[Case, list[dict[str, Training]]] = {}
     for case in CASES:
-        if options.most_rows is not None and case.rows > options.most_rows:
+        if options.rows and case.rows not in options.rows:
             continue
         with tempfile.TemporaryDirectory() as folder:
             large, small = Path(folder) / "large", Path(folder) / "small"
@@ -102,7 +102,7 @@ def main() -> None:
                 found = {side: measured(side, large, small, case, options) for side in SIDES}
                 results[case].append(found)
     if not results:
-        common.fail("--most-rows leaves no case")
+        common.fail("--rows names no case")
     report(results, options)
 
 
