@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Force, ModelFile, reads_a_table
+from fedboost.cli.options import Force, MinCount, ModelFile, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def report(
         Path | None,
         typer.Option(help="Folder of anybody's keys, to check the signatures by.", show_default=False),
     ] = None,
+    min_count: MinCount = None,
     force: Force = False,
 ) -> None:
     """Write the report of a model, one HTML page: who agreed to what, learning curves, importance, the first
@@ -51,12 +52,14 @@ def report(
 
     if (read.query or read.query_file) and data is None:
         raise ConfigError("--query is for the rows of --data: name the database there")
+    if min_count is not None and data is None:
+        raise ConfigError("--min-count is for the rows of --data; give both, or neither")
     source = None if data is None else read.source(data)
     check_writable(out, model, *(() if source is None else local_files(source)), force=force)
     trained, rows = Model.load(model), None
     signatures = None if keys is None else signature_facts(trained, keys)
     if source is not None:
         table = read_table(source, None, read.options)
-        rows = rows_facts(trained, table, shown(source))
+        rows = rows_facts(trained, table, min_count, shown(source))
         notice_undeclared(table, trained.terms.columns)
     write(written(trained, rows, signatures), out)

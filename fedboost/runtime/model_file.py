@@ -114,15 +114,22 @@ class Model(SignedModel):
         title += f", class {self.classes[in_round // parallel]}" if booster.loss.outputs > 1 else ""
         return title + (f", tree {in_round % parallel}" if parallel > 1 else "")
 
-    def report(self, path: Path | str | None = None, data: Any = None, keys: Path | str | None = None) -> str:
+    def report(
+        self,
+        path: Path | str | None = None,
+        data: Any = None,
+        keys: Path | str | None = None,
+        min_count: int | None = None,
+    ) -> str:
         """The report of the model, a page of HTML, which is also written to `path` if one is given.
 
         data: rows with labels, a table as `predict` takes it, for partial dependence, metrics and curves;
-        keys: a folder of anybody's keys, to check the signatures by. ConfigError for rows that do not fit.
+        keys: a folder of keys, to check the signatures by; min_count: fewest rows of a count that is
+        shown, that of the terms unless given. ConfigError for rows that do not fit.
         """
         from fedboost.runtime.report import rows_facts, signature_facts, written
 
-        rows = None if data is None else rows_facts(self, data)
+        rows = None if data is None else rows_facts(self, data, min_count)
         signatures = None if keys is None else signature_facts(self, Path(keys))
         text = written(self, rows, signatures)
         if path is not None:

@@ -76,12 +76,12 @@ def _tree(model: "Model", number: int) -> TreeFacts:
     return TreeFacts(title, len(tree.leaves), picture, model.tree_text(number))
 
 
-def rows_facts(model: "Model", data: Any, source: str = "") -> RowsFacts:
-    """Return a model's figures on rows with labels. data: a table, as `Model.predict` takes it; source: what
-    to call it in errors, its own name unless given."""
+def rows_facts(model: "Model", data: Any, min_count: int | None = None, source: str = "") -> RowsFacts:
+    """Return a model's figures on rows with labels. data: a table, as `Model.predict` takes it; min_count:
+    in place of that of the terms; source: what to call the table, its own name unless given."""
     named = str(data) if isinstance(data, (str, Path)) else "the table"
     table, source = as_table(data), source or named
-    terms = _unprotected(model.terms)
+    terms = _unprotected(model.terms, min_count)
     try:
         shard = to_shard(table, terms, "")
     except SchemaMismatch as error:  # which says no more to other parties
@@ -114,7 +114,7 @@ def _dependence(model: "Model", features: Any, base_margin: Any) -> Sequence[Dep
     return out
 
 
-def _unprotected(terms: Terms) -> Terms:
+def _unprotected(terms: Terms, min_count: int | None) -> Terms:
     """The terms of rows that are all here, by which their labels are read and the metrics are chosen."""
     values = kept_settings(terms, TO_TRAIN)
     hiding = {*Hiding.file_keys(), "parties", "party_metrics", "subgroups", "program"}
@@ -122,4 +122,4 @@ def _unprotected(terms: Terms) -> Terms:
     values["columns"] = {
         key: value for key, value in values["columns"].items() if key not in ("held", "subgroups")
     }
-    return Terms.read(values)
+    return Terms.read(values if min_count is None else values | {"min_count": min_count})

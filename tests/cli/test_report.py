@@ -42,6 +42,14 @@ def test_a_report_names_no_folder_of_this_machine(folder):
     assert str(folder) not in (folder / "r.html").read_text(encoding="utf-8")
 
 
+def test_a_floor_under_counts_is_the_analysts(folder, model):
+    end = fedboost("report", "m.json", "--data", "rows.csv", "--min-count", "1", "--out", "r.html")
+    assert (end.code, end.out, end.err) == (0, "", "")
+    text = (folder / "r.html").read_text(encoding="utf-8")
+    assert text == model.report(data="rows.csv", min_count=1)
+    assert text != model.report(data="rows.csv")
+
+
 def test_a_report_without_rows(folder, model):
     end = fedboost("report", "m.json", "--out", "r.html")
     assert (end.code, end.out, end.err) == (0, "", "")
@@ -79,6 +87,10 @@ REFUSED = {
     "a query of nothing": (
         ("m.json", "--query", "SELECT 1", "--out", "r.html"),
         "--query is for the rows of --data",
+    ),
+    "a floor under nothing": (
+        ("m.json", "--min-count", "1", "--out", "r.html"),
+        "--min-count is for the rows",
     ),
     "no such keys": (("m.json", "--keys", "keys", "--out", "r.html"), "keys"),
 }

@@ -13,6 +13,8 @@ import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.people.report.charts import Series, bars, lines, points
 from fedboost.people.report.markup import Markup, element
+from fedboost.people.report.privacy import privacy
+from fedboost.people.report.style import STYLE
 from fedboost.runtime.model_file import Model
 
 VOID = {"meta"}
@@ -332,3 +334,89 @@ def test_186_sites_and_200_rounds_stay_readable(model):
     assert "Parties (186)" in read.texts
     assert "logloss by round, train rows of 186 sites: lowest, median, highest" in read.texts
     assert f"site 7 {history[-1]['site 7:logloss']:.4g}" in section(page, "curves")
+
+
+def drawn(page, title):
+    """The values at the places of a curve from 0 to 1."""
+    chart = re.search(rf"<figcaption>{title}[^<]*</figcaption>(.*?)</figure>", page, re.DOTALL)[1]
+    path = re.search(r'<path d="M([^"]*)"', chart)[1]
+    places = [tuple(map(float, place.split())) for place in path.split("L")]
+    return [((x - 60) / 366, (234 - y) / 222) for x, y in places]
+
+
+def test_curves_are_scikit_learns_at_the_cells_of_scores(model):
+    metrics = pytest.importorskip("sklearn.metrics")
+    margin = np.log(model.predict(rows()) / (1 - model.predict(rows())))
+    cell = np.floor(margin * 32)
+    cell += margin > 0  # that of the threshold is in two
+    label = rows()["y"].to_numpy()
+    page = model.report(data=rows(), min_count=1)
+    false, true, _ = metrics.roc_curve(label, cell, drop_intermediate=False)
+    assert np.allclose(drawn(page, "ROC curve"), np.column_stack([false, true]), atol=1e-3)
+    precision, recall, _ = metrics.precision_recall_curve(label, cell)
+    ours = drawn(page, "Precision-recall curve")[1:]
+    assert np.allclose(ours, np.column_stack([recall, precision])[:-1][::-1], atol=1e-3)
+
+
+def test_a_calibration_has_about_ten_bins_whose_rows_are_all(model):
+    page = model.report(data=rows(), min_count=1)
+    said = section(page, "quality").partition("share of label 1 0.000 to")[2]
+    bins = re.findall(r"[\d.]+ (\d+) (\d+) [\d.]+% [\d.]+%", said)
+    assert 5 <= len(bins) <= 10
+    assert sum(int(count) for count, _ in bins) == rows().num_rows
+    assert sum(int(ones) for _, ones in bins) == int(rows()["y"].to_numpy().sum())
+
+
+def luminance(colour):
+    """The relative luminance of a colour, as WCAG 2.2 has it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_colours_have_contrast_in_every_scheme():
+    schemes = [dict(re.findall(r"--(\w+(?:-\w+)?): (#\w{6})", part)) for part in STYLE.split(":root {")[1:]]
+    assert len(schemes) == 3
+    for colours in schemes:
+        values = {name: luminance(colour) for name, colour in colours.items()}
+
+        def contrast(one, other, values=values):
+            low, high = sorted((values[one], values[other]))
+            return (high + 0.05) / (low + 0.05)
+
+        for text in ("ink", "soft", "link"):
+            assert min(contrast(text, paper) for paper in ("paper", "panel")) >= 4.5
+        assert contrast("ink", "warn") >= 4.5
+        for shape in ("bar", *(f"s{number}" for number in range(8))):
+            assert contrast(shape, "paper") >= 3
+
+
+def test_parties_with_different_columns_are_named_with_them():
+    columns = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
+    columns["held"] = {"shop": ["dose", "ward"]}
+    agreed = terms(["bank", "shop"], columns=columns, label_holder="bank", rows="in_order")
+    model = fb.simulate(agreed, {"bank": rows(), "shop": rows()}).model
+    page = model.report(data=rows())
+    check(page)
+    said = section(page, "agreed")
+    assert "bank the labels, and columns: age there, not checked" in said
+    assert "shop columns: dose, ward there, not checked" in said
+    assert "EVERY PARTY LEARNS ALL LABELS" in section(page, "warnings")
+    assert "label holder bank SENDS EVERY ROW" in section(page, "privacy")
+    assert "On 180 rows of the table" in section(page, "quality")
+
+
+def test_who_saw_what_follows_from_the_terms():
+    trio = ["a", "b", "c"]
+    masked = privacy(terms(trio, protection="masked", colluding=1))
+    assert "sums over the rows of all parties, and never the numbers of a single party<" in masked
+    assert "with one site: still no single other site" in masked
+    own = privacy(terms(trio, protection="masked", party_metrics=True))
+    assert "never the numbers of a single party; metrics of each site" in own
+    columns = {**terms().columns.model_dump(mode="json"), "held": {"b": ["dose", "ward"]}, "row_id": "id"}
+    apart = {"columns": columns, "label_holder": "a", "min_rows_per_bin": 10, "protection": "paillier"}
+    hidden = privacy(terms(["a", "b"], **apart))
+    assert "label holder a" in hidden
+    assert "encrypted, to the other parties of its rows" in hidden
+    assert "the structure of the model" in hidden
+    assert "aggregator and another site: the labels" in hidden

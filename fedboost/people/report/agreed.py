@@ -73,7 +73,7 @@ def _part(terms: Terms, party: str) -> str:
     if block is None:
         return ("rows" if party in terms.holders else "no rows") + also
     holds = "the labels, and columns" if block.label_holder == party else "columns"
-    return f"{holds}: {', '.join(terms.columns.held.get(party, ())) or 'all others'}{also}"
+    return f"{holds}: {', '.join(terms.blocks.columns_of(party).features)}{also}"
 
 
 def _signature(facts: ReportFacts, party: str) -> str:

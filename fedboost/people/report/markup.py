@@ -15,6 +15,9 @@ MAX_TEXT = 4000
 MAX_OPEN = 20
 """Lines of a table, and items of a list, that stand open on a screen."""
 
+MAX_NARROW = 3
+"""Columns of a table that fit any screen: a wider one can be scrolled, with the keyboard, too."""
+
 
 class Markup(str):
     """Text that is markup. Whatever is made of it by other means than this module's is plain text again."""
@@ -89,7 +92,9 @@ def table(
         for row in all_rows
     )
     whole = element("table", element("caption", caption), element("thead", head), element("tbody", *body))
-    scrolled = element("div", whole, class_="scroll", tabindex="0", role="group", aria_label=caption)
+    may_be_wide = len(headings) > MAX_NARROW
+    keys = {"tabindex": "0", "role": "group", "aria_label": caption} if may_be_wide else {}
+    scrolled = element("div", whole, class_="scroll", **keys)
     if len(all_rows) > MAX_OPEN if folded is None else folded:
         return details(f"{caption} ({len(all_rows)})", scrolled)
     return scrolled

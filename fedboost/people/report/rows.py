@@ -14,6 +14,10 @@ from fedboost.people.report.markup import Markup, element, joined, left_out, par
 GIVE_DATA = "give a table of rows with labels (--data TABLE)"
 MAX_CLASSES = 12
 """Classes of which each pair is shown."""
+MAX_GROUPS = 10
+"""Bins of scores in the calibration."""
+MAX_VALUES = 11
+"""Values of a number in a table of partial dependence."""
 _RATES = {
     "precision": "precision",
     "true_positive_rate": "recall",
@@ -34,7 +38,9 @@ def quality(facts: ReportFacts) -> Markup:
     return joined(
         paragraph(
             f"On {summary['rows']:,} rows of {rows.source}, predicted for this page. No count of 1 to "
-            f"{floor - 1} rows is shown: … stands for it, and for what has no value."
+            f"{floor - 1} rows is shown: … stands for it, and for what has no value (--min-count)."
+            if floor > 1
+            else f"On {summary['rows']:,} rows of {rows.source}, predicted for this page."
         ),
         table("Metrics on these rows", ["metric", "value"], values, folded=False),
         _of_two_classes(summary) if "threshold" in summary else _of_classes(summary),
@@ -62,9 +68,10 @@ def _few(summary: Mapping[str, Any]) -> str:
 
 def _curves(summary: Mapping[str, Any]) -> Markup:
     bins, area = summary["bins"], summary["auc"]
+    groups = [*_grouped(bins)]
     words = "" if area is None else f", area {area['value']:.4f}"
     roc = [(each["false_positive_rate"], each["true_positive_rate"]) for each in summary["roc"]]
-    calibrated = [(each["mean_prediction"], each["rate"]) for each in bins]
+    calibrated = [(each["mean_prediction"], each["rate"]) for each in groups]
     drawn = [
         lines(
             f"ROC curve{words}",
@@ -93,15 +100,17 @@ def _curves(summary: Mapping[str, Any]) -> Markup:
             _share(each["mean_prediction"]),
             _share(each["rate"]),
         )
-        for each in bins
+        for each in groups
     )
     resolution = (
         "" if area is None else f" The area of unrounded scores is within {area['resolution']:.2g} of it."
     )
     return joined(
         paragraph(
-            "The curves are drawn from counts of rows by score, in bins of at least "
-            f"{summary['min_count']} rows of either label, or none of it.{resolution}"
+            "The curves are drawn from counts of rows by score and label, none of them of 1 to "
+            f"{summary['min_count'] - 1} rows.{resolution}"
+            if summary["min_count"] > 1
+            else f"The curves are drawn from counts of rows by score and label.{resolution}"
         ),
         element("div", *drawn, class_="charts"),
         table("Rows by predicted probability", headings, counts),
@@ -111,12 +120,27 @@ def _curves(summary: Mapping[str, Any]) -> Markup:
 def _precision(bins: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     """Recall and precision at the lower end of each bin, from the highest score on."""
     ones = sum(each["positives"] for each in bins)
-    out, found, taken = [], 0, 0
+    out: list[tuple[float, float]] = []
+    found, taken = 0, 0
     for each in reversed(bins):
         found, taken = found + each["positives"], taken + each["rows"]
-        if ones and taken:
-            out.append((found / ones, found / taken))
+        out += [] if out else [(0.0, found / taken)]
+        out.append((found / ones, found / taken))
     return out
+
+
+def _grouped(bins: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield about MAX_GROUPS bins, of about as many rows each, made of neighbours."""
+    least, part = sum(each["rows"] for each in bins) / MAX_GROUPS, list[Mapping[str, Any]]()
+    for number, each in enumerate(bins, 1):
+        part.append(each)
+        rows = sum(one["rows"] for one in part)
+        if rows >= least or number == len(bins):
+            positives = sum(one["positives"] for one in part)
+            predicted = sum(one["mean_prediction"] * one["rows"] for one in part) / rows
+            counts = {"rows": rows, "positives": positives, "rate": positives / rows}
+            yield {"low": part[0]["low"], "high": part[-1]["high"], "mean_prediction": predicted, **counts}
+            part = []
 
 
 def _of_classes(summary: Mapping[str, Any]) -> Markup:
@@ -173,7 +197,10 @@ def _tables(rows: RowsFacts, classes: Sequence[str]) -> Iterator[Markup]:
     for each in rows.dependence:
         outputs = each.means.shape[1]
         headings = [each.feature, *(classes if outputs > 1 else ["mean prediction"])]
-        values = zip(each.grid, each.means.tolist(), strict=True)
+        values = [*zip(each.grid, each.means.tolist(), strict=True)]
+        if not each.is_categorical and len(values) > MAX_VALUES:
+            last = len(values) - 1
+            values = [values[number * last // (MAX_VALUES - 1)] for number in range(MAX_VALUES)]
         lines_of = ([_at(value), *map(_number, row)] for value, row in values)
         yield table(f"Mean prediction by {each.feature}", headings, lines_of, folded=True)
 
