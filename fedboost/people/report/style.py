@@ -38,9 +38,12 @@ nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; padding: 0; list-s
 .scroll { overflow-x: auto; margin: .75rem 0; }
 table { border-collapse: collapse; font-size: .92rem; min-width: 18rem; }
 caption { text-align: left; font-weight: 600; padding: .25rem 0; }
+details > .scroll caption { position: absolute; width: 1px; height: 1px; overflow: hidden;
+  clip-path: inset(50%); }
 th, td { text-align: left; vertical-align: top; padding: .25rem .9rem .25rem 0;
   border-bottom: 1px solid var(--rule);
   overflow-wrap: anywhere; min-width: 4.5rem; }
+th[scope=col] { overflow-wrap: break-word; }
 th[scope=row] { font-weight: 500; min-width: 6rem; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: normal;
   white-space: nowrap; min-width: 0; }
@@ -69,7 +72,7 @@ figcaption { font-weight: 600; font-size: .95rem; overflow-wrap: anywhere; }
 @media (prefers-color-scheme: dark) { .tree .scroll { filter: invert(.93) hue-rotate(180deg); } }
 footer { margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: .75rem; font-size: .9rem; }
 @media (max-width: 34rem) { html { font-size: 15px; } body { padding: .5rem .75rem 2rem; }
-  th, td { padding-right: .6rem; min-width: 3.5rem; } }
+  .chart { font-size: 13.5px; } th, td { padding-right: .6rem; min-width: 3.5rem; } }
 @media print {
   :root { color-scheme: light; --paper: #ffffff; --panel: #ffffff; --ink: #000000; --soft: #333333;
     --rule: #999999; --link: #000000; --warn: #ffffff; --warn-rule: #000000; --bar: #55708a; --s0: #1f6fb5;
@@ -85,7 +88,7 @@ footer { margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: .75re
   pre { white-space: pre-wrap; }
   .charts { grid-template-columns: 1fr 1fr; }
   h2, h3, figcaption, caption, summary { break-after: avoid; }
-  figure, tr, .warnings li { break-inside: avoid; }
+  figure, tr, .warnings li, table:not(:has(tbody tr:nth-child(13))) { break-inside: avoid; }
   thead { display: table-header-group; }
   .tree .scroll { filter: none; border: 0; }
   .tree svg { max-width: 100%; max-height: 220mm; height: auto; }
