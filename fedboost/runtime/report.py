@@ -24,6 +24,8 @@ from fedboost.people.facts import VerificationFacts
 from fedboost.people.report.facts import KINDS, DependenceFacts, ReportFacts, RowsFacts, TreeFacts
 from fedboost.people.report.page import page
 from fedboost.people.tree_drawing import tree_svg
+from fedboost.runtime.data.database import Database
+from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.net.keys import read_trust
@@ -61,11 +63,8 @@ def written(
 
 def signature_facts(model: "Model", keys: Path) -> VerificationFacts:
     """Return what holds of a model's signatures, by the root in a folder of keys."""
-    return verified(model, "model", *_now(read_trust(keys)))
-
-
-def _now(trust: tuple[bytes, frozenset[str]]) -> tuple[bytes, datetime, frozenset[str]]:
-    return trust[0], datetime.now(UTC), trust[1]
+    roots, denied = read_trust(keys)
+    return verified(model, "model", roots, datetime.now(UTC), denied)
 
 
 def _tree(model: "Model", number: int) -> TreeFacts:
@@ -79,7 +78,7 @@ def _tree(model: "Model", number: int) -> TreeFacts:
 def rows_facts(model: "Model", data: Any, min_count: int | None = None, source: str = "") -> RowsFacts:
     """Return a model's figures on rows with labels. data: a table, as `Model.predict` takes it; min_count:
     in place of that of the terms; source: what to call the table, its own name unless given."""
-    named = str(data) if isinstance(data, (str, Path)) else "the table"
+    named = shown(data) if isinstance(data, (str, Path, Database)) else "the table"
     table, source = as_table(data), source or named
     terms = _unprotected(model.terms, min_count)
     try:

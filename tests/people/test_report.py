@@ -276,6 +276,13 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(model):
         assert "\n" not in str(caught.value)
 
 
+def test_a_page_has_nothing_that_gives_access_to_its_rows(model, monkeypatch):
+    monkeypatch.setattr("fedboost.runtime.report.as_table", lambda data: rows())
+    page = model.report(data="https://marie:secret@example.org/folder/rows.csv?token=secret")
+    assert "secret" not in page
+    assert "180 rows of rows.csv" in page
+
+
 def test_few_rows_of_a_label_have_no_curves(model):
     labels = [1] * 5 + [0] * 175
     page = model.report(data=rows().set_column(4, "y", pa.array(labels)))

@@ -87,7 +87,7 @@ footer { margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: .75re
   .scroll, pre { overflow: visible !important; max-height: none !important; }
   pre { white-space: pre-wrap; }
   .charts { grid-template-columns: 1fr 1fr; }
-  h2, h3, figcaption, caption, summary { break-after: avoid; }
+  h2, h3, h2 + p, figcaption, caption, summary { break-after: avoid; }
   figure, tr, .warnings li, table:not(:has(tbody tr:nth-child(13))) { break-inside: avoid; }
   thead { display: table-header-group; }
   .tree .scroll { filter: none; border: 0; }
