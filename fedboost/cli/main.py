@@ -31,6 +31,7 @@ from fedboost.cli import (
     keyholder,
     party,
     predict,
+    report,
     simulate,
     status,
     terms,
@@ -66,6 +67,7 @@ app.command(epilog=train.EPILOG)(train.train)
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=assemble.EPILOG)(assemble.assemble)
 app.command(epilog=explain.EPILOG)(explain.explain)
+app.command(epilog=report.EPILOG)(report.report)
 app.command(epilog=verify.EPILOG)(verify.verify)
 app.command(epilog=check.EPILOG)(check.check)
 app.command(epilog=columns.EPILOG)(columns.columns)

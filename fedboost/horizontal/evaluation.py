@@ -5,7 +5,7 @@ one party with all rows.
 Refuses: queries of other sessions (PeerError).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -50,18 +50,9 @@ class EvaluationHolder(CountingHolder):
                 raise PeerError(f"{query.description}: asked where a model is evaluated")
 
     def _measured(self, query: EvaluationQuery) -> Int64:
-        sums, everybody = self._gradients.sum_rows, np.ones(self.rows, np.bool_)
         levels = [each for column in level_sets(self._terms).values() for each in column]
-        masks = [everybody, *(self._rows_of(each.column, each.place) for each in levels)]
-        of_set = partial(_of_set, query)
-        parts = [sums(of_set, among) for among in masks]
-        nothing = np.zeros_like(parts[0])
-        parts += [parts[0] if site == self._name else nothing for site in query.sites]
-        if query.scores:
-            parts.append(sums(lambda _, m, y, w: scores.count_scores(m, y, query.threshold), everybody))
-        if query.classes:
-            parts.append(sums(lambda _, m, y, w: scores.count_classes(m, y, query.classes), everybody))
-        return np.concatenate(parts)
+        masks = [self._rows_of(each.column, each.place) for each in levels]
+        return measured(query, self._gradients, self.rows, masks, self._name)
 
     def _rows_of(self, column: str, place: int | None) -> Mask:
         """The rows of a level of a categorical column, or of no declared one."""
@@ -73,6 +64,27 @@ class EvaluationHolder(CountingHolder):
             codes = values[0 : values.size]
         rows: Mask = np.isnan(codes) if place is None else codes == place
         return rows
+
+
+def measured(
+    query: EvaluationQuery, gradients: Gradients, rows: int, masks: Sequence[Mask] = (), name: str = ""
+) -> Int64:
+    """The answer to a query: int64 [query.cells]. gradients: with the margins of the rows; masks: the rows of
+    each set after that of all; name: of the site whose rows they are."""
+    everybody = np.ones(rows, np.bool_)
+    of_set = partial(_of_set, query)
+    parts = [gradients.sum_rows(of_set, among) for among in (everybody, *masks)]
+    nothing = np.zeros_like(parts[0])
+    parts += [parts[0] if site == name else nothing for site in query.sites]
+    if query.scores:
+        parts.append(
+            gradients.sum_rows(lambda _, m, y, w: scores.count_scores(m, y, query.threshold), everybody)
+        )
+    if query.classes:
+        parts.append(
+            gradients.sum_rows(lambda _, m, y, w: scores.count_classes(m, y, query.classes), everybody)
+        )
+    return np.concatenate(parts)
 
 
 def _of_set(

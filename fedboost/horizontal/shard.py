@@ -19,6 +19,8 @@ from fedboost.horizontal.row_hash import Values, hash_rows, words_of
 
 RowIds = Sequence[bytes]
 """The ids of rows, as they are compared."""
+Ranges = Sequence[tuple[int, int]]
+"""First row, and the row behind the last, of each stretch of rows."""
 _MAX_VALUES = 1 << 22
 """Values of features that are read at a time."""
 
@@ -31,8 +33,8 @@ class Shard:
     keys: uint64, by which rows are sampled, where the terms sample any; validation: bool, the rows that no
     tree grows on, where the terms name such a column; base_margin: float32, the initial margins, 0 without;
     group: uint64, the key of each row's group, where the terms rank rows; ids: of each row, distinct, where
-    rows are matched by them; subgroups: float32, the level of each column of subgroups; places: uint64, the
-    place of each row in the whole table, where these are a share of it.
+    rows are matched by them; subgroups: float32, the level of each column of subgroups; ranges: the places of
+    the rows in the whole table, where these are a share of it.
     """
 
     columns: tuple[Column, ...]
@@ -45,7 +47,7 @@ class Shard:
     group: Keys | None = None
     ids: RowIds | None = None
     subgroups: tuple[Float32, ...] = ()
-    places: Keys | None = None
+    ranges: Ranges | None = None
 
     @property
     def rows(self) -> int:
@@ -62,7 +64,7 @@ class Shard:
         beside: dict[str, Any] = {
             name: None if values is None else values[rows]
             for name, values in vars(self).items()
-            if name in ("keys", "validation", "base_margin", "group", "places")
+            if name in ("keys", "validation", "base_margin", "group")
         }
         columns = tuple(column[0 : column.size][rows] for column in self.columns)
         if (unknown := rows < 0).any():
@@ -73,7 +75,7 @@ class Shard:
 
     def hashed(self, key: bytes, columns: Sequence[Column], software: str) -> bytes:
         """Keyed hash of the rows, with these columns, and of the versions of the software: 32 bytes."""
-        places = np.arange(self.rows, dtype=np.uint64) if self.places is None else self.places
+        places = places_of(self.ranges or ((0, self.rows),))
         return hash_rows(key, software, self._named(columns), places)
 
     def _named(self, columns: Sequence[Column]) -> Iterator[tuple[str, Values]]:
@@ -87,6 +89,11 @@ class Shard:
             yield from zip(("label", "upper bound"), np.atleast_2d(self.label), strict=False)
         yield from ((f"subgroups {number}", codes) for number, codes in enumerate(self.subgroups))
         yield from ((f"feature {number}", column) for number, column in enumerate(columns))
+
+
+def places_of(ranges: Ranges) -> Keys:
+    """The places of the rows in these stretches: uint64 [rows]."""
+    return np.concatenate([np.arange(first, last, dtype=np.uint64) for first, last in ranges])
 
 
 def continue_margins(

@@ -27,6 +27,7 @@ _MAX_TEXT_LENGTH = 24
 _THICKEST = 7.0
 _BOLD = 1.08
 _NOTE = "A leaf adds its value to the margin. The thicker an edge, the more of the cover goes along it."
+_DOCUMENT, _IN_PAGE = 'xmlns="http://www.w3.org/2000/svg"', 'role="img"'
 _LINE, _INK, _FAINT, _PAPER = "#9aa5b1", "#1f2933", "#52606d", "#f5f7fa"
 _RISE, _FALL = (31, 119, 180), (214, 96, 30)
 """Colours of leaves that add to the margin, and of those that take from it."""
@@ -51,9 +52,15 @@ def tree_text(tree: Tree, names: Sequence[str]) -> str:
     return "".join("\t" * depth + _line(tree, node, names) + "\n" for node, depth in _walk(tree))
 
 
-def tree_svg(tree: Tree, names: Sequence[str], categories: Mapping[str, Sequence[str]], title: str) -> str:
+def tree_svg(
+    tree: Tree,
+    names: Sequence[str],
+    categories: Mapping[str, Sequence[str]],
+    title: str,
+    in_page: bool = False,
+) -> str:
     """The tree from left to right, "yes" above "no", as an SVG document. categories: of the features that are
-    categories, in the order of their codes."""
+    categories, in the order of their codes; in_page: an image in a page of HTML instead."""
     depth = dict(_walk(tree))
     words = {node: _words(tree, node, names, categories) for node in depth}
     widths = [0.0] * (max(depth.values()) + 1)
@@ -73,7 +80,7 @@ def tree_svg(tree: Tree, names: Sequence[str], categories: Mapping[str, Sequence
     high = _HEAD + len(tree.leaves) * _PITCH + _FOOT
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:.0f}" height="{high}" '
+            f'<svg {_IN_PAGE if in_page else _DOCUMENT} width="{wide:.0f}" height="{high}" '
             f'viewBox="0 0 {wide:.0f} {high}" font-family="Helvetica, Arial, sans-serif" '
             f'font-size="{_FONT}">',
             f"<title>{_safe(title)}</title>",

@@ -23,6 +23,7 @@ SUMMARY = _PREFIX + "summary"
 SIGNATURES = _PREFIX + "attestations"
 """The attribute that has the signatures of the parties."""
 
+_LARGEST = 1 << 1000
 _XGBOOSTS = ("best_iteration",)
 """Attributes by which XGBoost's estimators leave trees out of a prediction."""
 
@@ -167,4 +168,6 @@ def _number(value: object) -> float:
     """The number itself: an integer stays one, so that a model read and written again is the same file."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{value!r} in the history is no number")
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError("a number in the history is too large for a float")
     return value

@@ -22,6 +22,7 @@ from fedboost.gbdt.explain import dependence
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.tree import Tree
 from fedboost.people import html, tree_drawing
+from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
@@ -108,12 +109,38 @@ class Model(SignedModel):
 
     def tree_svg(self, number: int) -> str:
         """Tree `number`, from 0, as a picture: an SVG document."""
-        tree, booster = self._tree(number), self.booster
+        tree, title = self._tree(number), self.tree_title(number)
+        return tree_drawing.tree_svg(tree, self.booster.features, self.terms.columns.categorical, title)
+
+    def tree_title(self, number: int) -> str:
+        """Which tree that is, in words: its number, round, class, and place among parallel ones."""
+        booster = self.booster
         in_round, parallel = number % booster.roots, booster.num_parallel_tree
         title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
         title += f", class {self.classes[in_round // parallel]}" if booster.loss.outputs > 1 else ""
-        title += f", tree {in_round % parallel}" if parallel > 1 else ""
-        return tree_drawing.tree_svg(tree, booster.features, self.terms.columns.categorical, title)
+        return title + (f", tree {in_round % parallel}" if parallel > 1 else "")
+
+    def report(
+        self,
+        path: Path | str | None = None,
+        data: Any = None,
+        keys: Path | str | None = None,
+        min_count: int | None = None,
+    ) -> str:
+        """The report of the model, a page of HTML, which is also written to `path` if one is given.
+
+        data: rows with labels, a table as `predict` takes it, for partial dependence, metrics and curves;
+        keys: a folder of keys, to check the signatures by; min_count: fewest rows of a count that is
+        shown, that of the terms unless given. ConfigError for rows that do not fit.
+        """
+        from fedboost.runtime.report import rows_facts, signature_facts, written
+
+        rows = None if data is None else rows_facts(self, data, min_count)
+        signatures = None if keys is None else signature_facts(self, Path(keys))
+        text = written(self, rows, signatures)
+        if path is not None:
+            write_atomically(Path(path), text.encode())
+        return text
 
     def _tree(self, number: int) -> Tree:
         count = len(self.booster.trees)

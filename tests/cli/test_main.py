@@ -28,6 +28,7 @@ COMMANDS = (
     "train",
     "predict",
     "explain",
+    "report",
     "terms",
     "columns",
     "digest",

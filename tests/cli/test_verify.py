@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from masked_consortia import THREE, masked
@@ -196,3 +197,27 @@ def test_a_model_over_another_takes_the_session_beside_it_away(folder):
     (folder / "mine.session.json").write_text("{}")
     simulate(terms(), shared_out(3)).model.save("mine.json")
     assert (folder / "mine.session.json").read_text() == "{}"
+
+
+def reported(*options):
+    """The report of signed.json."""
+    end = fedboost("report", "signed.json", *options, "--out", "r.html", "--force")
+    assert (end.code, end.out, end.err) == (0, "", "")
+    return Path("r.html").read_text(encoding="utf-8")
+
+
+def test_a_report_says_if_the_signatures_hold(folder):
+    holds = "The signatures hold: 3 of 3 parties signed these trees, under these terms. Analyst analyst asked"
+    page = reported("--keys", "keys/analyst")
+    assert holds in page
+    assert page.count("<td>holds</td>") == 3
+    assert "NOT hold" not in page
+    assert reported() == Model.load("signed.json").report()
+    assert reported().count("<td>there, not checked</td>") == 3
+    assert Model.load("signed.json").report(keys="keys/analyst") == page
+    other = simulate(masked(THREE, rounds=2), shared_out(3)).model
+    signed = Model.load("signed.json")
+    Model(**{**vars(signed), "booster": other.booster}).save("signed.json")
+    page = reported("--keys", "keys/analyst")
+    assert page.count("The signatures do NOT hold: party north signed other trees than those") == 2
+    assert page.count("<td>WRONG: party ") == 3

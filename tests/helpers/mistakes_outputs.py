@@ -22,6 +22,9 @@ MISTAKES = {
     "contributions over older ones": Mistake(
         "explain model.json --shap rows.csv --out old.csv", ("old.csv", *EXISTS), {"old.csv": "bias\n"}
     ),
+    "a report over an older one": Mistake(
+        "report model.json --out old.html", ("old.html", *EXISTS), {"old.html": "<html>"}
+    ),
     "a model over its own terms, by force": Mistake(
         "simulate terms.toml --data rows.csv --out terms.toml --force",
         ("terms.toml", "read by this very command"),

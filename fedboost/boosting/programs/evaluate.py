@@ -45,7 +45,12 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     query = EvaluationQuery.of(terms, rows, weight_scale(terms, counts[1:][-EXPONENT_CELLS:]))
     total = yield query
     assert terms.earlier is not None
-    return Outcome(terms.earlier, _Sums(terms, query, total).summary())
+    return Outcome(terms.earlier, summary_of(terms, query, total))
+
+
+def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Json:
+    """What an analyst gets of the sum of all answers. PeerError for counts that contradict each other."""
+    return _Sums(terms, query, total).summary()
 
 
 class _Sums:

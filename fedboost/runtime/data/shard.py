@@ -25,7 +25,7 @@ from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.gbdt.objectives.labels import MAX_LABEL
-from fedboost.horizontal.shard import Shard
+from fedboost.horizontal.shard import Ranges, Shard, places_of
 from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.ids import check_distinct, ids_of
 from fedboost.runtime.data.lines import in_file
@@ -69,24 +69,24 @@ _NAMED_LABELS = {
 """Advice about a label of other values than an objective takes, by the key that names those values."""
 
 
-def to_shard(table: "Table", terms: Terms, site: str, places: sampling.Keys | None = None) -> Shard:
+def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = None) -> Shard:
     """The label, weight, base margin and features the terms name, as float32. A category the terms do not
-    declare counts as missing, and is `UNKNOWN` where rows are described. places: of the rows in the whole
-    table, if this is a share of it. Raises Refused with one line: for a column that is absent, and
+    declare counts as missing, and is `UNKNOWN` where rows are described. ranges: the places of the rows in the
+    whole table, if this is a share of it. Raises Refused with one line: for a column that is absent, and
     SchemaMismatch for all that depends on what the rows hold (a CSV file's types do, too)."""
     schema = terms.blocks.columns_of(site)
     for fault in column_faults(table, schema):
         raise Refused(f"party {site}: {fault.public}", fault.detail)
     try:
-        shard = replace(_shard(table, terms, schema, site, places), places=places)
+        shard = replace(_shard(table, terms, schema, site, ranges), ranges=ranges)
         if schema.group is not None:
             shard = replace(shard, group=_group(table, terms, shard))
         if schema.subgroups:
             shard = replace(shard, subgroups=tuple(_subgroups(table, schema)))
         return replace(shard, ids=_ids(table, terms, site)) if terms.vertical.aligns else shard
     except ConfigError as error:
-        if isinstance(error, BadRow) and places is not None:
-            error = error.at(int(places[error.row]))
+        if isinstance(error, BadRow) and ranges is not None:
+            error = error.at(int(places_of(ranges)[error.row]))
         refusal = f"party {site}: its rows do not fit the terms"
         raise SchemaMismatch(refusal, str(in_file(error, dense_of(table)))) from None
 
@@ -105,14 +105,14 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
             yield error
 
 
-def _shard(table: "Table", terms: Terms, schema: Schema, site: str, places: sampling.Keys | None) -> Shard:
+def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Ranges | None) -> Shard:
     has_labels = bool(schema.label)
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     labels = _labels(table, terms) if has_labels else NO_LABELS
     weight: Reader = partial(_weight, name=schema.weight) if schema.weight else _ones
     draws = terms.draws_rows or have_folds(terms)
-    keys = _keys(table, terms, site, places) if draws and has_labels else None
+    keys = _keys(table, terms, site, ranges) if draws and has_labels else None
     validation = None
     if schema.validation is not None:
         parts = (_flags(part, schema.validation) for part in parts_of(table, schema.validation))
@@ -181,11 +181,11 @@ def _ids(table: "Table", terms: Terms, site: str) -> list[bytes]:
     return ids
 
 
-def _keys(table: "Table", terms: Terms, site: str, places: sampling.Keys | None) -> sampling.Keys:
+def _keys(table: "Table", terms: Terms, site: str, ranges: Ranges | None) -> sampling.Keys:
     """The key of each row: of its id, or of its place at this site where it has none."""
     if (name := terms.columns.row_id) is not None:
         return _keys_in(table, name, "row_id")
-    return sampling.keys_of(site, np.arange(table.num_rows, dtype=np.uint64) if places is None else places)
+    return sampling.keys_of(site, places_of(ranges or ((0, table.num_rows),)))
 
 
 def _subgroups(table: "Table", schema: Schema) -> Iterator[Float32]:

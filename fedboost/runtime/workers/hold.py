@@ -21,7 +21,7 @@ from fedboost.boosting.state import BoostingState
 from fedboost.errors import ConfigError, FedboostError, PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.horizontal.holder import HorizontalHolder
-from fedboost.horizontal.shard import Shard
+from fedboost.horizontal.shard import Ranges, Shard
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.contracts import Answering, Holder
@@ -34,7 +34,7 @@ from fedboost.runtime.data.table import Table, as_table
 from fedboost.runtime.site.names import Names, named
 from fedboost.runtime.workers import link
 from fedboost.runtime.workers.link import Door
-from fedboost.runtime.workers.source import Files, Range, places_of
+from fedboost.runtime.workers.source import Files, Range
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.vertical.holder import holder_for
@@ -90,7 +90,7 @@ def hold(load: Load, *parts: Any) -> Held:
         keep_freed_memory()
         terms, ranges = Terms.from_canonical(load.terms), load.ranges
         table = _table(load, terms, parts, ranges)
-        read = partial(_read, table, load.party, places_of(ranges))
+        read = partial(_read, table, load.party, ranges)
         shard = read(terms)
         strange = tuple(undeclared(table, terms.blocks.columns_of(load.party)))
         groups = b"" if shard.group is None else np.unique(shard.group).tobytes()
@@ -107,8 +107,8 @@ def hold(load: Load, *parts: Any) -> Held:
         return Held(fault=link.failed(error))
 
 
-def _read(table: Table, party: str, places: Any, terms: Terms) -> Shard:
-    return to_shard(table, terms, party, places)
+def _read(table: Table, party: str, ranges: Ranges, terms: Terms) -> Shard:
+    return to_shard(table, terms, party, ranges)
 
 
 def _table(load: Load, terms: Terms, parts: Sequence[Any], ranges: Sequence[Range]) -> Table:

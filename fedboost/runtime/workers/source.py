@@ -6,14 +6,13 @@ Refuses: files with other columns than the first, and CSV files that disagree wh
 (ConfigError that names file and column).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.sampling import Keys
 from fedboost.runtime.data.forms import form_of
 from fedboost.runtime.data.locations import is_remote, local_files, locations_of
 from fedboost.runtime.data.parquet import ParquetTable
@@ -43,11 +42,6 @@ class Heads(NamedTuple):
     rows: int = 0
     columns: bytes = b""
     fault: tuple[str, str] = ("", "")
-
-
-def places_of(ranges: Iterable[Range]) -> Keys:
-    """The places of these rows in the whole table: uint64 [rows]."""
-    return np.concatenate([np.arange(*each, dtype=np.uint64) for each in ranges])
 
 
 class ParquetRows(ParquetTable):

@@ -1,0 +1,245 @@
+"""Charts as SVG inside a page: lines, bars and points, in the colours of the page.
+
+Promises: a chart has a title and a description of what it shows, and needs no script; lines differ by more
+than their colour; the same values draw the same bytes; numbers that are not finite are left out.
+Refuses: nothing.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fedboost.people.report.markup import Markup, element, joined
+from fedboost.people.text import shorten
+
+WIDTH, HEIGHT = 440, 280
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 12, 46
+_LINE, _LEGEND, _MARK = 24, 20, 26
+"""Pixels: of a bar with its name, of a line of the legend, of the mark before a name."""
+_NAMES = 156
+"""Pixels for the names of bars."""
+_MAX_NAME, _MAX_SERIES_NAME = 20, 24
+MAX_SERIES = 8
+"""Lines of a chart that can be told apart."""
+MAX_BARS = 20
+_TICKS = 4
+_LARGEST = 1e300
+_DASHES = "", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "9 3 2 3 2 3"
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line: its name, and its points."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    dots: bool = False
+    """True if each point is marked."""
+
+    @property
+    def drawn(self) -> list[tuple[float, float]]:
+        """The points that can be drawn."""
+        return [(x, y) for x, y in self.points if _is_finite(x) and _is_finite(y)]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Values low to high, and the pixels they stand at."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    whole: bool = False
+    """True if the values are whole numbers."""
+
+    def at(self, value: float) -> float:
+        """The pixel of a value."""
+        return self.start + (self.end - self.start) * ((value - self.low) / (self.high - self.low))
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round values between the ends."""
+        rough = (self.high - self.low) / _TICKS
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(step for step in (1, 2, 2.5, 5, 10) if step * power >= rough * 0.999) * power
+        step = max(math.ceil(step), 1) if self.whole else step
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, min(last, first + 2 * _TICKS) + 1)]
+
+
+def lines(
+    title: str,
+    series: Sequence[Series],
+    across: str,
+    up: str,
+    square: bool = False,
+    diagonal: bool = False,
+    mark: tuple[float, str] | None = None,
+    whole: bool = False,
+) -> Markup:
+    """Return a chart of lines, the first MAX_SERIES of them. across, up: what the axes are; square: both from
+    0 to 1; diagonal: a faint line from corner to corner; mark: a place on the axis across, and its words;
+    whole: the axis across has whole numbers."""
+    shown = [one for one in series[:MAX_SERIES] if one.drawn]
+    if not shown:
+        return Markup("")
+    legend = _LEGEND * ((len(shown) + 1) // 2) if len(shown) > 1 else 0
+    bottom = HEIGHT - _BOTTOM
+    xs = [x for one in shown for x, _ in one.drawn]
+    ys = [y for one in shown for _, y in one.drawn]
+    x_axis = _Axis(*((0.0, 1.0) if square else _range(xs, 0.0)), _LEFT, WIDTH - _RIGHT, whole)
+    y_axis = _Axis(*((0.0, 1.0) if square else _range(ys, 0.05)), bottom, _TOP)
+    parts = [*_grid(x_axis, y_axis, across, up)]
+    if diagonal:
+        ends = x_axis.at(0), y_axis.at(0), x_axis.at(1), y_axis.at(1)
+        parts.append(_straight(*ends, "faint"))
+    if mark is not None and x_axis.low <= mark[0] <= x_axis.high:
+        at = x_axis.at(mark[0])
+        right = at > (_LEFT + WIDTH) / 2
+        parts.append(_straight(at, _TOP, at, bottom, "faint"))
+        parts.append(_text(at + (-5 if right else 5), _TOP + 10, mark[1], "end" if right else "start"))
+    for number, one in enumerate(shown):
+        parts.append(_path([(x_axis.at(x), y_axis.at(y)) for x, y in one.drawn], number, one.dots))
+    parts += _legend([one.name for one in shown], HEIGHT)
+    told = "; ".join(_described(one) for one in shown)
+    return _figure(title, f"{up} by {across}. {told}.", HEIGHT + legend, parts)
+
+
+def bars(title: str, values: Sequence[tuple[str, float]], unit: str) -> Markup:
+    """Return a chart of horizontal bars from 0, the first MAX_BARS of them, each with its value."""
+    shown = [(name, value) for name, value in values if _is_finite(value)][:MAX_BARS]
+    if not shown:
+        return Markup("")
+    low, high = min(0.0, *(v for _, v in shown)), max(0.0, *(v for _, v in shown))
+    axis = _Axis(low, high if high > low else low + 1.0, _NAMES, WIDTH - 74)
+    parts = []
+    for number, (name, value) in enumerate(shown):
+        y, ends = _TOP + number * _LINE, sorted((axis.at(0.0), axis.at(value)))
+        width = max(ends[1] - ends[0], 1.0)
+        parts += [
+            _text(_NAMES - 8, y + 15, shorten(name, _MAX_NAME), "end"),
+            element("rect", class_="bar", x=_px(ends[0]), y=_px(y + 3), width=_px(width), height="16"),
+            _text(ends[1] + 6, y + 15, f"{value:.4g}", "start"),
+        ]
+    told = "; ".join(f"{name} {value:.4g}" for name, value in shown)
+    return _figure(title, f"{unit}: {told}.", 2 * _TOP + len(shown) * _LINE, parts)
+
+
+def points(title: str, values: Sequence[tuple[str, float]], unit: str) -> Markup:
+    """Return a chart of one point a name, the first MAX_BARS of them, on an axis."""
+    shown = [(name, value) for name, value in values if _is_finite(value)][:MAX_BARS]
+    if not shown:
+        return Markup("")
+    bottom = float(_TOP + len(shown) * _LINE)
+    axis = _Axis(*_range([value for _, value in shown], 0.08), _NAMES, WIDTH - _RIGHT)
+    parts = [*_ticks_across(axis, bottom, unit)]
+    for number, (name, value) in enumerate(shown):
+        y = _TOP + (number + 0.5) * _LINE
+        parts += [
+            _text(_NAMES - 8, y + 4, shorten(name, _MAX_NAME), "end"),
+            _straight(_NAMES, y, WIDTH - _RIGHT, y, "grid"),
+            element("circle", class_="dot s0", cx=_px(axis.at(value)), cy=_px(y), r="5"),
+        ]
+    told = "; ".join(f"{name} {value:.4g}" for name, value in shown)
+    return _figure(title, f"{unit}: {told}.", bottom + _BOTTOM, parts)
+
+
+def _figure(title: str, description: str, height: float, parts: Iterable[Markup]) -> Markup:
+    """Return a chart under its title."""
+    drawing = element(
+        "svg",
+        element("title", title),
+        element("desc", description),
+        *parts,
+        viewBox=f"0 0 {WIDTH} {height:.0f}",
+        role="img",
+        class_="chart",
+    )
+    return element("figure", element("figcaption", title), drawing)
+
+
+def _grid(x_axis: _Axis, y_axis: _Axis, across: str, up: str) -> Iterable[Markup]:
+    for value in y_axis.ticks:
+        y = y_axis.at(value)
+        yield _straight(x_axis.start, y, x_axis.end, y, "grid")
+        yield _text(x_axis.start - 6, y + 4, _number(value, y_axis), "end")
+    yield from _ticks_across(x_axis, y_axis.start, across)
+    middle = (y_axis.start + y_axis.end) / 2
+    yield element(
+        "text", shorten(up, 40), transform=f"translate(14 {middle:.1f}) rotate(-90)", text_anchor="middle"
+    )
+
+
+def _ticks_across(axis: _Axis, bottom: float, across: str) -> Iterable[Markup]:
+    for value in axis.ticks:
+        x = axis.at(value)
+        yield _straight(x, bottom, x, bottom + 4, "axis")
+        yield _text(x, bottom + 17, _number(value, axis), "middle")
+    yield _straight(axis.start, bottom, axis.end, bottom, "axis")
+    yield _text((axis.start + axis.end) / 2, bottom + 36, shorten(across, 48), "middle")
+
+
+def _legend(series: Sequence[str], top: float) -> Iterable[Markup]:
+    if len(series) < 2:
+        return
+    for number, name in enumerate(series):
+        x, y = 12 + (number % 2) * WIDTH / 2, top + (number // 2) * _LEGEND + 6
+        yield _path([(x, y), (x + _MARK, y)], number, dots=False)
+        yield _text(x + _MARK + 6, y + 4, shorten(name, _MAX_SERIES_NAME), "start")
+
+
+def _path(places: Sequence[tuple[float, float]], number: int, dots: bool) -> Markup:
+    if len(places) == 1:
+        dots = True
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    dash = _DASHES[number] or None
+    drawn = [element("path", d=path, class_=f"line s{number}", stroke_dasharray=dash)]
+    if dots:
+        drawn += [
+            element("circle", class_=f"dot s{number}", cx=_px(x), cy=_px(y), r="3.5") for x, y in places
+        ]
+    return joined(*drawn)
+
+
+def _straight(x: float, y: float, to_x: float, to_y: float, kind: str) -> Markup:
+    return element("line", class_=kind, x1=_px(x), y1=_px(y), x2=_px(to_x), y2=_px(to_y))
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> Markup:
+    return element("text", text, x=_px(x), y=_px(y), text_anchor=anchor)
+
+
+def _described(series: Series) -> str:
+    points = series.drawn
+    (x, y), (last_x, last_y) = points[0], points[-1]
+    values = [y for _, y in points]
+    text = f"{series.name}: {y:.4g} at {x:.4g}"
+    if len(points) == 1:
+        return text
+    return f"{text}, {last_y:.4g} at {last_x:.4g}, from {min(values):.4g} to {max(values):.4g} in all"
+
+
+def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
+    """The ends of an axis for these values, with a share of the space around them."""
+    low, high = min(values), max(values)
+    span = high - low
+    if span <= 1e-9 * max(abs(low), abs(high), 1e-290):
+        half = abs(low) * 0.1 or 0.5
+        return low - half, high + half
+    return low - margin * span, high + margin * span
+
+
+def _number(value: float, axis: _Axis) -> str:
+    """A value at an axis: 0 where it is nothing beside the ends."""
+    if abs(value) < 1e-9 * (axis.high - axis.low):
+        return "0"
+    return f"{value:.4g}"
+
+
+def _is_finite(value: float) -> bool:
+    return abs(value) < _LARGEST
+
+
+def _px(value: float) -> str:
+    return f"{value:.1f}"

@@ -1,0 +1,62 @@
+"""Facts that a report is made from: plain values, which the runtime fills.
+
+Promises: nothing here reads, predicts or formats.
+Refuses: nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedboost.fixedpoint import Float64
+from fedboost.people.facts import ModelFacts, VerificationFacts
+
+KINDS = "gain", "cover", "weight"
+"""The importances of a feature, in this order."""
+
+
+@dataclass(frozen=True)
+class TreeFacts:
+    """A tree of the model. title: which one it is; leaves: how many it has; picture: SVG for a page, ''
+    where the tree is too large for one; text: XGBoost's dump."""
+
+    title: str
+    leaves: int
+    picture: str
+    text: str
+
+
+@dataclass(frozen=True)
+class DependenceFacts:
+    """Partial dependence on one feature. grid: numbers, or categories; means: float64 [grid, outputs]."""
+
+    feature: str
+    is_categorical: bool
+    grid: Sequence[Any]
+    means: Float64
+
+
+@dataclass(frozen=True)
+class RowsFacts:
+    """The model on some rows. source: the name of their table; summary: what an evaluation on them says
+    (docs/lifecycle-evaluate.md); dependence: on the features of the highest gains."""
+
+    source: str
+    summary: Mapping[str, Any]
+    dependence: Sequence[DependenceFacts]
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """A model, and what a report says of it. rounds: the metrics of each round, as in the model file;
+    importance: feature to its importances, in the order of KINDS, the highest gain first; trees: the first
+    ones; classes: of a label of classes; verification: None where no root was at hand to check signatures by;
+    rows: None where no table was given."""
+
+    model: ModelFacts
+    rounds: Sequence[Mapping[str, float]]
+    importance: Mapping[str, Sequence[float]]
+    trees: Sequence[TreeFacts]
+    classes: Sequence[str] = ()
+    verification: VerificationFacts | None = None
+    rows: RowsFacts | None = field(default=None, repr=False)

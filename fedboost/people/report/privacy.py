@@ -1,0 +1,120 @@
+"""Who saw what, and the privacy card of a report.
+
+Promises: it follows from the terms alone, as docs/threat-model.md has it.
+Refuses: nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from fedboost.people.not_hidden import not_hidden
+from fedboost.people.privacy_report import PrivacyReport, report_of, strength
+from fedboost.people.report.markup import Markup, element, items, joined, paragraph, table
+from fedboost.people.summary import SENDS_GRADIENTS
+from fedboost.privacy.masked.pairwise import Group
+from fedboost.terms.terms import Terms
+
+NO_NOISE = "without noise nothing bounds what the sums, and the model itself, tell of single rows"
+
+
+def privacy(terms: Terms) -> Markup:
+    """Return the table of who saw what, and the card."""
+    return joined(
+        table("Who saw what", ["who", "what"], _who_saw_what(terms), (), folded=False),
+        _card(report_of(terms)) if terms.noise is not None else paragraph(f"No privacy card: {NO_NOISE}."),
+    )
+
+
+def _who_saw_what(terms: Terms) -> Iterator[Sequence[str]]:
+    yield "aggregator", _aggregator(terms)
+    if terms.blocks:
+        yield from _of_columns(terms)
+    else:
+        told = "the terms, who takes part, and the model as it grows: every split and every leaf value"
+        yield "each other site", told
+    if terms.keyholder is not None and terms.protection.hides:
+        yield f"key holder {terms.keyholder}", "of sums numbers with a blind added, which say nothing"
+    yield "aggregator and sites together", _together(terms)
+    model = "the structure of the model" if terms.keeps_parts else "this model"
+    alone = ", and those of each site's rows alone" if terms.evaluation.party_metrics else ""
+    metrics = "no metrics"
+    if terms.metrics:
+        metrics = (
+            f"metrics over the rows of all parties{alone}, to four digits and none of fewer than ten rows"
+        )
+    yield "analyst", f"{model}; {metrics}; bytes of each party"
+    yield "somebody on the network", "that parties and aggregator talk, when, and how much"
+    yield (
+        "whoever has the model file",
+        "thresholds, gains, covers and leaf values, which are made from sums over the rows of all parties"
+        + ("" if terms.noise is not None else f"; {NO_NOISE}"),
+    )
+
+
+def _aggregator(terms: Terms) -> str:
+    if not terms.protection.hides:
+        return not_hidden(terms)
+    own = "; metrics of each site's rows alone" if terms.evaluation.party_metrics else ""
+    noise = " with noise on them" if terms.noise is not None and terms.noise.placement != "central" else ""
+    return f"sums over the rows of all parties{noise}, and never the numbers of a single party{own}"
+
+
+def _of_columns(terms: Terms) -> Iterator[Sequence[str]]:
+    sends = "sends every row's gradient, encrypted," if terms.hides_columns else SENDS_GRADIENTS
+    for block in terms.blocks:
+        who = f"label holder {block.label_holder}"
+        yield (
+            who,
+            f"{sends} to the other parties of its rows; sees which rows go left at each of their splits",
+        )
+    yield "each feature holder", "which of the rows it shares go left at each split, and no leaf value"
+
+
+def _together(terms: Terms) -> str:
+    if terms.hides_columns:
+        return (
+            "aggregator and label holder: the other sites' columns, bin by bin; aggregator and another site: "
+            "the labels"
+        )
+    if not terms.protection.hides:
+        return "nothing more: the aggregator needs none of them"
+    number = Group.of(terms.parties, terms.hiding.colluding).colluding
+    if not number:
+        holder = " and the key holder" if terms.protection.uses_key_holder else ""
+        return f"one site with the aggregator{holder} can learn another site's numbers"
+    sites = "one site" if number == 1 else f"up to {number} sites"
+    return f"with {sites}: still no single other site's numbers; with more that is not promised"
+
+
+def _card(report: PrivacyReport) -> Markup:
+    head = {
+        "epsilon": f"{report['epsilon']:g} ({strength(report['epsilon'])})",
+        "delta": f"{report['delta']:g}",
+        "adjacency": report["adjacency"],
+        "holds against": report["against"],
+        "noise": f"{report['noise']}, {report['placement']}; that of {report['honest']} honest "
+        f"{'party' if report['honest'] == 1 else 'parties'} is enough",
+        "trees": report["method"],
+        "epsilon of all releases": f"{report['epsilon_spent']:.6g} (mu squared {report['cost']:.6g})",
+        "the same by zCDP": f"{report['zcdp_epsilon']:.6g}, a looser bound that takes noise as it is, "
+        "discrete",
+    }
+    headings = ["what", "times", "sensitivity", "noise in the sum", "cost of one"]
+    releases = (
+        (
+            release["what"],
+            str(release["times"]),
+            *(f"{release[key]:.6g}" for key in ("sensitivity", "sigma", "cost")),
+        )
+        for release in report["releases"]
+    )
+    return joined(
+        element("h3", "Privacy card"),
+        table("What is promised of any one row", ["what", "value"], head.items(), (), folded=False),
+        table("Every release", headings, releases, folded=False),
+        paragraph(
+            "Sensitivity is how far one row can move the whole sum, noise its standard deviation, both in "
+            "the integers that are added; cost is mu squared, which adds."
+        ),
+        paragraph("Not covered:"),
+        items(report["not_covered"]),
+    )
