@@ -74,8 +74,8 @@ def test_workers_of_a_site_have_a_share_of_its_rows(tmp_path):
     end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 3_000_000, "--workers", 4, "--json")
     facts = json.loads(end.out.splitlines()[-1])
     assert facts["rows"] == 250_000
-    assert facts["loading_bytes"] == int(250_000 * (6.6 * 3 + 48)) + (200 << 20)
-    assert facts["growing_bytes"] == int(250_000 * (2.3 * 3 + 32)) + (175 << 20)
+    assert facts["loading_bytes"] == int(250_000 * (6.6 * 3 + 48)) + (280 << 20)
+    assert facts["growing_bytes"] == int(250_000 * (2.3 * 3 + 32)) + (305 << 20)
     assert facts["seconds_a_round"] > 0
     text = fedboost("estimate", tmp_path / "terms.toml", "--rows", 9000, "--workers", 2).out
     assert "does not leave the site" in " ".join(text.split())

@@ -201,7 +201,7 @@ def test_workers_with_too_little_memory_are_told_before_they_read(site, monkeypa
     end = checked("--terms", "terms.toml")
     assert (end.code, end.out) == (2, "")
     assert re.search(
-        r"its workers have too little memory for these rows: 200 rows of 3 features take 0\.2 GiB at worker "
+        r"its workers have too little memory for these rows: 200 rows of 3 features take 0\.3 GiB at worker "
         r"tcp:\S+, which may use 0\.2: add workers, or give them more memory$",
         end.err.strip(),
     )

@@ -71,8 +71,8 @@ _NAMED_LABELS = {
 
 def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = None) -> Shard:
     """The label, weight, base margin and features the terms name, as float32. A category the terms do not
-    declare counts as missing, and is `UNKNOWN` where rows are described. ranges: the places of the rows in the
-    whole table, if this is a share of it. Raises Refused with one line: for a column that is absent, and
+    declare counts as missing, and is `UNKNOWN` where rows are described. ranges: the places of the rows in
+    the whole table, if this is a share of it. Raises Refused with one line: for a column that is absent, and
     SchemaMismatch for all that depends on what the rows hold (a CSV file's types do, too)."""
     schema = terms.blocks.columns_of(site)
     for fault in column_faults(table, schema):

@@ -153,6 +153,7 @@ class WorkerRows(SiteRows):
             *self._files,
             {} if self._config.names is None else names.model_dump(),
             keep,
+            tuple(self._heads.sizes),
         )
         name = f"{'load' if keep else 'check'} rows of {self._party}"
         return self._engine.run(worker, name, hold, asked)

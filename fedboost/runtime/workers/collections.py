@@ -17,7 +17,7 @@ from fedboost.runtime.workers.engine import Running, Worker
 from fedboost.runtime.workers.hold import Load, hold
 from fedboost.runtime.workers.holder import Share, WorkersHolder
 from fedboost.runtime.workers.refusals import check_under_workers
-from fedboost.runtime.workers.sharing import check_memory, check_together
+from fedboost.runtime.workers.sharing import COLLECTED_A_VALUE, check_memory, check_together
 from fedboost.runtime.workers.source import Range
 from fedboost.terms.terms import Terms
 
@@ -50,7 +50,7 @@ class CollectionRows:
         futures, rows = self._engine.computed(self._partitions)
         self._computed = dict(enumerate(futures))
         shares = _shares(self._engine.places(futures), rows)
-        check_memory(terms, shares)
+        check_memory(terms, shares, COLLECTED_A_VALUE)
         load = partial(self._load, terms.canonical())
         self._holder = WorkersHolder(self._engine, shares, load, terms, structlog.get_logger())
         self._computed.clear()

@@ -50,7 +50,8 @@ _held: dict[str, Any] = {}
 @dataclass(frozen=True)
 class Load:
     """What a worker is to hold: rows of a source, or of parts that are given with it, for a party under
-    terms. host: the worker's own, at which it is called; keep: False to look alone whether the rows fit;
+    terms. host: the worker's own, at which it is called; keep: False to look alone whether the rows fit; sizes: the rows of
+    each CSV file;
     version: of the fedboost that asks."""
 
     party: str
@@ -62,6 +63,7 @@ class Load:
     options: dict[str, Any] = field(default_factory=dict)
     names: dict[str, Any] = field(default_factory=dict)
     keep: bool = True
+    sizes: tuple[int, ...] = ()
     version: str = VERSION
 
 
@@ -117,7 +119,7 @@ def _table(load: Load, terms: Terms, parts: Sequence[Any], ranges: Sequence[Rang
         import pyarrow as pa
 
         return pa.concat_tables([as_table(part) for part in parts], promote_options="permissive")
-    table = Files(load.source, ReadOptions(**load.options)).rows(ranges)
+    table = Files(load.source, ReadOptions(**load.options)).rows(ranges, load.sizes)
     if not load.names:
         return table
     return named(table, Names(**load.names), "names").under(terms.columns.row_id)

@@ -20,10 +20,12 @@ from fedboost.runtime.workers.holder import Share
 from fedboost.runtime.workers.source import Range
 from fedboost.terms.terms import Terms
 
-BYTES_A_VALUE, BYTES_A_ROW, BYTES_BESIDE = 6.6, 48, 200 << 20
-"""Bytes that a worker needs while it loads, at most: measured with 50 columns of doubles in Parquet."""
-GROWING_A_VALUE, GROWING_A_ROW, GROWING_BESIDE = 2.3, 32, 175 << 20
-"""Bytes that it needs while trees grow: measured likewise."""
+BYTES_A_VALUE, BYTES_A_ROW, BYTES_BESIDE = 6.6, 48, 280 << 20
+"""Bytes that a worker needs while it loads Parquet files, at most: measured with 50 columns, as below."""
+COLLECTED_A_VALUE = 20.0
+"""The same of partitions of a DataFrame: theirs, and what is made of them."""
+GROWING_A_VALUE, GROWING_A_ROW, GROWING_BESIDE = 2.3, 32, 305 << 20
+"""Bytes that it needs while trees grow; most beside is interpreter, libraries and compiled kernels."""
 USABLE = 0.8
 """The part of a worker's memory above which Dask pauses it."""
 
@@ -40,9 +42,9 @@ def shares_of(
     return [(worker, Share((Range(first, last),))) for worker, (first, last) in pairs if first < last]
 
 
-def loading_bytes(rows: int, features: int) -> int:
+def loading_bytes(rows: int, features: int, a_value: float = BYTES_A_VALUE) -> int:
     """Bytes of memory that a worker needs while it loads so many rows."""
-    return int(rows * (BYTES_A_VALUE * features + BYTES_A_ROW)) + BYTES_BESIDE
+    return int(rows * (a_value * features + BYTES_A_ROW)) + BYTES_BESIDE
 
 
 def growing_bytes(rows: int, features: int) -> int:
@@ -50,11 +52,13 @@ def growing_bytes(rows: int, features: int) -> int:
     return int(rows * (GROWING_A_VALUE * features + GROWING_A_ROW)) + GROWING_BESIDE
 
 
-def check_memory(terms: Terms, shares: Sequence[tuple[Worker, Share]]) -> None:
-    """Raise ConfigError if a worker has less memory than its share takes."""
+def check_memory(
+    terms: Terms, shares: Sequence[tuple[Worker, Share]], a_value: float = BYTES_A_VALUE
+) -> None:
+    """Raise ConfigError if a worker has less memory than its share takes. a_value: bytes a value."""
     for worker, share in shares:
         features = len(terms.columns.features)
-        needed = loading_bytes(share.rows, features)
+        needed = loading_bytes(share.rows, features, a_value)
         if 0 < worker.memory * USABLE < needed:
             raise ConfigError(
                 "its workers have too little memory for these rows",

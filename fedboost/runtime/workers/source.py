@@ -37,10 +37,12 @@ class Range(NamedTuple):
 
 class Heads(NamedTuple):
     """What is known of files before their rows are read: how many rows, the columns with their types, a table
-    without rows as Arrow's IPC bytes; and why they cannot be read, public and for the site alone."""
+    without rows as Arrow's IPC bytes; the rows of each CSV file; and why they cannot be read, public and for
+    the site alone."""
 
     rows: int = 0
     columns: bytes = b""
+    sizes: tuple[int, ...] = ()
     fault: tuple[str, str] = ("", "")
 
 
@@ -96,25 +98,33 @@ class Files:
 
         if self._parquet is not None:
             return Heads(self._parquet.num_rows, _as_bytes(self._parquet.head))
-        tables = [self._read(path) for path in self._texts]
-        _check_same(self._texts, [table.schema for table in tables])
-        head = pa.Table.from_batches([], _joint([table.schema for table in tables]))
-        return Heads(sum(table.num_rows for table in tables), _as_bytes(head))
+        schemas, sizes = [], []
+        for table in map(self._read, self._texts):
+            schemas.append(table.schema)
+            sizes.append(table.num_rows)
+        _check_same(self._texts, schemas)
+        return Heads(sum(sizes), _as_bytes(pa.Table.from_batches([], _joint(schemas))), tuple(sizes))
 
-    def rows(self, ranges: Sequence[Range]) -> Table:
-        """These rows."""
+    def rows(self, ranges: Sequence[Range], sizes: Sequence[int] = ()) -> Table:
+        """These rows. sizes: those of CSV files, if they are known: files without such rows are not read."""
         import pyarrow as pa
 
         if self._parquet is not None:
             return ParquetRows(self._parquet, ranges)
-        pieces, begin = [], 0
-        for path in self._texts:
+        pieces, end = [], 0
+        for number, path in enumerate(self._texts):
+            begin = end
+            if sizes and not any(first < begin + sizes[number] and begin < last for first, last in ranges):
+                end += sizes[number]
+                continue
             table = self._read(path)
+            if sizes and table.num_rows != sizes[number]:
+                raise ConfigError(f"{path}: has changed while the rows were read; try again")
+            end += table.num_rows
             for first, last in ranges:
-                low, high = max(first, begin), min(last, begin + table.num_rows)
+                low, high = max(first, begin), min(last, end)
                 if low < high:
                     pieces.append(table.slice(low - begin, high - low))
-            begin += table.num_rows
         return pa.concat_tables(_as_one(pieces))
 
     def group_end(self, column: str, at: int) -> int:
