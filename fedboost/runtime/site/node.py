@@ -84,7 +84,11 @@ class PartyNode:
         self._bundle = bundle
         self._log = log.bind(party=config.party)
         self._rows = rows_of(config, self._log)
-        self._audit, self._memory, self._watch = _open_state(config, self._log)
+        try:
+            self._audit, self._memory, self._watch = _open_state(config, self._log)
+        except BaseException:
+            self._rows.close()
+            raise
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._thread = SessionThread()
