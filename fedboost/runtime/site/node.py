@@ -40,6 +40,7 @@ from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.models import PartFolder
 from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.review import Reviewer
+from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.session_thread import SessionThread
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.site.watch import Watch
@@ -84,11 +85,7 @@ class PartyNode:
         self._bundle = bundle
         self._log = log.bind(party=config.party)
         self._rows = rows_of(config, self._log)
-        try:
-            self._audit, self._memory, self._watch = _open_state(config, self._log)
-        except BaseException:
-            self._rows.close()
-            raise
+        self._audit, self._memory, self._watch = _open_state(config, self._log, self._rows)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._thread = SessionThread()
@@ -328,9 +325,10 @@ class PartyNode:
         return terminal_ask(text, self._thread.hung_up.is_set)
 
 
-def _open_state(config: PartyConfig, log: Any) -> tuple[AuditLog | None, FileMemory, Watch]:
-    """Open the audit log, the memory and the metrics, all or none of them. ConfigError."""
+def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog | None, FileMemory, Watch]:
+    """Open the audit log, the memory and the metrics, all or none of them; else close the rows. ConfigError."""
     with contextlib.ExitStack() as stack:
+        stack.callback(rows.close)
         audit = open_log(config)
         if audit is not None:
             stack.callback(audit.close)
