@@ -326,7 +326,7 @@ class PartyNode:
 
 
 def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog | None, FileMemory, Watch]:
-    """Open the audit log, the memory and the metrics, all or none of them; else close the rows. ConfigError."""
+    """Open the audit log, the memory and the metrics, all or none of them, or close the rows. ConfigError."""
     with contextlib.ExitStack() as stack:
         stack.callback(rows.close)
         audit = open_log(config)
