@@ -50,6 +50,11 @@ class ParquetFiles:
         """Number of rows."""
         return int(self.ends[-1])
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of rows of each file."""
+        return tuple(metadata.num_rows for metadata in self._metadata)
+
     def read(self) -> "pa.Table":
         """The whole table."""
         import pyarrow as pa

@@ -140,6 +140,7 @@ class WorkerRows(SiteRows):
 
     def _group_end(self, worker: Worker, column: str, at: int) -> int:
         name = f"find where a group of {self._party} ends"
+        column = names_of(self._config).names.get(column, column)
         return int(self._result(worker, name, group_end_of, *self._files, column, at))
 
     def _load(self, terms: str, keep: bool, worker: Worker, share: Share) -> Running:

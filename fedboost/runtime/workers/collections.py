@@ -4,6 +4,7 @@ Promises: rows come in the order of the partitions; partitions are computed once
 Refuses: a collection without a client, with partitions of other columns, or without rows (ConfigError).
 """
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import structlog
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Holder
+from fedboost.protocol.site_memory import KEY_BYTES
 from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.engine import Running, Worker
 from fedboost.runtime.workers.hold import Load, hold
@@ -55,6 +57,9 @@ class CollectionRows:
         self._holder = WorkersHolder(self._engine, shares, load, terms, structlog.get_logger())
         self._computed.clear()
         check_together(terms, self._holder.held, self._party)
+        self._holder.rows_hashed(
+            os.urandom(KEY_BYTES)
+        )  # so that others are noticed, if any are computed anew
         return self._holder
 
     def close(self) -> None:

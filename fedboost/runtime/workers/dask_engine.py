@@ -82,6 +82,8 @@ class DaskEngine:
     def computed(self, partitions: Sequence[Any]) -> tuple[list[Any], list[int]]:
         """These delayed partitions, computed where Dask likes, and the rows of each. ConfigError for what
         cannot be computed."""
+        if not self.workers():
+            raise ConfigError(f"{self.name} has no workers: start some")
         futures = self._client.compute(partitions)
         try:
             rows = self._client.gather(self._client.map(len, futures, pure=False))

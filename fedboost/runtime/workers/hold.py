@@ -18,7 +18,7 @@ import numpy as np
 
 from fedboost.boosting.queries.trees import VoteQuery
 from fedboost.boosting.state import BoostingState
-from fedboost.errors import ConfigError, FedboostError, PeerError
+from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.horizontal.shard import Ranges, Shard
@@ -91,6 +91,8 @@ def hold(load: Load, *parts: Any) -> Held:
         keep_freed_memory()
         terms, ranges = Terms.from_canonical(load.terms), load.ranges
         table = _table(load, terms, parts, ranges)
+        if table.num_rows != (due := sum(last - first for first, last in ranges)):
+            raise ConfigError(f"{table.num_rows} rows where {due} were counted: they have changed; try again")
         read = partial(_read, table, load.party, ranges)
         shard = read(terms)
         strange = tuple(undeclared(table, terms.blocks.columns_of(load.party)))
@@ -106,6 +108,8 @@ def hold(load: Load, *parts: Any) -> Held:
         return replace(held, door=asdict(_serve(kept, load.party, load.host)))
     except FedboostError as error:
         return Held(fault=link.failed(error))
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is told in one line
+        return Held(fault=link.failed(_of_library(error)))
 
 
 def _read(table: Table, party: str, ranges: Ranges, terms: Terms) -> Shard:
@@ -137,8 +141,15 @@ class _Kept:
             return _KINDS[kind](self._holder, content)
         except FedboostError as error:
             return link.failed(error)
+        except Exception as error:  # noqa: BLE001 - else the caller would take it for the end of a worker
+            return link.failed(_of_library(error))
         finally:
             last_done[self._party] = _named(self._holder.state)
+
+
+def _of_library(error: Exception) -> Refused:
+    """What a library has raised, in one line."""
+    return Refused("its rows cannot be held at a worker", f"{type(error).__name__}: {quoted(str(error))}")
 
 
 def _named(state: BoostingState) -> str:
@@ -204,11 +215,7 @@ def _serve(kept: _Kept, party: str, host: str) -> Door:
         called.set()
         server.stop(1.0)
 
-    def serve(request: bytes) -> bytes:
-        called.set()
-        return kept.serve(request)
-
-    server.add_generic_rpc_handlers((link.Doorkeeper(token, serve, ended),))
+    server.add_generic_rpc_handlers((link.Doorkeeper(token, kept.serve, called.set, ended),))
     shown = f"[{host}]" if ":" in host else host
     address, certificate = f"{shown}:0", ""
     if is_loopback(address):

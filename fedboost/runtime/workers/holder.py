@@ -19,7 +19,7 @@ import numpy as np
 from fedboost.boosting.queries.trees import VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
-from fedboost.errors import ConfigError, DurabilityError, Refused, quoted
+from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import Tree
@@ -35,6 +35,8 @@ from fedboost.terms.terms import Terms
 
 WORKERS_WITHIN = 60.0
 """Seconds that a site waits for a worker when all are lost."""
+MAX_LOSSES = 50
+"""Workers that may be lost over one question: more are lost by what they are asked to do."""
 LISTED_SECONDS = 5.0
 """Seconds that a scheduler may list a worker which is gone."""
 LOOKS_EVERY = 0.2
@@ -81,6 +83,8 @@ class WorkersHolder:
         self._key = b""
         self._hashes: dict[tuple[Range, ...], bytes] = {}
         """The hash under the key of each share, once they were asked for."""
+        self._losses = 0
+        """Workers that were lost over the question under way."""
         self._placed: list[Placed] = []
         self.close = weakref.finalize(self, _close, self._placed)
         """Lets the workers drop the rows."""
@@ -134,6 +138,7 @@ class WorkersHolder:
     def _ask(self, request: bytes) -> list[bytes]:
         """The answers of all holders to a request, those of lost ones by who takes their place."""
         waiting, answers = list(self._placed), []
+        self._losses = 0
         while waiting:
             told, lost = self._exchange(waiting, request)
             answers += told
@@ -142,19 +147,29 @@ class WorkersHolder:
 
     def _exchange(self, placed: Sequence[Placed], request: bytes) -> tuple[list[bytes], list[Placed]]:
         """The answers of these holders to a request, and those that were lost over it."""
-        answers, lost = [], []
+        answers, lost, fault = [], list[Placed](), None
         for each in placed:
             each.link.send(request)
         for each in placed:
             try:
                 answers.append(each.link.receive())
+            except FedboostError as error:  # raised once all have answered, so that no answer is left over
+                fault = fault or error
             except WorkerLost as error:
                 each.link.close()
                 self._note_lost(each.worker, error)
                 lost.append(each)
+        if fault is not None:
+            raise fault
         return answers, lost
 
     def _note_lost(self, worker: Worker, error: WorkerLost) -> None:
+        self._losses += 1
+        if self._losses > MAX_LOSSES:
+            raise DurabilityError(
+                f"{self._engine.name} lost a worker {self._losses} times over one question: their logs say "
+                f"why, and too little memory is a usual reason; mend it, and then start this again"
+            )
         self._lost[worker.address] = time.monotonic() + LISTED_SECONDS
         self._log.warning("a worker is lost", worker=worker.address, reason=quoted(str(error)))
 

@@ -160,9 +160,9 @@ class Link:
 class Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
     """The holder's end: serves one caller, who knows the token."""
 
-    def __init__(self, token: str, serve: Any, ended: Any) -> None:
-        """serve: a request to its answer; ended: called once the caller is gone."""
-        self._token, self._serve, self._ended = token, serve, ended
+    def __init__(self, token: str, serve: Any, begun: Any, ended: Any) -> None:
+        """serve: a request to its answer; begun, ended: called once the caller is there, and gone."""
+        self._token, self._serve, self._begun, self._ended = token, serve, begun, ended
         self._called = False
 
     def service(self, details: Any) -> Any:
@@ -175,6 +175,7 @@ class Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.stream_stream_rpc_method_handler(self._answers)
 
     def _answers(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        self._begun()
         try:
             for request in requests:
                 yield self._serve(request)

@@ -37,7 +37,7 @@ class Range(NamedTuple):
 
 class Heads(NamedTuple):
     """What is known of files before their rows are read: how many rows, the columns with their types, a table
-    without rows as Arrow's IPC bytes; the rows of each CSV file; and why they cannot be read, public and for
+    without rows as Arrow's IPC bytes; the rows of each file; and why they cannot be read, public and for
     the site alone."""
 
     rows: int = 0
@@ -97,7 +97,7 @@ class Files:
         import pyarrow as pa
 
         if self._parquet is not None:
-            return Heads(self._parquet.num_rows, _as_bytes(self._parquet.head))
+            return Heads(self._parquet.num_rows, _as_bytes(self._parquet.head), self._parquet.sizes)
         schemas, sizes = [], []
         for table in map(self._read, self._texts):
             schemas.append(table.schema)
@@ -106,10 +106,16 @@ class Files:
         return Heads(sum(sizes), _as_bytes(pa.Table.from_batches([], _joint(schemas))), tuple(sizes))
 
     def rows(self, ranges: Sequence[Range], sizes: Sequence[int] = ()) -> Table:
-        """These rows. sizes: those of CSV files, if they are known: files without such rows are not read."""
+        """These rows. sizes: those of the files, if they are known: CSV files without such rows are not read.
+        ConfigError where the files here have others."""
         import pyarrow as pa
 
         if self._parquet is not None:
+            if sizes and tuple(sizes) != self._parquet.sizes:
+                raise ConfigError(
+                    f"{self._source}: has other files or rows here than where they were counted: all workers "
+                    f"must see the same files, and nobody may change them meanwhile"
+                )
             return ParquetRows(self._parquet, ranges)
         pieces, end = [], 0
         for number, path in enumerate(self._texts):

@@ -1,13 +1,23 @@
 """A worker that is lost, with its cluster away for a while or its files gone: in this process."""
 
+import itertools
+import time
+from unittest import mock
+
+import dask
+import dask.dataframe as dd
 import pytest
 from dask_rows import cluster, cuts_of, on_workers, shared_out, table, terms
 
 import fedboost as fb
 from fedboost.errors import ConfigError, SessionFailed
+from fedboost.runtime.data.read_options import AS_USUAL
 from fedboost.runtime.workers import collections, holder
 from fedboost.runtime.workers.dask_engine import DaskEngine
+from fedboost.runtime.workers.engine import WorkerLost
 from fedboost.runtime.workers.holder import WorkersHolder
+from fedboost.runtime.workers.link import Link
+from fedboost.runtime.workers.source import Files, Range
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
 SECRET = "tcp://inside.hospital:8786"
@@ -73,3 +83,35 @@ def test_what_cannot_be_read_again_is_told_to_the_site_alone(lost, monkeypatch):
     )
     assert len(loads) == 4
     assert cluster(3).status == "running"
+
+
+def test_rows_that_are_others_when_they_are_computed_again_are_refused():
+    """A partition that is not the same each time it is computed: after a loss the rows would be others."""
+    frame = table()
+
+    def partition():
+        return frame.assign(dose=frame["dose"] + time.perf_counter())
+
+    rows = dd.from_delayed([dask.delayed(partition)()], meta=frame.iloc[:0])
+    seen = itertools.count()
+    receive = Link.receive
+
+    def lost(link):
+        if next(seen) == 4:
+            raise WorkerLost("as if")
+        return receive(link)
+
+    with (
+        mock.patch.object(Link, "receive", lost),
+        pytest.raises(SessionFailed, match="not those that the session began with"),
+    ):
+        on_workers(terms(), {"north": rows}, 2)
+
+
+def test_a_file_that_differs_between_workers_is_refused(tmp_path):
+    frame = table()
+    frame.to_parquet(tmp_path / "a.parquet")
+    sizes = Files(str(tmp_path), AS_USUAL).heads().sizes
+    frame.iloc[:-1].to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match="all workers must see the same files"):
+        Files(str(tmp_path), AS_USUAL).rows([Range(0, 10)], sizes)
