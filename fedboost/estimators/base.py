@@ -264,10 +264,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         columns = {"label": label, "numeric": rows.numeric, "categorical": rows.categorical}
         beside = {"weight": weight, "row_id": row}
         columns |= {key: name for key, name in beside.items() if name in rows.frame.columns}
-        model = text_of(xgb_model)
-        text = model if isinstance(model, str) else None
-        terms = self._terms({**follows, "columns": columns | follows.pop("columns", {})}, text)
-        self._train(terms, {ONE_SITE: rows.frame}, Options(None, text, None, (), int(verbose)))
+        options = Options(xgb_model=text_of(xgb_model), verbose=int(verbose))
+        terms = self._terms({**follows, "columns": columns | follows.pop("columns", {})}, options.xgb_model)
+        self._train(terms, {ONE_SITE: rows.frame}, options)
         return self
 
     def _collected(self, X: Any, y: Any, weight: Any, **given: Any) -> Collected:

@@ -15,11 +15,11 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from fedboost.errors import ConfigError
 from fedboost.estimators.base import Federated
-from fedboost.estimators.collections import are_collected
 from fedboost.estimators.rows import checked
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import names_of
+from fedboost.runtime.workers.collections import is_collection
 from fedboost.terms.other_names import name_here
 
 
@@ -56,7 +56,7 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
         xgb_model: a Model to continue, such as the model_ of an estimator, or the path of its file; eval_set:
         [(X, y)], rows that no tree grows on: they get metrics, and early stopping watches them;
         sample_weight_eval_set: [sample_weight]; verbose: print the metrics of each round, or of each n-th."""
-        if are_collected(X):
+        if is_collection(X):
             given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}
             collected = self._collected(X, y, sample_weight, **given)
             self.classes_ = collected.classes()

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.workers.collections import is_collection
 
 Names = tuple[str, str, str]
 """Of the columns of labels, weights and places."""
@@ -35,11 +34,6 @@ class Collected:
 
         labels = da.unique(self.y) if hasattr(self.y, "chunks") else self.y.unique()
         return np.unique(np.asarray(labels.compute()))
-
-
-def are_collected(X: Any) -> bool:
-    """Tell if these are rows of Dask."""
-    return is_collection(X)
 
 
 def collected(estimator: Any, X: Any, y: Any, weight: Any, beside: Names, draws: bool) -> Collected:

@@ -15,11 +15,11 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from fedboost.errors import ConfigError
 from fedboost.estimators.base import Federated
-from fedboost.estimators.collections import are_collected
 from fedboost.estimators.rows import Rows, checked
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import names_of
+from fedboost.runtime.workers.collections import is_collection
 
 
 class FederatedRanker(Federated):
@@ -48,7 +48,7 @@ class FederatedRanker(Federated):
         the other in the rows; or qid: the group of each row, [rows]; sample_weight: of each group, in their
         order or in that of increasing qid; eval_group, eval_qid: [group], [qid] of eval_set. The others are
         those of `FederatedClassifier.fit`. The rows of a group are at one site."""
-        if are_collected(X):
+        if is_collection(X):
             raise ConfigError(
                 "FederatedRanker takes no collections of Dask: give fedboost.simulate a DataFrame with a "
                 "column of groups"

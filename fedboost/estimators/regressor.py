@@ -12,11 +12,11 @@ from sklearn.base import RegressorMixin
 
 from fedboost.errors import ConfigError
 from fedboost.estimators.base import Federated
-from fedboost.estimators.collections import are_collected
 from fedboost.estimators.rows import checked
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import names_of
+from fedboost.runtime.workers.collections import is_collection
 
 
 class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
@@ -38,7 +38,7 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
         verbose: bool | int = False,
     ) -> Self:
         """Train. y: numbers [rows]; the others are those of `FederatedClassifier.fit`."""
-        if are_collected(X):
+        if is_collection(X):
             given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}
             collected = self._collected(X, y, sample_weight, **given)
             return self._fit_collected(collected, self._follows(), xgb_model, verbose)

@@ -91,9 +91,9 @@ def _against(terms: Terms) -> str:
     return f"{outside}, the aggregator and {several} together among them, if the rest draw their noise"
 
 
-def as_markdown(report: Mapping[str, Any]) -> str:
-    """Return a report as Markdown."""
-    head = {
+def stated(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a report states of the whole training, each under its name."""
+    return {
         "epsilon": f"{report['epsilon']:g} ({strength(report['epsilon'])})",
         "delta": f"{report['delta']:g}",
         "adjacency": report["adjacency"],
@@ -108,6 +108,11 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         "discrete",
         "terms": report["terms"],
     }
+
+
+def as_markdown(report: Mapping[str, Any]) -> str:
+    """Return a report as Markdown."""
+    head = stated(report)
     lines = ["# Privacy card", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in head.items()]
     lines += [

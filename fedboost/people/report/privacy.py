@@ -7,13 +7,16 @@ Refuses: nothing.
 from collections.abc import Iterator, Sequence
 
 from fedboost.people.not_hidden import not_hidden
-from fedboost.people.privacy_report import PrivacyReport, report_of, strength
+from fedboost.people.privacy_report import PrivacyReport, report_of, stated
 from fedboost.people.report.markup import Markup, element, items, joined, paragraph, table
 from fedboost.people.summary import SENDS_GRADIENTS
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.terms.terms import Terms
 
 NO_NOISE = "without noise nothing bounds what the sums, and the model itself, tell of single rows"
+
+TOLD_ELSEWHERE = ("parties in every sum", "protection", "terms")
+"""What the card states and another section of the page has."""
 
 
 def privacy(terms: Terms) -> Markup:
@@ -86,18 +89,7 @@ def _together(terms: Terms) -> str:
 
 
 def _card(report: PrivacyReport) -> Markup:
-    head = {
-        "epsilon": f"{report['epsilon']:g} ({strength(report['epsilon'])})",
-        "delta": f"{report['delta']:g}",
-        "adjacency": report["adjacency"],
-        "holds against": report["against"],
-        "noise": f"{report['noise']}, {report['placement']}; that of {report['honest']} honest "
-        f"{'party' if report['honest'] == 1 else 'parties'} is enough",
-        "trees": report["method"],
-        "epsilon of all releases": f"{report['epsilon_spent']:.6g} (mu squared {report['cost']:.6g})",
-        "the same by zCDP": f"{report['zcdp_epsilon']:.6g}, a looser bound that takes noise as it is, "
-        "discrete",
-    }
+    head = {name: value for name, value in stated(report).items() if name not in TOLD_ELSEWHERE}
     headings = ["what", "times", "sensitivity", "noise in the sum", "cost of one"]
     releases = (
         (

@@ -51,7 +51,7 @@ _held: dict[str, Any] = {}
 class Load:
     """What a worker is to hold: rows of a source, or of parts that are given with it, for a party under
     terms. host: the worker's own, at which it is called; keep: False to look alone whether the rows fit;
-    sizes: the rows of each CSV file; version: of the fedboost that asks."""
+    sizes: the rows of each file; version: of the fedboost that asks."""
 
     party: str
     terms: str

@@ -52,6 +52,7 @@ def test_a_regressor_of_arrays_with_weights(frame):
         (lambda X, y: (X, y.repartition(npartitions=2), {}), "4 partitions, y 2"),
         (lambda X, y: (X, y, {"sites": np.zeros(3)}), "sites is for rows that are here"),
         (lambda X, y: (X, y * 0, {}), "one class"),
+        (lambda X, y: (X, y, {"xgb_model": 5}), "xgb_model"),
     ],
 )
 def test_what_cannot_be_is_said(frame, spoil, words):
