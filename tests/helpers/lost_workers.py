@@ -25,33 +25,41 @@ def processes(workers):
 
 
 @contextmanager
-def bare_worker():
-    """A client of a cluster of one process, which nobody starts again."""
+def bare_workers(workers):
+    """A client of a cluster of processes that nobody starts again, and how to start one more."""
     with (
         LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=":0") as own,
         Client(own, set_as_default=False) as client,
     ):
         options = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
         command = [sys.executable, "-m", "dask", "worker", own.scheduler_address, *options]
-        worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        started = []
+
+        def start():
+            started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
         try:
-            client.wait_for_workers(1, timeout=60)
-            yield client
+            for _ in range(workers):
+                start()
+            client.wait_for_workers(workers, timeout=120)
+            yield client, start
         finally:
-            worker.kill()
-            worker.wait()
+            for each in started:
+                each.kill()
+                each.wait()
 
 
 @contextmanager
-def killed(client, at, when, every=False):
+def killed(client, at, when, every=False, then=lambda: None):
     """Kill a worker with rows at this exchange with them, from 0 on: before the request is sent, or after;
-    every: all of them. Yields the list of exchanges so far."""
+    every: all of them; then: called when they are dead. Yields the list of exchanges so far."""
     exchange, seen = WorkersHolder._exchange, []
 
     def kill(placed):
         pids = client.run(os.getpid)
         for each in placed if every else placed[:1]:
             os.kill(pids[each.worker.address], signal.SIGKILL)
+        then()
 
     def spoiled(holder, placed, request):
         number = len(seen)

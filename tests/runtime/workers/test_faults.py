@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 from dask_rows import cuts_of, shared_out, table, terms
-from lost_workers import bare_worker, killed, processes
+from lost_workers import bare_workers, killed, processes
 
 import fedboost as fb
 from fedboost.errors import ConfigError
@@ -17,8 +17,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def client():
+    """Of a cluster of this test's own: Dask does not always start all killed workers again."""
     with processes(3) as client:
         yield client
 
@@ -34,16 +35,18 @@ def test_a_killed_worker_changes_nothing_of_the_model(client, at, when):
         model = fb.simulate(agreed, {"north": shared_out(frame, cuts_of(frame, 5))}).model
     assert model.to_bytes() == expected
     assert len(seen) > at + 1
-    client.wait_for_workers(2, timeout=60)  # Dask does not always start all of them again
 
 
-def test_all_workers_are_killed_and_come_back(client):
+def test_all_workers_are_killed_and_others_come():
     agreed, frame = terms(), table()
     expected = fb.simulate(agreed, {"north": frame}).model.to_bytes()
-    with client.as_current(), killed(client, 5, "before", every=True):
+    with (
+        bare_workers(2) as (client, start),
+        client.as_current(),
+        killed(client, 5, "before", every=True, then=start),
+    ):
         model = fb.simulate(agreed, {"north": shared_out(frame, cuts_of(frame, 5))}).model
     assert model.to_bytes() == expected
-    client.wait_for_workers(2, timeout=60)  # Dask does not always start all of them again
 
 
 def test_the_dashboard_of_dask_shows_what_was_done(client):
@@ -62,7 +65,11 @@ def test_the_dashboard_of_dask_shows_what_was_done(client):
 
 def test_workers_that_do_not_come_back_are_one_line():
     agreed, frame = terms(), table()
-    with bare_worker() as client, client.as_current(), mock.patch.object(holder, "WORKERS_WITHIN", 2.0):
+    with (
+        bare_workers(1) as (client, _),
+        client.as_current(),
+        mock.patch.object(holder, "WORKERS_WITHIN", 2.0),
+    ):
         north = shared_out(frame, cuts_of(frame, 5))
         with (
             killed(client, 3, "before", every=True),
