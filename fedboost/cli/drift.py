@@ -17,6 +17,7 @@ from fedboost.cli.options import (
     SomeAggregator,
     Wait,
 )
+from fedboost.errors import ConfigError
 
 EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 
@@ -48,6 +49,8 @@ def drift(
 
     check_asked(aggregator, save_terms)
     inputs = (model,) if terms is None else (model, terms)
+    if report is not None and aggregator is None:
+        raise ConfigError("--report is of a result: give --aggregator")
     check_page(report, *inputs, force=force, outputs=() if save_terms is None else (save_terms,))
     given = None if terms is None else read_terms(terms)
     agreed, reference = drift_terms(model, given, min_count)

@@ -17,7 +17,7 @@ from fedboost.people.report.skeleton import Sections, document
 from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
-_ALWAYS = "program", "objective", "protection", "min_count"
+_ALWAYS = "program", "objective", "protection"
 
 
 def result_page(facts: ResultFacts, heading: str, lead: str, command: str, sections: Sections) -> str:
@@ -74,6 +74,7 @@ def _agreed(terms: Terms, signed_by: Sequence[str]) -> Markup:
             ".",
         ),
         table("Parties", ["party", "takes part with", "signed"], rows, ()),
+        paragraph("Signatures are checked where the result arrives, if the analyst has keys."),
         columns_and_settings(terms, _ALWAYS),
     )
 
