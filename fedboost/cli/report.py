@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 EPILOG = (
     "Example: fedboost report model.json --out report.html\n\n"
     "Example: fedboost report model.json --data new.csv --keys keys/marie --out report.html\n\n"
-    "Example: fedboost compare terms.toml --data all.csv --site hospital --json > compared.json; "
-    "fedboost report compared.json --out compared.html"
+    "Example: fedboost report compared.json --out compared.html    (of fedboost compare ... --json)"
 )
 
 

@@ -128,6 +128,18 @@ def test_a_page_is_no_other_output(folder):
     assert not {"m.json", "e.toml"} & {file.name for file in folder.iterdir()}
 
 
+def test_a_model_in_parts_has_no_page(tmp_path):
+    apart = {"label_holder": "north", "rows": "in_order", "protection": "paillier", "model": "parties"}
+    columns = {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}
+    agreed = terms(["north", "south"], columns=columns, **apart)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
+    where = "--aggregator", "localhost:1", "--insecure-loopback", "--out", tmp_path / "m.json"
+    end = fedboost("train", tmp_path / "terms.toml", *where, "--report", tmp_path / "r.html")
+    assert end.code == 2
+    said = "--report is of a whole model, and under these terms each party keeps its part"
+    assert end.err == f"fedboost: {said}\n"
+
+
 def test_a_page_without_a_session_is_refused(folder):
     end = fedboost("evaluate", "model.json", "--save-terms", "e.toml", "--report", "r.html")
     assert (end.code, end.err) == (2, "fedboost: --report is of a result: give --aggregator\n")
@@ -215,34 +227,38 @@ def test_a_session_is_followed_into_a_page(tmp_path):
 # ---- in a browser -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pages(folder, trained, compared):
-    """A page of each kind, as files."""
-    model, sites = trained.model, shared_out(3, TABLE)
-    trained.report("trained.html", TABLE)
-    fb.evaluate(model, sites, by=["ward"], by_site=True).report("evaluate.html", model)
-    fb.drift(model, sites).report("drift.html")
-    fb.describe(terms(), sites).report("describe.html")
-    Path("compare.html").write_text(compared[1], encoding="utf-8")
-    return [folder / f"{name}.html" for name in ("trained", "evaluate", "drift", "describe", "compare")]
+PAGES = "trained", "evaluate", "drift", "describe", "compare"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, trained, compared):
+    """A folder with a page of each kind."""
+    folder, model, sites = tmp_path_factory.mktemp("pages"), trained.model, shared_out(3, TABLE)
+    trained.report(folder / "trained.html", TABLE)
+    fb.evaluate(model, sites, by=["ward"], by_site=True).report(folder / "evaluate.html", model)
+    fb.drift(model, sites).report(folder / "drift.html")
+    fb.describe(terms(), sites).report(folder / "describe.html")
+    (folder / "compare.html").write_text(compared[1], encoding="utf-8")
+    return folder
 
 
 @pytest.mark.slow
-def test_pages_are_light_dark_narrow_and_printed_and_ask_for_nothing(pages, browser):
-    for page in pages:
-        for width, scheme in ((1100, LIGHT), (1100, DARK), (360, LIGHT)):
-            with browser.tab(page, width, scheme=scheme) as tab:
-                name = f"{page.stem}-{width}-{scheme}"
-                tab.keep(f"{name}-whole")
-                assert paper(tab.screenshot(name))[0] == (0x12 if scheme == DARK else 255)
-                tab.open_all()
-                wide, window = tab.widths()
-                assert wide <= window
-                assert tab.foreign == tab.errors == []
-                if width > 360 and (scheme == LIGHT or page.stem == "drift"):
-                    assert tab.faults() == []
-        with browser.tab(page) as tab:
-            assert 1 <= sheets(tab.printed(page.stem)) <= 12
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_light_dark_narrow_and_printed_and_asks_for_nothing(name, pages, browser):
+    page = pages / f"{name}.html"
+    for width, scheme in ((1100, LIGHT), (1100, DARK), (360, LIGHT)):
+        with browser.tab(page, width, scheme=scheme) as tab:
+            tab.keep(f"{name}-{width}-{scheme}-whole")
+            shown = paper(tab.screenshot(f"{name}-{width}-{scheme}"))
+            assert shown == ((0x12, 0x17, 0x1D) if scheme == DARK else (255, 255, 255))
+            tab.open_all()
+            wide, window = tab.widths()
+            assert wide <= window
+            assert tab.foreign == tab.errors == []
+            if width > 360 and (scheme == LIGHT or name == "drift"):
+                assert tab.faults() == []
+            if width > 360 and scheme == LIGHT:
+                assert 1 <= sheets(tab.printed(name)) <= 12
 
 
 @pytest.mark.slow
