@@ -14,10 +14,12 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.errors import ConfigError
+from fedboost.evaluation import compare
 from fedboost.runtime.result_files import result_of
 from fedboost.runtime.terms_file import terms_to_toml
 
 TABLE = rows(900, seed=4)
+MOVED = TABLE.set_column(TABLE.schema.get_field_index("age"), "age", pa.array(TABLE["age"].to_numpy() + 12))
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +34,10 @@ def compared(tmp_path_factory):
     site = np.repeat(["north", "south", "few"], [500, 390, 10])
     csv.write_csv(TABLE.append_column("hospital", pa.array(site)), folder / "all.csv")
     (folder / "terms.toml").write_text(terms_to_toml(terms(rounds=2, eval_metric=["logloss", "auc"])))
-    options = "--data", folder / "all.csv", "--site", "hospital", "--seeds", "2", "--json"
-    end = fedboost("compare", folder / "terms.toml", *options, "--report", folder / "r.html")
+    options = "--data", folder / "all.csv", "--site", "hospital", "--seeds", "1", "--json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare, "SAMPLES", 50)
+        end = fedboost("compare", folder / "terms.toml", *options, "--report", folder / "r.html")
     assert (end.code, end.err) == (0, "")
     return end.out, (folder / "r.html").read_text(encoding="utf-8")
 
@@ -48,7 +52,7 @@ def folder(tmp_path, monkeypatch, trained, compared):
     description = fb.describe(terms(), sites)
     for name, summary in (
         ("evaluate", fb.evaluate(model, sites, by=["ward"], by_site=True).summary),
-        ("drift", fb.drift(model, sites).summary),
+        ("drift", fb.drift(model, shared_out(3, MOVED)).summary),
         ("describe", description.summary | {"advice": [*description.advice]}),
     ):
         Path(f"{name}.json").write_text(json.dumps(summary))
@@ -236,7 +240,7 @@ def pages(tmp_path_factory, trained, compared):
     folder, model, sites = tmp_path_factory.mktemp("pages"), trained.model, shared_out(3, TABLE)
     trained.report(folder / "trained.html", TABLE)
     fb.evaluate(model, sites, by=["ward"], by_site=True).report(folder / "evaluate.html", model)
-    fb.drift(model, sites).report(folder / "drift.html")
+    fb.drift(model, shared_out(3, MOVED)).report(folder / "drift.html")
     fb.describe(terms(), sites).report(folder / "describe.html")
     (folder / "compare.html").write_text(compared[1], encoding="utf-8")
     return folder

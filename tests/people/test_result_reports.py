@@ -95,6 +95,7 @@ def test_a_file_gives_the_same_figures_and_says_what_it_lacks(evaluation, drift,
         assert section(page, name) == section(known.report(), name)
         assert f"fedboost {command} --report writes a page that does" in section(page, "agreed")
         assert 'id="privacy"' not in page
+        assert "made from a file that nobody signed" in section(page, "warnings")
 
 
 def test_drift_names_the_columns_that_moved_and_where_to(drift):

@@ -51,6 +51,7 @@ def warned(texts: Sequence[str], facts: ResultFacts) -> Markup:
 def _of_session(facts: ResultFacts) -> Iterator[str]:
     terms = facts.terms
     if terms is None:
+        yield "This page is made from a file that nobody signed: anybody may have made these figures."
         return
     if not facts.signed_by:
         yield "Nobody signed what was answered: anybody may have made these figures."
