@@ -15,8 +15,13 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.evaluation import compare
+from fedboost.runtime.drift import drift_terms
+from fedboost.runtime.evaluation import evaluation_terms
+from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.result_files import result_of
+from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.terms.describing import terms_to_describe
 
 TABLE = rows(900, seed=4)
 MOVED = TABLE.set_column(TABLE.schema.get_field_index("age"), "age", pa.array(TABLE["age"].to_numpy() + 12))
@@ -78,6 +83,32 @@ def test_a_result_that_was_reformatted_is_the_same(folder):
     text = json.dumps(json.loads(Path("evaluate.json").read_text()), indent=1)
     Path("indented.json").write_text(text)
     assert result_of(Path("indented.json")) == result_of(Path("evaluate.json"))
+
+
+def test_a_result_in_a_model_file_is_no_model(folder, trained):
+    """As an analyst has it who asks for a session by its terms in Python, and saves what comes back."""
+    sites = shared_out(3, TABLE)
+    for command, agreed, title in (
+        ("describe", terms_to_describe(terms()), "Description of the rows"),
+        ("evaluate", evaluation_terms(trained.model), "Evaluation of a model"),
+    ):
+        session, _, _ = run_session(agreed.changed(parties=()), sites)
+        signed_model_of(session).save(f"{command}-model.json")
+        end = fedboost("report", f"{command}-model.json", "--out", f"{command}.html")
+        assert (end.code, end.err) == (0, "")
+        page = Path(f"{command}.html").read_text(encoding="utf-8")
+        assert f"<h1>{title}</h1>" in page
+        assert "The signatures were not checked for this page" in page
+        end = fedboost("report", f"{command}-model.json", "--data", "rows.csv", "--out", "r.html")
+        assert end.code == 2
+        assert "--data and --keys are for models" in end.err
+    session, _, _ = run_session(drift_terms(trained.model)[0].changed(parties=()), sites)
+    signed_model_of(session).save("drift-model.json")
+    end = fedboost("report", "drift-model.json", "--out", "r.html")
+    assert end.code == 2
+    assert end.err == (
+        "fedboost: drift-model.json: the result of a session to drift, of which there is no report\n"
+    )
 
 
 NEITHER = "neither a model nor the result of compare, describe, evaluate or drift --json"
