@@ -74,7 +74,7 @@ def run(name, folder):
                 pytest.mark.skipif(not installed("paillier"), reason="needs the extra paillier"),
             ],
         ),
-        ("noise.ipynb", "epsilon 1.2 at delta 1e-06, has 0.613 left"),
+        pytest.param("noise.ipynb", "epsilon 1.2 at delta 1e-06, has 0.613 left", marks=pytest.mark.long),
         ("custom_program.ipynb", "looks_closer: party "),
     ],
 )
