@@ -52,10 +52,10 @@ def run(name, folder):
     )
     try:
         said, failed = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # and the processes that it started
-        process.communicate()
-        raise
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # and the processes that it started
+            process.communicate()
     assert process.returncode == 0, failed
     return said
 
