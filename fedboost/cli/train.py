@@ -34,11 +34,11 @@ def train(
     Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
     again stops at once."""
     from fedboost.cli.interruption import finish_at_interrupt
+    from fedboost.cli.live_training import TrainingSight
     from fedboost.cli.output import notice, show
-    from fedboost.cli.progress import notice_not_hidden, progress
+    from fedboost.cli.progress import notice_not_hidden
     from fedboost.cli.trained import facts_of, notice_parts, save
     from fedboost.people import as_json, training
-    from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.files import check_writable
@@ -49,11 +49,11 @@ def train(
     for file in (out, session_file(out)):
         check_writable(file, terms, force=force)
     agreed = read_training(terms)
-    session = connect(aggregator, keys, insecure_loopback).train(
-        agreed, wait, lambda parties: notice(waiting(parties, session.absent))
-    )
+    sight = TrainingSight(agreed, aggregator)
+    session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, sight.waiting)
+    sight.training = session
     try:
-        with finish_at_interrupt(session.finish) as interruption, progress(agreed, json) as draw:
+        with finish_at_interrupt(session.finish) as interruption, sight.progress(json) as draw:
             for row in session:
                 if row["round"] == 0:
                     notice_not_hidden(agreed)
