@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from fedboost.people.live import LiveFacts, last_line, live
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleDimensions
     from rich.live import Live
     from rich.segment import Segment
 
@@ -42,6 +42,8 @@ class LiveView:
 
     def __init__(self, terminal: Any) -> None:
         self._terminal = terminal
+        self._begun = ""
+        """The beginning of a line that is not whole."""
         self._lock = threading.RLock()
         self._facts: Callable[[], LiveFacts] | None = None
         self._shown: tuple[LiveFacts, Any] | None = None
@@ -50,12 +52,13 @@ class LiveView:
         """None while nothing is drawn."""
 
     def write(self, text: str) -> None:
-        """Write whole lines of a log, above the view."""
+        """Write lines of a log above the view, each once it is whole."""
         with self._lock:
+            lines, end, self._begun = (self._begun + text).rpartition("\n")
             if self._live is None:
-                self._terminal.write(text)
-            else:
-                self._live.console.print(_Raw(text), end="", soft_wrap=True)
+                self._terminal.write(lines + end)
+            elif end:
+                self._live.console.print(_Raw(lines + end), end="", soft_wrap=True)
 
     def flush(self) -> None:
         """Write what was held back."""
@@ -63,15 +66,15 @@ class LiveView:
 
     @contextmanager
     def showing(self, facts: Callable[[], LiveFacts]) -> Iterator[None]:
-        """Show these facts, whenever `refresh` is called; then leave a line of the last ones."""
+        """Show these facts, whenever `refresh` is called; then leave a line of those that were shown last."""
         self._facts = facts
         self._begin()
         try:
             yield
         finally:
+            shown, self._facts = self._shown, None
             self._end()
-            self._facts = None
-            self.write(last_line(facts()) + "\n")
+            self.write(last_line(shown[0] if shown else facts()) + "\n")
             self.flush()
 
     def asking(self, ask: Callable[P, T]) -> Callable[P, T]:
@@ -93,6 +96,7 @@ class LiveView:
             if self._live is None or self._facts is None:
                 return
             console = self._live.console
+            console.size = _size(self._terminal)
             shown = self._facts(), console.size
             if shown != self._shown:
                 self._shown = shown
@@ -109,6 +113,7 @@ class LiveView:
         refreshing = asyncio.ensure_future(keep_up())
         try:
             await work
+            self.refresh()
         finally:
             refreshing.cancel()
 
@@ -162,6 +167,14 @@ def _console(terminal: Any) -> "Console":
             return False
 
     return Visible(file=terminal, force_terminal=True, highlight=False)
+
+
+def _size(terminal: Any) -> "ConsoleDimensions":
+    """The size of the terminal now: not that of standard input, which may be another."""
+    from rich.console import ConsoleDimensions
+
+    columns, lines = os.get_terminal_size(terminal.fileno())
+    return ConsoleDimensions(columns or 80, lines or 24)
 
 
 def _drawn(console: "Console", facts: LiveFacts, size: Any) -> Any:

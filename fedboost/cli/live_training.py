@@ -51,6 +51,7 @@ class TrainingSight:
         self._shown = True
         with view.showing(self.facts), view.refreshed():
             yield lambda row: self._go_on()
+            view.refresh()
 
     def _go_on(self) -> None:
         """A round ended: nobody is waited for any longer."""
@@ -60,19 +61,21 @@ class TrainingSight:
         """What the training does now. Runs in the view's thread."""
         terms, traffic, rows = self._terms, dict(self.training.traffic), tuple(self.training.history)
         absent, waiting = dict(self.training.absent), self._waiting or ()
-        now, so_long = time.monotonic(), passed(time.monotonic() - self._since)
+        now = time.monotonic()
+        so_long = f" ({passed(now - self._since)})" if now - self._since >= 1.0 else ""
         parties = []
         for name in terms.parties:
             awaited = name in waiting
             state = AWAY if awaited and name in absent else AWAITED if awaited else ""
             note = _seen(absent[name]) if state == AWAY else ""
-            parties.append(LiveParty(name, state, note, *traffic.get(name, (0, 0))))
+            if state or traffic:
+                parties.append(LiveParty(name, state, note, *traffic.get(name, (0, 0))))
         known = set(waiting) <= set(terms.parties)
         others = names(waiting) if known else ", ".join(waiting)
         agreed = counted(len(terms.parties), "party", "parties"), terms.hiding.protection
         return LiveFacts(
             f"training at {delimited(self._aggregator)}",
-            f"since {passed(now - self._start)}",
+            f"for {passed(now - self._start)}",
             f"terms {terms.digest[:12]}, {', '.join(agreed)}",
             len(rows),
             terms.trees.rounds,
@@ -80,8 +83,8 @@ class TrainingSight:
             tuple(row["seconds"] for row in rows),
             sum(sent for sent, _ in traffic.values()),
             sum(received for _, received in traffic.values()),
-            f"{self._now(len(rows))} ({so_long})",
-            f"{others} ({so_long})" if others else "",
+            f"{self._now(len(rows))}{so_long}",
+            f"{others}{so_long}" if others else "",
             parties=tuple(parties),
         )
 

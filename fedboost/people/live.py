@@ -150,7 +150,8 @@ def live(facts: LiveFacts, width: int, height: int, drawn: bool = True) -> "Rend
         if facts.curve is not None:
             lines["curve"] = _curve(facts.curve, width, drawn)
         moved = f"in {size(facts.received)}, out {size(facts.sent)}"
-        lines["moved"] = _line(", ".join(filter(None, [moved, facts.slowest])), width)
+        if facts.received or facts.sent:
+            lines["moved"] = _line(", ".join(filter(None, [moved, facts.slowest])), width)
     if facts.waiting:
         lines["now"] = _line(f"waiting for {facts.waiting}", width, "yellow")
     elif facts.now:
@@ -166,13 +167,13 @@ def live(facts: LiveFacts, width: int, height: int, drawn: bool = True) -> "Rend
 
 def last_line(facts: LiveFacts) -> str:
     """Return where the process stands, in one line: what stays on the terminal when the view ends."""
-    told = [facts.session or facts.about]
+    told = [facts.session or facts.now or facts.about]
     if facts.session:
         told.append(f"round {facts.done}/{facts.rounds}" if facts.rounds else "")
         if facts.curve is not None:
             told.append(f"{facts.curve.name} {facts.curve.values[-1]:.5f}")
         told.append(f"{size(facts.received)} in, {size(facts.sent)} out")
-    told.append(f"waiting for {facts.waiting}" if facts.waiting else "")
+        told.append(f"waiting for {facts.waiting}" if facts.waiting else "")
     return one_line(f"{facts.title}: {', '.join(filter(None, told))}")
 
 
@@ -212,7 +213,9 @@ def _rounds(facts: LiveFacts, width: int) -> "Table":
     head = f"round {facts.done}/{facts.rounds}"
     line = Table.grid(padding=(0, 1))
     room = width - len(head) - len(times) - 2
-    bar = ProgressBar(total=facts.rounds, completed=facts.done, width=max(min(room, MAX_BAR), 1))
+    bar = ProgressBar(
+        total=facts.rounds, completed=facts.done, width=max(min(room, MAX_BAR), 1), complete_style="cyan"
+    )
     line.add_row(
         _line(head, width), *([bar] if room > 3 else []), _line(times, max(width - len(head) - 1, 1))
     )

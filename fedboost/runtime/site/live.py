@@ -33,7 +33,7 @@ class PartySight:
         """Of each round that was seen to end in this session."""
         self._done = 0
         self._now, self._since = "", time.monotonic()
-        self._ended = counted(0, "session")
+        self._ended = "no session so far"
         self._sessions = 0
 
     def connected(self, here: bool) -> None:
@@ -90,11 +90,11 @@ class PartySight:
             self._session,
             self._done,
             self._rounds,
-            Curve("seconds a round", tuple(self._seconds)) if len(self._seconds) > 1 else None,
+            Curve("seconds a round", tuple(self._seconds[1:])) if len(self._seconds) > 1 else None,
             tuple(self._seconds),
             self._received,
             self._sent,
-            now if self._here else "",
+            now,
             "" if self._here else f"the aggregator at {self._aggregator}",
         )
 
