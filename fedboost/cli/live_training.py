@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+from fedboost.cli.interruption import finish_at_interrupt
 from fedboost.cli.live import live_view
 from fedboost.cli.output import notice
-from fedboost.cli.progress import Draw, progress
+from fedboost.cli.progress import Draw, notice_not_hidden, progress
 from fedboost.people import status
 from fedboost.people.live import AWAITED, AWAY, LiveFacts, LiveParty, names, passed, watched
 from fedboost.people.text import counted, delimited
@@ -28,7 +29,7 @@ class TrainingSight:
     training: Training
 
     def __init__(self, terms: Terms, aggregator: str) -> None:
-        self._terms, self._aggregator = terms, aggregator
+        self.terms, self._aggregator = terms, aggregator
         self._start = self._since = time.monotonic()
         self._waiting: tuple[str, ...] | None = None
         """The parties that are waited for, none where another session runs; None where nobody is."""
@@ -45,7 +46,7 @@ class TrainingSight:
         """Show the training: a function to call with each row of the history."""
         view = live_view(plain=json or not sys.stdout.isatty())
         if view is None:
-            with progress(self._terms, json) as draw:
+            with progress(self.terms, json) as draw:
                 yield draw
             return
         self._shown = True
@@ -59,7 +60,7 @@ class TrainingSight:
 
     def facts(self) -> LiveFacts:
         """What the training does now. Runs in the view's thread."""
-        terms, traffic, rows = self._terms, dict(self.training.traffic), tuple(self.training.history)
+        terms, traffic, rows = self.terms, dict(self.training.traffic), tuple(self.training.history)
         absent, waiting = dict(self.training.absent), self._waiting or ()
         now = time.monotonic()
         so_long = f" ({passed(now - self._since)})" if now - self._since >= 1.0 else ""
@@ -91,11 +92,26 @@ class TrainingSight:
     def _now(self, rounds: int) -> str:
         if self._waiting == ():
             return "another session runs: this one waits"
-        if rounds == self._terms.trees.rounds:
+        if rounds == self.terms.trees.rounds:
             return "the parties sign the model"
         if self.training.is_ending:
             return "the training ends with the round under way"
         return f"round {rounds + 1} is under way"
+
+
+def follow(training: Training, sight: TrainingSight, json: bool, on_row: Draw) -> None:
+    """Follow a training to its end, or to Ctrl-C. on_row: called with each row of the history."""
+    try:
+        with finish_at_interrupt(training.finish) as interruption, sight.progress(json) as draw:
+            for row in training:
+                if row["round"] == 0:
+                    notice_not_hidden(sight.terms)
+                draw(row)
+                on_row(row)
+                interruption.count()
+    except KeyboardInterrupt:
+        training.stop()
+        raise
 
 
 def _seen(seen: datetime | None) -> str:

@@ -27,17 +27,19 @@ def train(
             "then give the same bytes.",
         ),
     ] = False,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Log the training to this MLflow server, too.", show_default=False),
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
     Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
     again stops at once."""
-    from fedboost.cli.interruption import finish_at_interrupt
-    from fedboost.cli.live_training import TrainingSight
+    from fedboost.cli.live_training import TrainingSight, follow
     from fedboost.cli.output import notice, show
-    from fedboost.cli.progress import notice_not_hidden
-    from fedboost.cli.trained import facts_of, notice_parts, save
+    from fedboost.cli.trained import facts_of, notice_parts, save, tracked
     from fedboost.people import as_json, training
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
@@ -49,23 +51,17 @@ def train(
     for file in (out, session_file(out)):
         check_writable(file, terms, force=force)
     agreed = read_training(terms)
-    sight = TrainingSight(agreed, aggregator)
-    session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, sight.waiting)
-    sight.training = session
-    try:
-        with finish_at_interrupt(session.finish) as interruption, sight.progress(json) as draw:
-            for row in session:
-                if row["round"] == 0:
-                    notice_not_hidden(agreed)
-                draw(row)
-                interruption.count()
-    except KeyboardInterrupt:
-        session.stop()
-        raise
-    model = session.model
-    if session.asked is not None:
-        notice(f"this model is that of your request of {session.asked:%Y-%m-%d %H:%M} UTC, under these terms")
-    save(model, out, reproducible)
-    facts = facts_of(model, session.traffic, out, session.uncounted)
-    show(json, as_json.training(facts), training.conclusion(facts))
-    notice_parts(model)
+    with tracked(agreed, mlflow) as log:
+        sight = TrainingSight(agreed, aggregator)
+        session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, sight.waiting)
+        sight.training = session
+        follow(session, sight, json, log or (lambda row: None))
+        model, asked = session.model, session.asked
+        if asked is not None:
+            notice(f"this model is that of your request of {asked:%Y-%m-%d %H:%M} UTC, under these terms")
+        save(model, out, reproducible)
+        facts = facts_of(model, session.traffic, out, session.uncounted)
+        show(json, as_json.training(facts), training.conclusion(facts))
+        notice_parts(model)
+        if log is not None:
+            log.log_model(model)

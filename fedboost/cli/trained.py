@@ -6,12 +6,17 @@ Refuses: nothing.
 """
 
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedboost.errors import ConfigError
 from fedboost.people.facts import Traffic, TrainingFacts
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.tracking import MLflowCallback
+from fedboost.terms.terms import Terms
 
 
 def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
@@ -42,3 +47,16 @@ def notice_parts(model: SignedModel) -> None:
     if isinstance(model, PartyModel):
         name = model.id[:NAME_CHARS]
         notice(f"model id {name}: each party keeps its part in its state folder, as models/{name}.json")
+
+
+@contextmanager
+def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
+    """Log a training to an MLflow server, if there is one; what fails in its midst is a notice."""
+    from fedboost.cli.output import notice
+
+    if uri is None:
+        yield None
+        return
+    with warnings.catch_warnings(), MLflowCallback(terms, uri) as log:
+        warnings.showwarning = lambda message, *about, **more: notice(str(message))
+        yield log
