@@ -31,6 +31,13 @@ NOT_SETTINGS = ("columns", "parties", "xgb_model", "candidates", "blocks")
 MAX_NAME, MAX_VALUE, MAX_METRICS = 250, 500, 1000
 """Characters of a name and of a parameter, and metrics in one go, which every version of MLflow takes."""
 
+VARIABLES = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # MLflow tells its makers of each run
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # four minutes else, and a training waits
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+"""What MLflow is told, unless these are set already."""
+
 
 class MLflowCallback:
     """A run of MLflow: a context manager, to be called with each row of a training's history.
@@ -63,7 +70,8 @@ class MLflowCallback:
         """True once the server failed: no round is sent until the model is."""
 
     def __enter__(self) -> Self:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it tells its makers of each run
+        for name, value in VARIABLES.items():
+            os.environ.setdefault(name, value)
         from mlflow import MlflowClient
         from mlflow.entities import Param
 

@@ -83,7 +83,8 @@ def server(monkeypatch):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    for name, value in tracking.VARIABLES.items():
+        monkeypatch.setenv(name, value)
     return made
 
 
