@@ -1,9 +1,9 @@
 """The view of a process on its terminal, below its log.
 
-Promises: there is one only where standard error is a terminal that can move the cursor; it is drawn again
-when something changed, four times a second at most; a line of the log, or of whatever else is printed, stands
-above it; when it ends, however the process does, the terminal is as before, and a line says where the process
-stood.
+Promises: there is one only where standard error is a terminal that moves the cursor and has Unicode; it is
+drawn again when something changed, four times a second at most; a line of the log, or of whatever else is
+printed, stands above it; when it ends, after an error or Ctrl-C, too, the terminal is as before, and a line
+says where the process stood. A process that is killed leaves it there.
 Refuses: nothing.
 """
 
@@ -34,7 +34,8 @@ def live_view(plain: bool = False) -> "LiveView | None":
     """Return the view of this process; None where its terminal has lines alone, and if they are wanted."""
     if plain or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return None
-    return LiveView(sys.stderr)
+    has_blocks = (sys.stderr.encoding or "").lower().startswith("utf")
+    return LiveView(sys.stderr) if has_blocks else None
 
 
 class LiveView:
@@ -181,8 +182,7 @@ def _drawn(console: "Console", facts: LiveFacts, size: Any) -> Any:
     """The view as it goes to the terminal, so that a line of the log above it costs no second drawing."""
     from rich.segment import Segment, Segments
 
-    can_draw = console.encoding.startswith("utf")
-    lines = console.render_lines(live(facts, size.width, size.height, can_draw), pad=False)
+    lines = console.render_lines(live(facts, size.width, size.height), pad=False)
     joined = [segment for line in lines for segment in (*line, Segment.line())]
     return Segments(joined[:-1])
 

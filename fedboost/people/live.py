@@ -33,6 +33,8 @@ ABOVE = 4
 MAX_BAR, MAX_CURVE = 40, 60
 """Columns of a bar, and of a curve."""
 MAX_NAME = 24
+MIN_CELL, _GAP = 8, 2
+"""Columns of a cell at least, and between two."""
 _LEFT_OUT = "session", "moved", "title", "curve", "now"
 """Lines that a low terminal has no room for, the first ones first."""
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -137,8 +139,8 @@ def _block(value: float, low: float, high: float) -> str:
     return BLOCKS[min(int(share * len(BLOCKS)), len(BLOCKS) - 1)]
 
 
-def live(facts: LiveFacts, width: int, height: int, drawn: bool = True) -> "RenderableType":
-    """Return the view for a terminal of so many columns and lines. drawn: it has characters for curves."""
+def live(facts: LiveFacts, width: int, height: int) -> "RenderableType":
+    """Return the view for a terminal of so many columns and lines."""
     from rich.console import Group
 
     room = max(min(MAX_LINES, height - ABOVE), 1)
@@ -148,7 +150,7 @@ def live(facts: LiveFacts, width: int, height: int, drawn: bool = True) -> "Rend
         if facts.rounds:
             lines["rounds"] = _rounds(facts, width)
         if facts.curve is not None:
-            lines["curve"] = _curve(facts.curve, width, drawn)
+            lines["curve"] = _curve(facts.curve, width)
         moved = f"in {size(facts.received)}, out {size(facts.sent)}"
         if facts.received or facts.sent:
             lines["moved"] = _line(", ".join(filter(None, [moved, facts.slowest])), width)
@@ -177,7 +179,7 @@ def last_line(facts: LiveFacts) -> str:
     return one_line(f"{facts.title}: {', '.join(filter(None, told))}")
 
 
-def names(parties: Iterable[str], width: int = 60) -> str:
+def names(parties: Iterable[str], width: int = 30) -> str:
     """Return as many names as fit, and how many others there are."""
     each = [delimited(shorten(party, MAX_NAME)) for party in parties]
     shown = list[str]()
@@ -222,15 +224,12 @@ def _rounds(facts: LiveFacts, width: int) -> "Table":
     return line
 
 
-def _curve(curve: Curve, width: int, drawn: bool) -> "Text":
+def _curve(curve: Curve, width: int) -> "Text":
     head = f"{curve.name} {curve.values[-1]:.5f}"
     line = _line(head, width)
     room = min(width - len(line) - 1, MAX_CURVE)
-    if drawn and room >= 8 and len(curve.values) > 1:
+    if room >= 8 and len(curve.values) > 1:
         line.append(" " + blocks(curve.values, room), style="cyan")
-    elif len(curve.values) > 1:
-        line.append(f" from {curve.values[0]:.5f}")
-        line.truncate(width, overflow="ellipsis")
     return line
 
 
@@ -242,22 +241,30 @@ def _parties(parties: Sequence[LiveParty], room: int, width: int) -> "Table":
     shown = list(parties)
     if len(shown) > room:
         shown = sorted(shown, key=lambda party: _URGENCY.get(party.state, 2))[: room - 1]
+    others = [party.state for party in parties if party not in shown]
+    rest = f"and {counted(len(others), 'other')}" if others else ""
+    room_of_name = min(max(MIN_CELL, len(rest), *(len(party.name) for party in shown)), MAX_NAME, width)
+    sizes: list[tuple[str, ...]] = [
+        (f"in {size(party.received)}", f"out {size(party.sent)}") for party in shown
+    ]
+    numbers = sum(max(map(len, column)) + _GAP for column in zip(*sizes, strict=True))
     moved = any(party.received or party.sent for party in parties)
-    lines = Table.grid(padding=(0, 2))
+    if not moved or width - room_of_name - _GAP - numbers < MIN_CELL:
+        sizes, numbers = [()] * len(shown), 0
+    room_of_state = width - room_of_name - _GAP - numbers
+    lines = Table.grid(padding=(0, _GAP, 0, 0))
     for justify in ("left", "left", "right", "right"):
         lines.add_column(justify=justify, no_wrap=True)
-    numbers = 25 if moved else 0
-    longest = max(len(party.name) for party in shown)
-    room_of_name = max(min(longest, MAX_NAME, (width - numbers) // 2), 4)
-    for party in shown:
+    for party, moves in zip(shown, sizes, strict=True):
         state = ", ".join(filter(None, [party.state, one_line(party.note)]))
-        sizes = (f"in {size(party.received)}", f"out {size(party.sent)}") if moved else ()
-        room_of_state = max(width - numbers - room_of_name - 4, 4)
-        name = _line(shorten(party.name, room_of_name), room_of_name)
-        lines.add_row(name, _line(state, room_of_state, _STYLES.get(party.state, "")), *map(Text, sizes))
-    if others := [party.state for party in parties if party not in shown]:
-        kinds = [(others.count(state), state) for state in dict.fromkeys(others)]
-        told = ", ".join(f"{number} {state}".strip() for number, state in kinds)
-        whole = f"and {counted(len(others), 'other')}"
-        lines.add_row(_line(whole, width), _line(told if any(others) else "", max(width - len(whole) - 2, 4)))
+        cells = [_line(shorten(party.name, room_of_name), room_of_name)]
+        if room_of_state >= MIN_CELL:
+            cells.append(_line(state, room_of_state, _STYLES.get(party.state, "")))
+        lines.add_row(*cells, *map(Text, moves))
+    if others:
+        kinds = [(others.count(state), state) for state in dict.fromkeys(others) if state]
+        told = ", ".join(f"{number} {state}" for number, state in kinds)
+        lines.add_row(
+            _line(rest, room_of_name), _line(told, room_of_state) if room_of_state >= MIN_CELL else ""
+        )
     return lines

@@ -41,7 +41,7 @@ def terminal():
     """This process with its standard error on a terminal of 60 columns: the screen."""
     with (
         screen(60, 20) as shown,
-        os.fdopen(os.dup(shown.file), "w") as file,
+        os.fdopen(os.dup(shown.file), "w", encoding="utf-8") as file,
         redirect_stderr(file),
     ):
         yield shown
@@ -134,6 +134,15 @@ def test_there_is_no_view_on_a_terminal_that_cannot_move_the_cursor(monkeypatch,
         monkeypatch.delenv("TERM")
         if term is not None:
             monkeypatch.setenv("TERM", term)
+        assert live_view() is None
+
+
+def test_there_is_no_view_on_a_terminal_without_unicode():
+    with (
+        screen() as shown,
+        os.fdopen(os.dup(shown.file), "w", encoding="ascii") as file,
+        redirect_stderr(file),
+    ):
         assert live_view() is None
 
 

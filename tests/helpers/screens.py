@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from rich.cells import cell_len
 
 PATIENCE = 60.0
+UNFINISHED = re.compile(r"\x1b(\[\??[0-9;]*)?$")
 TOKEN = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
@@ -79,14 +80,14 @@ class Screen:
     @property
     def lines(self):
         """The lines that are seen, those that are scrolled away among them."""
-        return seen(self.written)
+        return seen(UNFINISHED.sub("", self.written))
 
     def until(self, condition):
         """Wait until the text that is seen meets a condition; the text."""
         end = time.monotonic() + PATIENCE
         while not condition(text := "\n".join(self.lines)):
             assert time.monotonic() < end, text
-            time.sleep(0.1)
+            time.sleep(0.05)
         return text
 
     def close(self):
@@ -115,7 +116,7 @@ def on_screen(*arguments, columns=80, lines=24, **variables):
     command = [sys.executable, "-m", "fedboost", *arguments]
     with screen(columns, lines) as shown:
         ends = dict.fromkeys(("stdin", "stdout", "stderr"), shown.file)
-        env = {**environment, "TERM": "xterm-256color", **variables}
+        env = {**environment, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **variables}
         process = subprocess.Popen(command, env=env, start_new_session=True, **ends)
         try:
             yield shown, process

@@ -110,7 +110,7 @@ class AggregatorSight:
         (name, looks), *others = [*self._missing.most_common(2), ("", 0)]
         if self._looks < MIN_LOOKS or looks == others[0][1]:
             return ""
-        return f"slowest: {names([name])}, awaited {100 * looks // self._looks} % of the time"
+        return f"slowest: {names([name])} (awaited {100 * looks // self._looks} %)"
 
 
 def _seen(seen: int) -> str:

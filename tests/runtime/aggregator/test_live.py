@@ -67,7 +67,7 @@ def test_the_slowest_is_who_is_missing_most_while_others_have_answered(server):
     for awaited in [("east",), ("east", "north"), ("north",), ("east",)] * 10:
         session.awaited = awaited
         facts = sight.facts()
-    assert facts.slowest == "slowest: east, awaited 75 % of the time"
+    assert facts.slowest == "slowest: east (awaited 75 %)"
     session.name, session.awaited = "session-2", ()
     assert sight.facts().slowest == ""
 
