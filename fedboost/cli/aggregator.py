@@ -8,7 +8,7 @@ import typer
 from fedboost.cli.options import InsecureLoopback, Json, LogFormat, LogLevel
 
 if TYPE_CHECKING:
-    from fedboost.cli.live import LiveView
+    from fedboost.cli.live import LiveDisplay
     from fedboost.runtime.aggregator.handshakes import Handshakes
     from fedboost.runtime.aggregator.server import AggregatorServer
 
@@ -40,7 +40,7 @@ def _run(
     log_level: str,
     traced: "Handshakes | None",
 ) -> None:
-    from fedboost.cli.live import live_view
+    from fedboost.cli.live import live_display
     from fedboost.cli.output import print_json
     from fedboost.cli.serving import run_until_stopped
     from fedboost.runtime.aggregator.config import read_aggregator
@@ -48,8 +48,8 @@ def _run(
     from fedboost.runtime.data.allocator import share_freed_memory
     from fedboost.runtime.telemetry import logger
 
-    view = live_view(plain=json or log_format != "text")
-    log = logger("aggregator", log_format, log_level, view)
+    display = live_display(plain=json or log_format != "text")
+    log = logger("aggregator", log_format, log_level, display)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
 
@@ -70,7 +70,7 @@ def _run(
             how = "without encryption" if bundle is None else "for parties and analysts with keys"
             print(f"aggregator listening on {server.address}, {how}", flush=True)
         try:
-            await _serve(server, view)
+            await _serve(server, display)
         finally:
             await server.stop()
 
@@ -78,12 +78,12 @@ def _run(
     run_until_stopped(serve())
 
 
-async def _serve(server: "AggregatorServer", view: "LiveView | None") -> None:
-    """Serve until stopped, with a view on the terminal if there is one."""
-    if view is None:
+async def _serve(server: "AggregatorServer", display: "LiveDisplay | None") -> None:
+    """Serve until stopped, with a display on the terminal if there is one."""
+    if display is None:
         await server.serve()
         return
-    from fedboost.runtime.aggregator.live import AggregatorSight
+    from fedboost.runtime.aggregator.live import AggregatorProgress
 
-    with view.showing(AggregatorSight(server).facts):
-        await view.beside(server.serve())
+    with display.showing(AggregatorProgress(server).facts):
+        await display.beside(server.serve())

@@ -1,4 +1,4 @@
-"""The view of a process on its terminal, below its log.
+"""The display of a process on its terminal, below its log.
 
 Promises: there is one only where standard error is a terminal that moves the cursor and has Unicode; it is
 drawn again when something changed, four times a second at most; a line of the log, or of whatever else is
@@ -27,19 +27,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 REFRESH_SECONDS = 0.25
-"""Seconds between two looks at what there is to show."""
+"""Seconds after which there may be something else to show."""
 
 
-def live_view(plain: bool = False) -> "LiveView | None":
-    """Return the view of this process; None where its terminal has lines alone, and if they are wanted."""
+def live_display(plain: bool = False) -> "LiveDisplay | None":
+    """Return the display of this process; None where its terminal has lines alone, and if they are wanted."""
     if plain or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return None
     has_blocks = (sys.stderr.encoding or "").lower().startswith("utf")
-    return LiveView(sys.stderr) if has_blocks else None
+    return LiveDisplay(sys.stderr) if has_blocks else None
 
 
-class LiveView:
-    """A view, and the stream of the log above it."""
+class LiveDisplay:
+    """A display, and the stream of the log above it."""
 
     def __init__(self, terminal: Any) -> None:
         self._terminal = terminal
@@ -53,7 +53,7 @@ class LiveView:
         """None while nothing is drawn."""
 
     def write(self, text: str) -> None:
-        """Write lines of a log above the view, each once it is whole."""
+        """Write lines of a log above the display, each once it is whole."""
         with self._lock:
             lines, end, self._begun = (self._begun + text).rpartition("\n")
             if self._live is None:
@@ -79,7 +79,7 @@ class LiveView:
             self.flush()
 
     def asking(self, ask: Callable[P, T]) -> Callable[P, T]:
-        """The same question at the terminal, with the view away meanwhile."""
+        """The same question at the terminal, with the display away meanwhile."""
 
         @wraps(ask)
         def hidden(*arguments: P.args, **options: P.kwargs) -> T:
@@ -92,7 +92,7 @@ class LiveView:
         return hidden
 
     def refresh(self) -> None:
-        """Draw the view again, if something changed."""
+        """Draw the display again, if something changed."""
         with self._lock:
             if self._live is None or self._facts is None:
                 return
@@ -127,7 +127,7 @@ class LiveView:
             while not ended.wait(REFRESH_SECONDS):
                 self.refresh()
 
-        thread = threading.Thread(target=keep_up, name="view", daemon=True)
+        thread = threading.Thread(target=keep_up, name="display", daemon=True)
         thread.start()
         try:
             yield
@@ -179,7 +179,7 @@ def _size(terminal: Any) -> "ConsoleDimensions":
 
 
 def _drawn(console: "Console", facts: LiveFacts, size: Any) -> Any:
-    """The view as it goes to the terminal, so that a line of the log above it costs no second drawing."""
+    """The display as it goes to the terminal, so that a line of the log above it costs no second drawing."""
     from rich.segment import Segment, Segments
 
     lines = console.render_lines(live(facts, size.width, size.height), pad=False)

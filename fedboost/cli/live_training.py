@@ -1,4 +1,4 @@
-"""What a training over the network does now: a view on the analyst's terminal, or lines and a bar.
+"""What a training over the network does now: a display on the analyst's terminal, or lines and a bar.
 
 Promises: rounds, published metrics and bytes as the aggregator tells them; an aggregator tells no analyst who
 has answered, only for whom it waits.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from fedboost.cli.interruption import finish_at_interrupt
-from fedboost.cli.live import live_view
+from fedboost.cli.live import live_display
 from fedboost.cli.output import notice
 from fedboost.cli.progress import Draw, notice_not_hidden, progress
 from fedboost.people import status
@@ -22,7 +22,7 @@ from fedboost.runtime.analyst import Training
 from fedboost.terms.terms import Terms
 
 
-class TrainingSight:
+class TrainingProgress:
     """A training as its analyst sees it: `waiting` is called with the parties that it waits for; `training`
     is to be set before."""
 
@@ -42,24 +42,24 @@ class TrainingSight:
             notice(status.waiting(parties, self.training.absent))
 
     @contextmanager
-    def progress(self, json: bool) -> Iterator[Draw]:
+    def shown(self, json: bool) -> Iterator[Draw]:
         """Show the training: a function to call with each row of the history."""
-        view = live_view(plain=json or not sys.stdout.isatty())
-        if view is None:
+        display = live_display(plain=json or not sys.stdout.isatty())
+        if display is None:
             with progress(self.terms, json) as draw:
                 yield draw
             return
         self._shown = True
-        with view.showing(self.facts), view.refreshed():
+        with display.showing(self.facts), display.refreshed():
             yield lambda row: self._go_on()
-            view.refresh()
+            display.refresh()
 
     def _go_on(self) -> None:
         """A round ended: nobody is waited for any longer."""
         self._waiting, self._since = None, time.monotonic()
 
     def facts(self) -> LiveFacts:
-        """What the training does now. Runs in the view's thread."""
+        """What the training does now. Runs in the display's thread."""
         terms, traffic, rows = self.terms, dict(self.training.traffic), tuple(self.training.history)
         absent, waiting = dict(self.training.absent), self._waiting or ()
         now = time.monotonic()
@@ -99,13 +99,13 @@ class TrainingSight:
         return f"round {rounds + 1} is under way"
 
 
-def follow(training: Training, sight: TrainingSight, json: bool, on_row: Draw) -> None:
+def follow(training: Training, progress: TrainingProgress, json: bool, on_row: Draw) -> None:
     """Follow a training to its end, or to Ctrl-C. on_row: called with each row of the history."""
     try:
-        with finish_at_interrupt(training.finish) as interruption, sight.progress(json) as draw:
+        with finish_at_interrupt(training.finish) as interruption, progress.shown(json) as draw:
             for row in training:
                 if row["round"] == 0:
-                    notice_not_hidden(sight.terms)
+                    notice_not_hidden(progress.terms)
                 draw(row)
                 on_row(row)
                 interruption.count()

@@ -37,7 +37,7 @@ def train(
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
     Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
     again stops at once."""
-    from fedboost.cli.live_training import TrainingSight, follow
+    from fedboost.cli.live_training import TrainingProgress, follow
     from fedboost.cli.output import notice, show
     from fedboost.cli.trained import facts_of, notice_parts, save, tracked
     from fedboost.people import as_json, training
@@ -52,10 +52,10 @@ def train(
         check_writable(file, terms, force=force)
     agreed = read_training(terms)
     with tracked(agreed, mlflow) as log:
-        sight = TrainingSight(agreed, aggregator)
-        session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, sight.waiting)
-        sight.training = session
-        follow(session, sight, json, log or (lambda row: None))
+        progress = TrainingProgress(agreed, aggregator)
+        session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, progress.waiting)
+        progress.training = session
+        follow(session, progress, json, log or (lambda row: None))
         model, asked = session.model, session.asked
         if asked is not None:
             notice(f"this model is that of your request of {asked:%Y-%m-%d %H:%M} UTC, under these terms")

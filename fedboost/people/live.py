@@ -1,4 +1,4 @@
-"""The view of a process under way on its terminal: what happens now, in a few lines that are drawn again.
+"""The display of a process under way on its terminal: what happens now, in a few lines that are drawn again.
 
 Promises: the lines fit the width and height that they are given; names and sentences from outside are text
 without control characters; where parties are many, those that need attention come first and the others are
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 RECENT = 5
 """Rounds that tell how long the others take."""
 MAX_LINES = 16
-"""Lines of a view at most: the log stands above them."""
+"""Lines of a display at most: the log stands above them."""
 ABOVE = 4
-"""Lines of a terminal that are left to the log, where it has so few that a view would fill it."""
+"""Lines of a terminal that are left to the log, where it has so few that a display would fill it."""
 MAX_BAR, MAX_CURVE = 40, 60
 """Columns of a bar, and of a curve."""
 MAX_NAME = 24
@@ -46,7 +46,7 @@ _STYLES = {AWAY: "red", AWAITED: "yellow", ANSWERED: "green"}
 
 @dataclass(frozen=True)
 class LiveParty:
-    """A party in a view. state: AWAY, AWAITED, ANSWERED, PRESENT, or "" where it is not known; note: what
+    """A party in a display. state: AWAY, AWAITED, ANSWERED, PRESENT, or "" where it is not known; note: what
     else there is to say; received, sent: bytes from and to it in this session."""
 
     name: str
@@ -140,7 +140,7 @@ def _block(value: float, low: float, high: float) -> str:
 
 
 def live(facts: LiveFacts, width: int, height: int) -> "RenderableType":
-    """Return the view for a terminal of so many columns and lines."""
+    """Return the display for a terminal of so many columns and lines."""
     from rich.console import Group
 
     room = max(min(MAX_LINES, height - ABOVE), 1)
@@ -168,7 +168,7 @@ def live(facts: LiveFacts, width: int, height: int) -> "RenderableType":
 
 
 def last_line(facts: LiveFacts) -> str:
-    """Return where the process stands, in one line: what stays on the terminal when the view ends."""
+    """Return where the process stands, in one line: what stays on the terminal when the display ends."""
     told = [facts.session or facts.now or facts.about]
     if facts.session:
         told.append(f"round {facts.done}/{facts.rounds}" if facts.rounds else "")

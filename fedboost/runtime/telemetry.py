@@ -31,7 +31,7 @@ LEVELS = ("debug", "info", "warning", "error")
 def logger(role: str, log_format: str = "text", log_level: str = "info", stream: Any = None) -> Any:
     """A structured logger to standard error: `time [level] event key=value ...`, in colours where that is a
     terminal that has them and NO_COLOR is not set, or JSON, one object a line. stream: what writes to
-    standard error in its place, such as a view. ConfigError for another format or level."""
+    standard error in its place, such as a display. ConfigError for another format or level."""
     import structlog
 
     _check_choice("--log-format", log_format, FORMATS)

@@ -1,4 +1,4 @@
-"""The view of a process on its terminal: the log above it, questions, ends, and where there is none."""
+"""The display of a process on its terminal: the log above it, questions, ends, and where there is none."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from commands import done
 from screens import interrupted, on_screen, screen
 from sites import rows, shared_out, terms, written
 
-from fedboost.cli.live import LiveView, live_view
+from fedboost.cli.live import LiveDisplay, live_display
 from fedboost.people.live import LiveFacts
 from fedboost.runtime.telemetry import logger
 from fedboost.runtime.terms_file import terms_to_toml
@@ -47,18 +47,18 @@ def terminal():
         yield shown
 
 
-def test_the_log_stands_above_the_view_and_a_line_stays():
+def test_the_log_stands_above_the_display_and_a_line_stays():
     with terminal() as shown:
-        view, source = live_view(), Source()
-        log = logger("party", stream=view)
+        display, source = live_display(), Source()
+        log = logger("party", stream=display)
         log.info("before")
-        with view.showing(source):
-            view.refresh()
+        with display.showing(source):
+            display.refresh()
             shown.until(lambda text: text.endswith("first"))
             log.info("at hand", why="x" * 200)
             print("a notice", file=sys.stderr)
             source.now = "second"
-            view.refresh()
+            display.refresh()
             text = shown.until(lambda text: text.endswith("second"))
             *_, notice, title, now = text.splitlines()
             assert notice == "a notice"
@@ -74,37 +74,37 @@ def test_the_log_stands_above_the_view_and_a_line_stays():
         assert "\x1b[?25l" not in shown.written, "a cursor that is hidden stays so if the process is killed"
 
 
-def test_an_unchanged_view_is_not_drawn_again_and_another_size_is():
+def test_an_unchanged_display_is_not_drawn_again_and_another_size_is():
     with terminal() as shown:
-        view, source = live_view(), Source()
-        with view.showing(source):
-            view.refresh()
+        display, source = live_display(), Source()
+        with display.showing(source):
+            display.refresh()
             shown.until(lambda text: text.endswith("first"))
             before = len(shown.written)
             for _ in range(5):
-                view.refresh()
+                display.refresh()
             shown.resize(20, 20)
-            view.refresh()
+            display.refresh()
             shown.until(lambda text: "── party north ── c…" in text)
             assert shown.written[before:].count("first") == 1
             assert source.asked == 7
 
 
-def test_a_question_is_asked_without_the_view():
+def test_a_question_is_asked_without_the_display():
     with terminal() as shown:
-        view, seen = live_view(), []
+        display, seen = live_display(), []
 
         def ask(question):
             print(question, end="", file=sys.stderr, flush=True)
-            view.refresh()
-            logger("party", stream=view).info("said meanwhile")
+            display.refresh()
+            logger("party", stream=display).info("said meanwhile")
             seen.append(shown.until(lambda text: "meanwhile" in text))
             return True
 
-        with view.showing(Source()):
-            view.refresh()
-            assert view.asking(ask)("take part? ")
-            view.refresh()
+        with display.showing(Source()):
+            display.refresh()
+            assert display.asking(ask)("take part? ")
+            display.refresh()
             shown.until(lambda text: text.endswith("first"))
         assert seen[0].startswith("take part? ")
         assert "party north" not in seen[0]
@@ -113,11 +113,11 @@ def test_a_question_is_asked_without_the_view():
 def test_an_error_leaves_the_terminal_as_it_was():
     with terminal() as shown:
         before = sys.stdout, sys.stderr
-        view = live_view()
+        display = live_display()
 
         def fail():
-            with view.showing(Source()):
-                view.refresh()
+            with display.showing(Source()):
+                display.refresh()
                 raise RuntimeError
 
         with pytest.raises(RuntimeError):
@@ -127,42 +127,42 @@ def test_an_error_leaves_the_terminal_as_it_was():
 
 
 @pytest.mark.parametrize("term", ["dumb", "unknown", None])
-def test_there_is_no_view_on_a_terminal_that_cannot_move_the_cursor(monkeypatch, term):
+def test_there_is_no_display_on_a_terminal_that_cannot_move_the_cursor(monkeypatch, term):
     with terminal():
-        assert isinstance(live_view(), LiveView)
-        assert live_view(plain=True) is None
+        assert isinstance(live_display(), LiveDisplay)
+        assert live_display(plain=True) is None
         monkeypatch.delenv("TERM")
         if term is not None:
             monkeypatch.setenv("TERM", term)
-        assert live_view() is None
+        assert live_display() is None
 
 
-def test_there_is_no_view_on_a_terminal_without_unicode():
+def test_there_is_no_display_on_a_terminal_without_unicode():
     with (
         screen() as shown,
         os.fdopen(os.dup(shown.file), "w", encoding="ascii") as file,
         redirect_stderr(file),
     ):
-        assert live_view() is None
+        assert live_display() is None
 
 
-def test_there_is_no_view_where_standard_error_is_no_terminal():
-    assert live_view() is None
+def test_there_is_no_display_where_standard_error_is_no_terminal():
+    assert live_display() is None
 
 
-def test_no_color_takes_the_colours_away_and_leaves_the_view(monkeypatch):
+def test_no_color_takes_the_colours_away_and_leaves_the_display(monkeypatch):
     with terminal() as shown:
         monkeypatch.setenv("NO_COLOR", "1")
-        view = live_view()
-        with view.showing(lambda: LiveFacts("party north", waiting="the aggregator")):
-            view.refresh()
+        display = live_display()
+        with display.showing(lambda: LiveFacts("party north", waiting="the aggregator")):
+            display.refresh()
             shown.until(lambda text: "waiting for the aggregator" in text)
         assert "\x1b[33m" not in shown.written
 
 
 @pytest.mark.slow
 def test_aggregator_party_and_training_on_terminals(folder):
-    """From the first look to Ctrl-C, on terminals of 80 columns."""
+    """From the first line to Ctrl-C, on terminals of 80 columns."""
     (folder / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
     (folder / "one.toml").write_text(terms_to_toml(terms(["north"], rounds=3000)))
     (file,) = written(folder, shared_out(1, rows(60))).values()
@@ -186,7 +186,7 @@ def test_aggregator_party_and_training_on_terminals(folder):
                 lines = attending.lines
         assert interrupted(aggregator) == 0
     assert lines[-1] == "party north: 1 session so far; the last: session done"
-    assert not any(line.startswith("──") for line in lines), "the view is gone"
+    assert not any(line.startswith("──") for line in lines), "the display is gone"
     stopped = [line for line in training.lines if line.startswith("training at ")]
     assert len(stopped) == 1
     assert "/3000, logloss 0." in stopped[0]

@@ -1,4 +1,4 @@
-"""The view of a process on its terminal: what is drawn of which facts, at which size."""
+"""The display of a process on its terminal: what is drawn of which facts, at which size."""
 
 import io
 import math
@@ -55,7 +55,7 @@ def facts(parties=3, rounds=200, away=(), awaited=(), name="site-{}"):
 
 
 def drawn(shown, width=80, height=24):
-    """The lines of a view on a terminal of this size."""
+    """The lines of a display on a terminal of this size."""
     console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
     console.print(live(shown, width, height))
     return console.file.getvalue().splitlines()
@@ -80,7 +80,7 @@ def test_a_session_of_three_parties():
 
 @pytest.mark.parametrize("parties", [1, 3, 186])
 @pytest.mark.parametrize(("width", "height"), [(120, 50), (80, 24), (60, 24), (60, 10), (40, 6), (12, 3)])
-def test_a_view_fits_its_terminal_whatever_the_session(parties, width, height):
+def test_a_display_fits_its_terminal_whatever_the_session(parties, width, height):
     for shown in (facts(parties, 200, away=[0], awaited=range(1, parties)), facts(parties, 0)):
         lines = drawn(shown, width, height)
         assert widest("\n".join(lines)) <= width

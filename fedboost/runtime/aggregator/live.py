@@ -1,7 +1,7 @@
-"""What an aggregator does now, for the view on its terminal.
+"""What an aggregator does now, for the display on its terminal.
 
-Promises: names, rounds, published metrics and bytes, as its log and its status have them; to look costs a
-session nothing but the time of the look.
+Promises: names, rounds, published metrics and bytes, as its log and its status have them; a session waits
+for nothing here but the time that a sample takes.
 Refuses: nothing.
 """
 
@@ -25,22 +25,22 @@ from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.terms.session import TRAINING
 
-MIN_LOOKS = 20
-"""Looks with an answer missing, before a party is called the slowest."""
+MIN_SAMPLES = 20
+"""Samples with an answer missing, before a party is called the slowest."""
 PATIENCE_SECONDS = 1.0
 """A party that is awaited for less time is not named."""
 
 
-class AggregatorSight:
-    """Looks at an aggregator, called by its view a few times a second; from them it knows who is slow."""
+class AggregatorProgress:
+    """The progress of an aggregator, sampled by its display a few times a second: so it knows who is slow."""
 
     def __init__(self, server: AggregatorServer) -> None:
         self._server = server
         self._start = time.monotonic()
         self._session = ""
         self._missing = Counter[str]()
-        """Looks at which a party's answer was missing, and another's was not."""
-        self._looks = 0
+        """Samples in which a party's answer was missing, and another's was not."""
+        self._samples = 0
         self._turn = -1, 0
         self._turn_since = self._start
 
@@ -96,21 +96,21 @@ class AggregatorSight:
         """The parties whose message is due; and note them."""
         session = active.session
         if session.name != self._session:
-            self._session, self._looks = session.name, 0
+            self._session, self._samples = session.name, 0
             self._missing.clear()
         awaited = session.awaited
         if (session.turn, session.attempt) != self._turn:
             self._turn, self._turn_since = (session.turn, session.attempt), time.monotonic()
         if 0 < len(awaited) < len(session.roster):
             self._missing.update(awaited)
-            self._looks += 1
+            self._samples += 1
         return awaited
 
     def _slowest(self) -> str:
-        (name, looks), *others = [*self._missing.most_common(2), ("", 0)]
-        if self._looks < MIN_LOOKS or looks == others[0][1]:
+        (name, missing), *others = [*self._missing.most_common(2), ("", 0)]
+        if self._samples < MIN_SAMPLES or missing == others[0][1]:
             return ""
-        return f"slowest: {names([name])} (awaited {100 * looks // self._looks} %)"
+        return f"slowest: {names([name])} (awaited {100 * missing // self._samples} %)"
 
 
 def _seen(seen: int) -> str:

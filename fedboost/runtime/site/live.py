@@ -1,4 +1,4 @@
-"""What a party does now, for the view on its terminal.
+"""What a party does now, for the display on its terminal.
 
 Promises: what its log and its metrics say, and the kind of the question that was asked last; nothing of rows,
 and no metric, for a party is told none.
@@ -18,8 +18,8 @@ PATIENCE_SECONDS = 1.0
 """What takes less time is not said to take any."""
 
 
-class PartySight:
-    """What a party's own process sees of itself: told by its watch, asked by its view."""
+class PartyProgress:
+    """What a party's own process sees of itself: told by its watch, asked by its display."""
 
     def __init__(self, config: PartyConfig) -> None:
         role = "key holder" if config.data is None else "party"

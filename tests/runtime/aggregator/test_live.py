@@ -7,14 +7,14 @@ from sites import terms
 
 from fedboost.people.live import ANSWERED, AWAITED, AWAY, PRESENT
 from fedboost.runtime.aggregator import live
-from fedboost.runtime.aggregator.live import AggregatorSight
+from fedboost.runtime.aggregator.live import AggregatorProgress
 
 NAMES = ("north", "south", "east")
 
 
 @pytest.fixture
 def server():
-    """An aggregator with a session of three parties, as the view sees it: south was lost, east is slow."""
+    """An aggregator with a session of three parties, as the display sees it: south was lost, east is slow."""
     agreed = terms(NAMES, rounds=20)
     session = SimpleNamespace(name="session-1f3a", turn=7, attempt=1, roster=NAMES, awaited=("east",))
     rows = [{"round": 0, "logloss": 0.5, "seconds": 0.2, "bytes": 10}]
@@ -35,7 +35,7 @@ def server():
 
 
 def test_a_session_that_runs(server):
-    facts = AggregatorSight(server).facts()
+    facts = AggregatorProgress(server).facts()
     assert facts.title == "aggregator on 127.0.0.1:7070"
     assert facts.session.startswith("session-1f3a of marie, 3 parties, terms ")
     assert (facts.done, facts.rounds, facts.received, facts.sent) == (1, 20, 300, 30)
@@ -51,35 +51,35 @@ def test_a_session_that_runs(server):
 def test_who_keeps_a_turn_waiting_is_named(server, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
-    sight = AggregatorSight(server)
-    assert sight.facts().waiting == ""
+    progress = AggregatorProgress(server)
+    assert progress.facts().waiting == ""
     now[0] += 5.0
-    assert sight.facts().waiting == "east (5 s)"
+    assert progress.facts().waiting == "east (5 s)"
     server.sessions.active.session.turn += 1
-    assert sight.facts().waiting == ""
+    assert progress.facts().waiting == ""
 
 
 def test_the_slowest_is_who_is_missing_most_while_others_have_answered(server):
-    sight, session = AggregatorSight(server), server.sessions.active.session
+    progress, session = AggregatorProgress(server), server.sessions.active.session
     for awaited in [NAMES, ()] * 50:  # nobody is slower than others
         session.awaited = awaited
-        assert sight.facts().slowest == ""
+        assert progress.facts().slowest == ""
     for awaited in [("east",), ("east", "north"), ("north",), ("east",)] * 10:
         session.awaited = awaited
-        facts = sight.facts()
+        facts = progress.facts()
     assert facts.slowest == "slowest: east (awaited 75 %)"
     session.name, session.awaited = "session-2", ()
-    assert sight.facts().slowest == ""
+    assert progress.facts().slowest == ""
 
 
 def test_no_session_and_one_that_waits(server):
     server.sessions.active = None
-    sight = AggregatorSight(server)
-    facts = sight.facts()
+    progress = AggregatorProgress(server)
+    facts = progress.facts()
     assert (facts.now, facts.waiting) == ("no session runs or waits", "")
     assert [(party.name, party.state) for party in facts.parties] == [("east", PRESENT), ("north", PRESENT)]
     server.analysts.waiters = [SimpleNamespace(terms=terms(NAMES))]
-    facts = sight.facts()
+    facts = progress.facts()
     assert facts.waiting == "south"
     assert "1 analyst waiting" in facts.about
     assert (facts.parties[0].name, facts.parties[0].state) == ("south", AWAY)
