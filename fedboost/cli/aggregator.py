@@ -8,7 +8,9 @@ import typer
 from fedboost.cli.options import InsecureLoopback, Json, LogFormat, LogLevel
 
 if TYPE_CHECKING:
+    from fedboost.cli.live import LiveDisplay
     from fedboost.runtime.aggregator.handshakes import Handshakes
+    from fedboost.runtime.aggregator.server import AggregatorServer
 
 EPILOG = "Example: fedboost aggregator --config aggregator.toml"
 
@@ -38,6 +40,7 @@ def _run(
     log_level: str,
     traced: "Handshakes | None",
 ) -> None:
+    from fedboost.cli.live import live_display
     from fedboost.cli.output import print_json
     from fedboost.cli.serving import run_until_stopped
     from fedboost.runtime.aggregator.config import read_aggregator
@@ -45,7 +48,8 @@ def _run(
     from fedboost.runtime.data.allocator import share_freed_memory
     from fedboost.runtime.telemetry import logger
 
-    log = logger("aggregator", log_format, log_level)
+    display = live_display(plain=json or log_format != "text")
+    log = logger("aggregator", log_format, log_level, display)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
 
@@ -66,9 +70,20 @@ def _run(
             how = "without encryption" if bundle is None else "for parties and analysts with keys"
             print(f"aggregator listening on {server.address}, {how}", flush=True)
         try:
-            await server.serve()
+            await _serve(server, display)
         finally:
             await server.stop()
 
     share_freed_memory()
     run_until_stopped(serve())
+
+
+async def _serve(server: "AggregatorServer", display: "LiveDisplay | None") -> None:
+    """Serve until stopped, with a display on the terminal if there is one."""
+    if display is None:
+        await server.serve()
+        return
+    from fedboost.runtime.aggregator.live import AggregatorProgress
+
+    with display.showing(AggregatorProgress(server).facts):
+        await display.beside(server.serve())
