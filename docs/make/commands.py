@@ -15,16 +15,19 @@ HEAD = """# Commands
 
 <!-- Written by `make reference`: change the commands in fedboost/cli. -->
 
-Every command with its arguments and options, as `fedboost COMMAND --help` has them. A file that exists is replaced with
-`--force` only. `fedboost --install-completion` lets the shell complete commands, options and files.
+Every command with its arguments and options, as `fedboost COMMAND --help` has them. A file that exists is
+replaced with `--force` only. `fedboost --install-completion` lets the shell complete commands and files.
 
 | exit code | means |
 |---|---|
 | 0 | done |
 | 1 | the answer is no: a site would not take part, a signature does not hold, warnings with `--strict` |
-| 2 | refused, or it cannot be told: one line on standard error says what, where, and what to do ([troubleshooting](troubleshooting.md)) |
+| 2 | refused, or it cannot be told: one line on standard error says what to do |
+
+[Troubleshooting](troubleshooting.md) lists these lines.
 """
 KINDS = {int: "whole number", float: "number", str: "text", Path: "path", bool: ""}
+"""Types in words."""
 
 
 def page() -> str:

@@ -16,12 +16,12 @@ HEAD = """# Files of a site and an aggregator
 
 <!-- Written by `make reference`: change the fields in fedboost/runtime. -->
 
-Every key of the TOML files that `fedboost party`, `fedboost keyholder` and `fedboost aggregator` take by `--config`. Paths
-count from the folder of the file. A key that does not exist is refused, with the nearest one that does. The terms of a
-training are another file: [terms](terms.md).
+Every key of the TOML files that `fedboost party`, `fedboost keyholder` and `fedboost aggregator` take by
+`--config`. Paths count from the folder of the file. A key that does not exist is refused, with the
+nearest one that does. The terms of a training are another file: [terms](terms.md).
 """
-POLICY = """What the site agrees to, whatever terms say, with what each key protects against. [Policy](policy.md) says what each
-allows. `epsilon` and `delta` are given together."""
+POLICY = """What the site agrees to, whatever terms say, with what each key protects against.
+[Policy](policy.md) says what each allows. `epsilon` and `delta` are given together."""
 
 
 def page() -> str:

@@ -1,8 +1,8 @@
 """Hooks of mkdocs: files of the repository that pages link to are pages of the site, too.
 
-A link of a page to a file outside of docs works on GitHub as it stands. In the site it leads to a page made of
-that file: Markdown as it is, notebooks as their cells, other files as code. What does not exist is a warning,
-with which `mkdocs build --strict` fails.
+A link of a page to a file outside of docs works on GitHub as it stands. In the site it leads to a page made
+of that file: Markdown as it is, notebooks as their cells, other files as code. What does not exist is a
+warning, with which `mkdocs build --strict` fails.
 """
 
 import json

@@ -3,19 +3,23 @@
 from collections.abc import Callable
 from html import escape
 
+FONTS = 'system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
 STYLE = """
-  svg { --paper: #ffffff; --ink: #1b2a2f; --soft: #5a6b70; --line: #8fa3a8; --site: #e3f1ee; --rows: #1f7a6d;
-        --middle: #e9ecf7; --sums: #4254a8; --person: #fbeedd; --model: #a35b00; --bad: #a8323a; }
+  svg { --paper: #ffffff; --ink: #1b2a2f; --soft: #5a6b70; --line: #8fa3a8; --site: #e3f1ee;
+        --rows: #1f7a6d; --middle: #e9ecf7; --sums: #4254a8; --person: #fbeedd; --model: #a35b00; }
   @media (prefers-color-scheme: dark) {
-    svg { --paper: #1d2326; --ink: #e8efee; --soft: #a9b8bb; --line: #71868b; --site: #1f3a36; --rows: #6fd0bf;
-          --middle: #282f4d; --sums: #a9b6ff; --person: #46351f; --model: #f0b266; --bad: #ff9a9f; } }
-  text { font-family: system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; font-size: 15px; fill: var(--ink); }
-  .small { font-size: 13px; fill: var(--soft); } .bold { font-weight: 600; }
-  .rows { fill: var(--rows); } .sums { fill: var(--sums); } .model { fill: var(--model); } .bad { fill: var(--bad); }
+    svg { --paper: #1d2326; --ink: #e8efee; --soft: #a9b8bb; --line: #71868b; --site: #1f3a36;
+          --rows: #6fd0bf; --middle: #282f4d; --sums: #a9b6ff; --person: #46351f; --model: #f0b266; } }
+  text { font-family: FONTS; font-size: 15px; fill: var(--ink); }
+  .small { font-size: 13px; fill: var(--soft); }
+  .bold { font-weight: 600; }
+  .rows { fill: var(--rows); }
+  .sums { fill: var(--sums); }
+  .model { fill: var(--model); }
   .box { stroke: var(--line); stroke-width: 1.2; }
   .arrow { stroke: var(--line); stroke-width: 2; fill: none; marker-end: url(#head); }
   .dashed { stroke-dasharray: 5 4; }
-"""
+""".replace("FONTS", FONTS)
 Point = tuple[float, float]
 
 
@@ -35,7 +39,8 @@ class Picture:
     def box(self, x: float, y: float, width: float, height: float, fill: str, *lines: str) -> None:
         """A box with lines of words: the first one bold, the others small."""
         self.parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8" class="box" fill="var(--{fill})"/>'
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8" class="box" '
+            f'fill="var(--{fill})"/>'
         )
         top = y + height / 2 - 10 * (len(lines) - 1) + 5
         for number, words in enumerate(lines):
@@ -76,8 +81,8 @@ def parties() -> str:
         760,
         330,
         "Who takes part",
-        "North, South and East each keep a table and send masked integers to the aggregator, which reads only "
-        "the sum and sends back splits. The analyst sends terms and gets the model.",
+        "North, South and East each keep a table and send masked integers to the aggregator, which reads "
+        "only the sum and sends back splits. The analyst sends terms and gets the model.",
     )
     for number, (name, rows) in enumerate((("North", 256), ("South", 128), ("East", 43))):
         y = 25 + 98 * number
@@ -86,7 +91,7 @@ def parties() -> str:
     picture.text(262, 32, "masked integers", "small sums", "start")
     picture.box(380, 100, 170, 110, "middle", "Aggregator", "adds; reads the sum", "of all, of none alone")
     picture.arrow((465, 212), (465, 276), (192, 276), kind="dashed")
-    picture.text(330, 300, "splits and leaf values", "small")
+    picture.text(330, 300, "splits and leaf values, to every site", "small")
     picture.box(620, 25, 120, 78, "person", "Analyst", "Marie")
     picture.arrow((618, 52), (500, 52), (500, 98))
     picture.text(560, 44, "terms", "small")
@@ -101,8 +106,9 @@ def turn() -> str:
         760,
         400,
         "One turn of a histogram",
-        "The aggregator asks for a histogram. North, South and East each compute gradient sums by bin, add "
-        "masks that cancel, and report. The sum of the reports has no masks, and the aggregator picks a split.",
+        "The aggregator asks for a histogram. North, South and East each compute gradient sums by bin, "
+        "add masks that cancel, and report. The sum of the reports has no masks, "
+        "and the aggregator picks a split.",
     )
     picture.box(
         20, 20, 720, 44, "middle", "1  The aggregator asks: gradient sums by bin, for the nodes of this level"
@@ -115,7 +121,7 @@ def turn() -> str:
         picture.text(x + 110, 114, name, "bold")
         picture.text(x + 14, 140, "2  own sum of a bin", "small", "start")
         picture.text(x + 206, 140, own, "rows bold", "end")
-        picture.text(x + 14, 164, "3  masks with the others", "small", "start")
+        picture.text(x + 14, 164, "3  masks, added", "small", "start")
         picture.text(x + 206, 164, masks, "small", "end")
         picture.text(x + 14, 188, "4  leaves the site", "small", "start")
         picture.text(x + 206, 188, report, "sums bold", "end")
@@ -126,7 +132,7 @@ def turn() -> str:
         720,
         60,
         "middle",
-        "5  10 + 0 + (-2) = 8 = 3 + 4 + 1",
+        "5  The aggregator adds: 10 + 0 - 2 = 8, which is 3 + 4 + 1",
         "the masks cancel in the sum of all, and in no smaller one",
     )
     picture.arrow((380, 302), (380, 330))
@@ -147,15 +153,15 @@ def protections() -> str:
         760,
         300,
         "Where protections act",
-        "At the site a policy decides what is answered. Masks hide the site's sums from the aggregator. Noise "
-        "bounds what the opened sums and the model tell of a row, against everybody who sees them.",
+        "At the site a policy decides what is answered. Masks hide the site's sums from the aggregator. "
+        "Noise bounds what the opened sums and the model tell of a row, against everybody who sees them.",
     )
     picture.box(20, 60, 150, 80, "site", "Rows", "never leave")
     picture.box(220, 60, 150, 80, "site", "Sums of a site", "integers")
-    picture.box(420, 60, 150, 80, "middle", "Sum of all sites", "the aggregator reads it")
+    picture.box(415, 60, 160, 80, "middle", "Sum of all sites", "read by the aggregator")
     picture.box(620, 60, 120, 80, "person", "Model", "many read it")
-    for x in (172, 372, 572):
-        picture.arrow((x, 100), (x + 46, 100))
+    for x, end in ((172, 217), (372, 412), (577, 617)):
+        picture.arrow((x, 100), (end, 100))
     picture.text(95, 40, "at the site", "small")
     picture.text(295, 40, "at the site", "small")
     picture.text(495, 40, "at the aggregator", "small")
@@ -163,7 +169,7 @@ def protections() -> str:
     for x, name, words, more in (
         (195, "policy and approval", "a site answers only", "what it agreed to"),
         (395, "masks, encryption", "nobody reads the sums", "of a single site"),
-        (595, "noise", "what is read tells", "little of a row"),
+        (595, "noise", "added at the sites: what", "is read tells little of a row"),
     ):
         picture.arrow((x, 190), (x, 106), kind="dashed")
         picture.text(x, 212, name, "bold rows")
@@ -178,8 +184,8 @@ def modes() -> str:
         760,
         300,
         "Different rows, or different columns",
-        "On the left three parties hold different rows of the same columns. On the right a bank with the label "
-        "and a phone company hold different columns of the same rows, matched by their ids.",
+        "On the left three parties hold different rows of the same columns. On the right a bank with the "
+        "label and a phone company hold different columns of the same rows, matched by their ids.",
     )
     picture.text(190, 34, "Different rows", "bold")
     picture.text(190, 56, "the same columns", "small")
@@ -187,7 +193,7 @@ def modes() -> str:
         y = 76 + (0, 74, 128)[number]
         picture.table(130, y, ["site", "site", "site", "person"], rows)
         picture.text(116, y + 10 * rows + 5, name, "", "end")
-    picture.text(268, 252, "label", "small model")
+    picture.text(242, 238, "label", "small model")
     picture.text(190, 284, "nothing to set", "small")
     picture.parts.append('<line x1="380" y1="20" x2="380" y2="280" class="box"/>')
     picture.text(570, 34, "Different columns", "bold")

@@ -13,8 +13,8 @@ HEAD = """# Python names
 
 <!-- Written by `make reference`: change the docstrings in fedboost. -->
 
-The names of `import fedboost as fb`, from their docstrings. [From Python](python.md) shows how they go together. Every key of
-`fb.Terms(...)` is in [terms](terms.md).
+The names of `import fedboost as fb`, from their docstrings. [From Python](python.md) shows how they go
+together. Every key of `fb.Terms(...)` is in [terms](terms.md).
 """
 GROUPS = {
     "Before and during training": (
@@ -66,7 +66,7 @@ def section(name: str, thing: Any) -> Iterator[str]:
     yield f"### `{name}`\n"
     if not inspect.isclass(thing) or name in CALLED:
         lines = textwrap.wrap(signature(name, thing), 100, subsequent_indent="    ", break_on_hyphens=False)
-        yield "\n".join(["```python", *lines, "```\n"])
+        yield "\n".join(["```text", *lines, "```\n"])
     yield f"{doc(thing)}\n"
     if not inspect.isclass(thing) or issubclass(thing, Exception):
         return
@@ -122,6 +122,6 @@ def doc(thing: Any) -> str:
     text = inspect.getdoc(thing) or ""
     return re.sub(
         r"(?:(?<=\n\n)|^)((?:    .*\n?)+)",
-        lambda found: f"```python\n{inspect.cleandoc(found[1])}\n```\n",
+        lambda found: f"```text\n{inspect.cleandoc(found[1])}\n```\n",
         text,
     )

@@ -18,7 +18,7 @@ from fedboost.terms import reference as terms  # noqa: E402
 
 def decisions() -> str:
     """docs/decisions/README.md: the title of each."""
-    head = "# Decisions\n\nHalf a page for each choice that took thought: what was chosen, what else was tried, and why.\n\n"
+    head = "# Decisions\n\nHalf a page for each choice that took thought: what was chosen, and why.\n\n"
     rows = []
     for file in sorted((DOCS / "decisions").glob("0*.md")):
         number, title = file.read_text().split("\n", 1)[0].removeprefix("# ").split(" ", 1)
