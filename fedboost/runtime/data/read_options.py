@@ -20,7 +20,8 @@ class ReadOptions(Frozen):
     """Facts that no file says of itself."""
 
     separator: str | None = Field(
-        default=None, description="Character between columns of a text: a comma, in a .tsv a tab, unless given."
+        default=None,
+        description="Character between columns of a text: a comma, in a .tsv a tab, unless given.",
     )
     decimal: str = Field(default=".", description="Character in numbers of a text, `.` or `,`.")
     encoding: str = Field(default="utf-8", description="Encoding of a text, such as `latin-1` or `utf-16`.")
