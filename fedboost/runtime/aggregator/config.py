@@ -15,7 +15,7 @@ class AggregatorConfig(Frozen):
     keys: Path | None = Field(default=None, description="Folder of the aggregator's [bundle](identity.md).")
     state: Path | None = Field(
         default=None,
-        description="Folder in which sessions outlive the process, named after this file and beside it unless named.",
+        description="Folder in which sessions outlive the process; NAME.state beside NAME.toml unless named.",
     )
     programs: tuple[str, ...] = Field(
         default=(), description="Custom programs that terms may name, as `module:function`."
