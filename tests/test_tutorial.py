@@ -13,7 +13,7 @@ from fedboost.runtime.local.demo_sites import demo_terms, hospitals, write_files
 DOCS = ROOT / "docs"
 SITES = ("north", "south", "east")
 LAPTOP, MACHINES = DOCS / "tutorial.md", DOCS / "tutorial-machines.md"
-SETUP = re.compile(r"^(python3 -m venv|\. |pip install|fedboost demo).*\n", re.MULTILINE)
+SETUP = re.compile(r"^(python3 -m venv|\. |pip install|mkdir|cd|fedboost demo).*\n", re.MULTILINE)
 LISTENS = re.compile(
     r"^aggregator listening on 127.0.0.1:\d+, for parties and analysts with keys\n", re.MULTILINE
 )
