@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mkdocs")
 ROOT = Path(__file__).parents[1]
 REQUESTS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "form": "action"}
 """Elements that make a browser request something, and the attribute that says what."""

@@ -28,6 +28,20 @@ def test_each_step_shows_what_it_prints():
     assert len([shown for page in (LAPTOP, MACHINES) for _, shown in blocks(page) if shown]) >= 14
 
 
+@pytest.mark.parametrize(
+    "shown", ["north yes\n", "...\nsouth no\n", "north yes\nsouth\n", "north yes\n...\nsouth yes 0.25\n"]
+)
+def test_what_is_shown_and_not_printed_is_found(shown):
+    with pytest.raises(AssertionError, match="the page shows"):
+        assert_says("north  yes\nwest   no\nsouth  yes 0.24\n", shown)
+
+
+def test_what_varies_is_left_out():
+    assert_says(
+        "at 2026-01-02 03:04 UTC\n1.2 MB 0123456789abcdef\na\nb\nc\n", "at ... UTC\n7 MB ...\n...\nc\n"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_on_one_laptop_as_written(tmp_path):

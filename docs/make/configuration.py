@@ -1,15 +1,16 @@
 """docs/configuration.md, from the fields of the files of a site and an aggregator."""
 
+from collections.abc import Iterator
 from copy import copy
-from typing import Any
+from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
 from fedboost.runtime.aggregator.config import AggregatorConfig
-from fedboost.runtime.data.read_options import ReadOptions
-from fedboost.runtime.site.config import PartyConfig, WorkersConfig
+from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS, ColumnRules
+from fedboost.terms.reading import Frozen
 from fedboost.terms.reference import section
 
 HEAD = """# Files of a site and an aggregator
@@ -39,17 +40,23 @@ def page() -> str:
     }
     sections = (
         ("A site: `party.toml`", "A key holder's file is the same, without `data`.", site),
-        ("Table `[read]` of a site", "How a file is read.", ReadOptions.model_fields),
-        (
-            "Table `[workers]` of a site",
-            "Workers of Dask that read and hold rows.",
-            WorkersConfig.model_fields,
-        ),
+        *tables(PartyConfig, "a site"),
         ("Table `[policy]` of a site", POLICY, policy),
         ("Table `[policy.columns]` of a site", 'In place of it, `columns = "any"` allows all.', roles),
         ("An aggregator: `aggregator.toml`", "", AggregatorConfig.model_fields),
+        *tables(AggregatorConfig, "an aggregator"),
     )
     return "\n".join([HEAD, *(section(*parts) for parts in sections)])
+
+
+def tables(model: type[Frozen], whose: str) -> Iterator[tuple[str, str, dict[str, FieldInfo]]]:
+    """The sections of the tables in a file, but for the policy."""
+    for key, field in model.model_fields.items():
+        kinds = get_args(field.annotation) or (field.annotation,)
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, Frozen) and kind is not Policy:
+                about = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+                yield f"Table `[{key}]` of {whose}", about, dict(kind.model_fields)
 
 
 def changed(field: FieldInfo, **attributes: Any) -> FieldInfo:

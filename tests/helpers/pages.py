@@ -21,7 +21,8 @@ END = "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT"
 """What a script does at its end, however it ends."""
 PATIENCE_SECONDS = 250.0
 _VARIES = re.compile(
-    r"\b[0-9a-f]{8,}\b|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?|\b\d+(\.\d+)?(?= [kMG]?B\b)|(?<=[\w.]:)\d+"
+    r"(?<![\w.])[0-9a-f]{8,}\b|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?|"
+    r"\b\d+(\.\d+)?(?= [kMG]?B\b)|(?<=[\w.]:)\d+"
 )
 """What is another in each run: fingerprints, times, sizes, ports."""
 

@@ -17,7 +17,7 @@ DECIMALS = (".", ",")
 
 
 class ReadOptions(Frozen):
-    """Facts that no file says of itself."""
+    """How a file is read: facts that no file says of itself."""
 
     separator: str | None = Field(
         default=None,

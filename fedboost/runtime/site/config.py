@@ -28,14 +28,17 @@ def _uri_or_path(value: object) -> object:
 
 
 class WorkersConfig(Frozen):
-    """`[workers]` in a site's file: rows are read and held by workers of Dask."""
+    """Workers of Dask that read and hold the rows."""
 
     dask: str = Field(
         description='Address of the scheduler of Dask, such as `tcp://scheduler:8786`, or `"local"` for '
         "processes of this machine."
     )
     count: int | None = Field(
-        default=None, ge=1, le=1024, description='With `"local"`: the number of processes, one a core unless given.'
+        default=None,
+        ge=1,
+        le=1024,
+        description='With `"local"`: the number of processes, one a core unless given.',
     )
     threads: int | None = Field(
         default=None, ge=1, le=1024, description='With `"local"`: the threads of each process.'
@@ -59,7 +62,7 @@ class WorkersConfig(Frozen):
 
 
 class PartyConfig(Frozen):
-    """A site's file, or that of a key holder, which has no `data`. Paths count from the folder of the file."""
+    """A site's file, or that of a key holder, which has no `data`. Paths count from its folder."""
 
     party: Name = Field(description="Name of this site in terms and in its certificate.")
     aggregator: str = Field(description="Address of the aggregator, `HOST:PORT`.")
@@ -68,7 +71,9 @@ class PartyConfig(Frozen):
         description="Table of this site: a [file, folder or address](tables.md), or the URI of a "
         "[database](sources.md). A key holder has none.",
     )
-    query: str | None = Field(default=None, description="With a database: the query whose rows are the table.")
+    query: str | None = Field(
+        default=None, description="With a database: the query whose rows are the table."
+    )
     query_file: Path | None = Field(default=None, description="With a database: the file that has the query.")
     names: Path | None = Field(
         default=None,
@@ -83,19 +88,20 @@ class PartyConfig(Frozen):
         default=64.0, gt=0, description="MiB after which the audit log goes on in a next file."
     )
     models: Path | None = Field(
-        default=None, description="Folder of the parts of models that this site keeps, beside the memory unless named."
+        default=None,
+        description="Folder of the parts of models that this site keeps, beside the memory unless named.",
     )
     metrics: str | None = Field(
         default=None, description="Address at which Prometheus reads metrics, `HOST:PORT`; none unless named."
     )
     state: Path | None = Field(
         default=None,
-        description="Folder of the site's memory and audit log, `fedboost.state` beside this file unless named.",
+        description="Folder of memory and audit log, `fedboost.state` beside this file unless named.",
     )
     dataset: Name | None = Field(
         default=None,
-        description="Name of these rows in the memory, the party's unless named: sessions and budgets of the same "
-        "dataset add up.",
+        description="Name of these rows in the memory, the party's unless named: sessions and budgets "
+        "of one dataset add up.",
     )
     read: ReadOptions = Field(default=ReadOptions(), description="How a file is read, below.")
     scratch: Path | None = Field(
