@@ -59,7 +59,13 @@ def one(name: str, command: Any) -> str:
     ]
     if parameters:
         parts.append(
-            "\n".join(["| | type | default | |", "|---|---|---|---|", *(row(*each) for each in parameters)])
+            "\n".join(
+                [
+                    "| name | type | default | meaning |",
+                    "|---|---|---|---|",
+                    *(row(*each) for each in parameters),
+                ]
+            )
         )
     if command.epilog:
         examples = [line(text).removeprefix("Example: ") for text in command.epilog.split("\n\n")]

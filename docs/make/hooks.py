@@ -92,3 +92,10 @@ def _cell(cell: dict[str, Any]) -> str:
     if cell["cell_type"] == "code":
         return f"```python\n{text}\n```"
     return re.sub("^# ", "## ", text, flags=re.MULTILINE)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Name the search for screen readers, and let the keyboard reach code that scrolls."""
+    search = 'data-md-component="search" role='
+    output = output.replace(f'{search}"dialog"', f'{search}"dialog" aria-label="Search"')
+    return output.replace("<pre><span></span><code>", '<pre tabindex="0"><span></span><code>')

@@ -72,7 +72,7 @@ def section(name: str, thing: Any) -> Iterator[str]:
         return
     rows = [member(key, value) for key, value in members(thing)]
     if rows:
-        yield "\n".join(["| member | |", "|---|---|", *rows]) + "\n"
+        yield "\n".join(["| member | meaning |", "|---|---|", *rows]) + "\n"
 
 
 def members(thing: type) -> Iterator[tuple[str, Any]]:

@@ -42,7 +42,7 @@ def section(title: str, about: str, fields: Mapping[str, FieldInfo]) -> str:
     """A heading and a table of the keys: type, default, description."""
     head = f"## {title}\n\n" + (f"{about}\n\n" if about else "")
     rows = [_row(key, field) for key, field in fields.items()]
-    return head + "\n".join(["| key | type | default | |", "|---|---|---|---|", *rows]) + "\n"
+    return head + "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
 
 
 def _row(key: str, field: FieldInfo) -> str:
