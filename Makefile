@@ -23,7 +23,7 @@ check: $(VENV)/dev
 	$(BIN)/python .ci/structure.py
 	$(BIN)/pytest -m "not slow"
 
-# The pages as a site, in the folder site: open site/index.html, or `python -m http.server -d site` for its search.
+# The pages as a site: open site/index.html.
 docs: $(VENV)/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

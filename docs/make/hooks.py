@@ -99,3 +99,9 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     search = 'data-md-component="search" role='
     output = output.replace(f'{search}"dialog"', f'{search}"dialog" aria-label="Search"')
     return output.replace("<pre><span></span><code>", '<pre tabindex="0"><span></span><code>')
+
+
+def on_post_build(config: Any) -> None:
+    """Write the index of the search as a script, too: pages that are opened as files can read no other."""
+    folder = Path(config.site_dir) / "search"
+    (folder / "search_index.js").write_text(f"var __index = {(folder / 'search_index.json').read_text()}")
