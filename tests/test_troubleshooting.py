@@ -17,7 +17,7 @@ def texts_of_code() -> str:
 
 def messages() -> list[str]:
     """The messages that the page quotes: the first cell of each row that begins with one."""
-    return re.findall(r"^\| `([^`]*(?:`[^`|]*)*)` \|", PAGE.read_text(), re.MULTILINE)
+    return [text for _, text in re.findall(r"^\| (`+) ?(.*?) ?\1 \|", PAGE.read_text(), re.MULTILINE)]
 
 
 def test_each_message_is_one_of_the_code():
