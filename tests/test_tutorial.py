@@ -15,7 +15,7 @@ SITES = ("north", "south", "east")
 LAPTOP, MACHINES = DOCS / "tutorial.md", DOCS / "tutorial-machines.md"
 SETUP = re.compile(r"^(python3 -m venv|\. |pip install|mkdir|cd|fedboost demo).*\n", re.MULTILINE)
 LISTENS = re.compile(
-    r"^aggregator listening on 127.0.0.1:\d+, for parties and analysts with keys\n", re.MULTILINE
+    r"aggregator listening on 127.0.0.1:\d+, for parties and analysts with keys\n", re.MULTILINE
 )
 TRAVELS = f"""for file in *.request.pem *.answer.pem terms.toml; do
   for name in {" ".join(SITES)}; do [ ! -e "$file" ] || [ -e "../$name/$file" ] || cp "$file" "../$name"; done
@@ -85,7 +85,12 @@ def hold_to_page(scripts: list[tuple[str, str]], folder: Path) -> None:
     """Run blocks of a page as written, and hold what they print against what the page shows. A check is typed
     again until all sites are there, as the page says."""
     texts = [
-        re.sub(r"^(fedboost check .*)", r"until \1 > once; do sleep 0.3; done; cat once", text, flags=re.M)
+        re.sub(
+            r"^(fedboost check .*)",
+            r"until \1 > once 2> meanwhile; do sleep 0.3; done; cat once",
+            text,
+            flags=re.M,
+        )
         for text, _ in scripts
     ]
     said = run_as_written(texts, folder)
