@@ -7,7 +7,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 # Set in many containers: every process of the tests would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check protos bench bench-long clean
+.PHONY: demo test check docs reference protos bench bench-long clean
 
 demo: $(VENV)/demo
 	$(BIN)/fedboost demo --force
@@ -22,6 +22,14 @@ check: $(VENV)/dev
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/structure.py
 	$(BIN)/pytest -m "not slow"
+
+# The pages as a site: open site/index.html.
+docs: $(VENV)/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The pages and pictures that are made from the code.
+reference: $(VENV)/dev
+	$(BIN)/python docs/make/reference.py
 
 protos: $(VENV)/dev
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/fedboost/wire/v1/fedboost.proto
@@ -90,4 +98,4 @@ $(VENV)/dev: $(VENV)/made pyproject.toml
 	@touch $@ $(VENV)/demo
 
 clean:
-	rm -rf $(VENV) fedboost-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) fedboost-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis site

@@ -51,9 +51,11 @@ def try_readme(programs: Path, folder: Path) -> None:
         re.findall(rf"^```{language}\n(.*?)^```", text, re.S | re.M) for language in ("sh", "python")
     )
     session = script[-1].replace("7070", str(free_port())).replace("--analyst marie", "--analyst marie --yes")
+    said = run(["fedboost", "demo"], programs, folder)
+    (table,) = re.findall(r"model        logloss.*?yes\n", (ROOT / "docs" / "tutorial.md").read_text(), re.S)
+    assert table in said, f"docs/tutorial.md shows another table of the demo than\n{said}"
     for command in (
         ["fedboost", "--version"],
-        ["fedboost", "demo"],
         ["bash", "-e", "-c", session],
         ["fedboost", "predict", "model.json", "fedboost-demo/new.csv", "--out", "predictions.csv"],
         ["python", "-c", code[0]],
@@ -66,8 +68,9 @@ def try_readme(programs: Path, folder: Path) -> None:
     assert output([str(programs / "python"), "-c", modules]) == "True"
 
 
-def run(command: list[str], programs: Path | None = None, folder: Path | None = None) -> None:
-    """Run a command to its end; one of these programs without rights. SystemExit if it fails."""
+def run(command: list[str], programs: Path | None = None, folder: Path | None = None) -> str:
+    """Run a command to its end, one of these programs without rights; what it printed. SystemExit if it
+    fails."""
     unprivileged = user_without_rights(programs) if programs is not None else {}
     environment = dict(os.environ)
     if programs is not None:
@@ -85,6 +88,7 @@ def run(command: list[str], programs: Path | None = None, folder: Path | None = 
     )
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)[:300]}\n{done.stdout}exit code {done.returncode}")
+    return done.stdout
 
 
 def user_without_rights(programs: Path) -> dict[str, Any]:

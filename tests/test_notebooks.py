@@ -93,9 +93,9 @@ def test_a_notebook_has_no_outputs_and_links_to_what_exists(name):
             assert (EXAMPLES / path).exists(), path
 
 
-def test_the_page_on_examples_and_the_quickstart_have_every_notebook():
+def test_the_pages_on_examples_and_on_python_have_every_notebook():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    quickstart = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    python = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     for name in NOTEBOOKS:
         assert f"]({name})" in page, name
-        assert f"](../examples/{name})" in quickstart, name
+        assert f"](../examples/{name})" in python, name

@@ -1,5 +1,6 @@
 """docs/terms.md, from the fields of the terms: `python -m fedboost.terms.reference > docs/terms.md`."""
 
+import json
 from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -29,18 +30,19 @@ _LIMITS = (("ge", "from {}"), ("gt", "above {}"), ("le", "to {}"), ("lt", "below
 def page() -> str:
     """The whole page, as Markdown."""
     own = {key: field for key, field in Terms.model_fields.items() if key not in Terms.groups()}
-    parts = [_HEAD, _section("The session as a whole", "", own)]
+    parts = [_HEAD, section("The session as a whole", "", own)]
     for name, group in Terms.groups().items():
-        parts.append(_section(f"`terms.{name}`", _first_line(group), group.file_keys()))
+        parts.append(section(f"`terms.{name}`", _first_line(group), group.file_keys()))
     for name, table in (("columns", Schema), ("noise", Noise)):
-        parts.append(_section(f"Table `[{name}]`", _first_line(table), table.file_keys()))
+        parts.append(section(f"Table `[{name}]`", _first_line(table), table.file_keys()))
     return "\n".join(parts)
 
 
-def _section(title: str, about: str, fields: Mapping[str, FieldInfo]) -> str:
+def section(title: str, about: str, fields: Mapping[str, FieldInfo]) -> str:
+    """A heading and a table of the keys: type, default, description."""
     head = f"## {title}\n\n" + (f"{about}\n\n" if about else "")
     rows = [_row(key, field) for key, field in fields.items()]
-    return head + "\n".join(["| key | type | default | |", "|---|---|---|---|", *rows]) + "\n"
+    return head + "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
 
 
 def _row(key: str, field: FieldInfo) -> str:
@@ -86,23 +88,19 @@ def _kind_of(annotation: Any) -> str:
         return f"table of {_kind_of(inner[1]).replace('list of', 'lists of')}"
     if isinstance(annotation, type) and issubclass(annotation, Frozen):
         return "table, below"
-    return _KINDS[annotation]
+    return _KINDS.get(annotation) or str(annotation.__name__).lower()
 
 
 def _default_of(field: FieldInfo) -> str:
     if field.is_required():
         return "must be set"
     value = field.get_default(call_default_factory=True)
-    if value is None or value == () or value == {}:
+    if value is None or value == () or value == {} or isinstance(value, Frozen):
         return ""
-    text = (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:.15g}"
-        if isinstance(value, float)
-        else value
-    )
-    return f"`{text}`"
+    if isinstance(value, tuple):
+        return f"`{json.dumps(value)}`"
+    text = f"{value:.15g}" if isinstance(value, float) else value
+    return f"`{str(text).lower() if isinstance(value, bool) else text}`"
 
 
 if __name__ == "__main__":

@@ -9,17 +9,21 @@ from fedboost.terms.reading import Frozen, read_model
 
 
 class AggregatorConfig(Frozen):
-    """The aggregator's file. `programs` are custom programs, as module:function, that terms may name;
-    `memory` is how many GiB the sums of a session may take; `state` is the folder in which sessions outlive
-    the process, beside the file unless named; `metrics` is the address at which Prometheus reads metrics,
-    none unless named."""
+    """The aggregator's file. Paths count from the folder of the file."""
 
-    listen: str = "127.0.0.1:7070"
-    keys: Path | None = None
-    state: Path | None = None
-    programs: tuple[str, ...] = Field(())
-    memory: float = Field(default=4.0, gt=0)
-    metrics: str | None = None
+    listen: str = Field(default="127.0.0.1:7070", description="Address to listen on, `HOST:PORT`.")
+    keys: Path | None = Field(default=None, description="Folder of the aggregator's [bundle](identity.md).")
+    state: Path | None = Field(
+        default=None,
+        description="Folder in which sessions outlive the process; NAME.state beside NAME.toml unless named.",
+    )
+    programs: tuple[str, ...] = Field(
+        default=(), description="Custom programs that terms may name, as `module:function`."
+    )
+    memory: float = Field(default=4.0, gt=0, description="GiB that the sums of a session may take.")
+    metrics: str | None = Field(
+        default=None, description="Address at which Prometheus reads metrics, `HOST:PORT`; none unless named."
+    )
 
     _check = field_validator("listen", "metrics")(require_address)
 

@@ -17,15 +17,18 @@ DECIMALS = (".", ",")
 
 
 class ReadOptions(Frozen):
-    """Facts that no file says of itself. `separator` stands between columns (a comma, in a .tsv a tab),
-    `decimal` in numbers, `encoding` is that of the text, `na` are words that mean a missing value beside the
-    usual ones, `sheet` is the sheet of a workbook (the first one)."""
+    """How a file is read: facts that no file says of itself."""
 
-    separator: str | None = None
-    decimal: str = "."
-    encoding: str = "utf-8"
-    na: Several[str] = Field(default=())
-    sheet: str | None = None
+    separator: str | None = Field(
+        default=None,
+        description="Character between columns of a text: a comma, in a .tsv a tab, unless given.",
+    )
+    decimal: str = Field(default=".", description="Character in numbers of a text, `.` or `,`.")
+    encoding: str = Field(default="utf-8", description="Encoding of a text, such as `latin-1` or `utf-16`.")
+    na: Several[str] = Field(
+        default=(), description="Words that mean a missing value, beside the [usual ones](tables.md)."
+    )
+    sheet: str | None = Field(default=None, description="Sheet of a workbook, the first one unless given.")
 
     @field_validator("separator")
     @classmethod

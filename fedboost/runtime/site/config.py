@@ -28,12 +28,21 @@ def _uri_or_path(value: object) -> object:
 
 
 class WorkersConfig(Frozen):
-    """`[workers]` in a site's file: rows are read and held by workers of Dask. `dask` is the address of its
-    scheduler, or "local" for `count` processes of this machine (one a core), each of `threads` threads."""
+    """Workers of Dask that read and hold the rows."""
 
-    dask: str
-    count: int | None = Field(default=None, ge=1, le=1024)
-    threads: int | None = Field(default=None, ge=1, le=1024)
+    dask: str = Field(
+        description='Address of the scheduler of Dask, such as `tcp://scheduler:8786`, or `"local"` for '
+        "processes of this machine."
+    )
+    count: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description='With `"local"`: the number of processes, one a core unless given.',
+    )
+    threads: int | None = Field(
+        default=None, ge=1, le=1024, description='With `"local"`: the threads of each process.'
+    )
 
     @field_validator("dask")
     @classmethod
@@ -53,36 +62,60 @@ class WorkersConfig(Frozen):
 
 
 class PartyConfig(Frozen):
-    """A site's file. `data` is its table: a path, an address, or the URI of a database, whose rows are those
-    of `query`, or of the query in `query_file`; `read` how a file is read, `names` the file that says what
-    terms call its columns (as they are called in the table, without one), `keys` the folder of its bundle,
-    `state` the folder of its memory, beside the file unless named, `audit` its log of what left, beside the
-    memory unless named, of `audit_size` MiB a file, `models` the folder of the parts of models that it keeps,
-    beside the memory unless named, `metrics` the address at which Prometheus reads metrics,
-    none unless named, `dataset` the name of these rows there (the party's, so that a table that is moved,
-    copied or longer is still the same rows), `scratch` a folder for what is made of rows that are more than
-    fit in memory, `workers` the cluster that reads and holds them, `nthread` how many threads compute (one a
-    core), `policy` what it agrees to.
-    A key holder's file has no `data`."""
+    """A site's file, or that of a key holder, which has no `data`. Paths count from its folder."""
 
-    party: Name
-    aggregator: str
-    data: Path | str | Database | None = None
-    query: str | None = None
-    query_file: Path | None = None
-    names: Path | None = None
-    keys: Path | None = None
-    audit: Path | None = None
-    audit_size: float = Field(default=64.0, gt=0)
-    models: Path | None = None
-    metrics: str | None = None
-    state: Path | None = None
-    dataset: Name | None = None
-    read: ReadOptions = ReadOptions()
-    scratch: Path | None = None
-    workers: WorkersConfig | None = None
-    nthread: int = Field(default_factory=cores, ge=1, le=1024)
-    policy: Policy = Policy()
+    party: Name = Field(description="Name of this site in terms and in its certificate.")
+    aggregator: str = Field(description="Address of the aggregator, `HOST:PORT`.")
+    data: Path | str | Database | None = Field(
+        default=None,
+        description="Table of this site: a [file, folder or address](tables.md), or the URI of a "
+        "[database](sources.md). A key holder has none.",
+    )
+    query: str | None = Field(
+        default=None, description="With a database: the query whose rows are the table."
+    )
+    query_file: Path | None = Field(default=None, description="With a database: the file that has the query.")
+    names: Path | None = Field(
+        default=None,
+        description="File that says what terms call the columns and levels of the table "
+        "([an offer of columns](vertical.md#an-offer-of-columns)).",
+    )
+    keys: Path | None = Field(default=None, description="Folder of this site's [bundle](identity.md).")
+    audit: Path | None = Field(
+        default=None, description="Audit log, `PARTY.audit.jsonl` beside the memory unless named."
+    )
+    audit_size: float = Field(
+        default=64.0, gt=0, description="MiB after which the audit log goes on in a next file."
+    )
+    models: Path | None = Field(
+        default=None,
+        description="Folder of the parts of models that this site keeps, beside the memory unless named.",
+    )
+    metrics: str | None = Field(
+        default=None, description="Address at which Prometheus reads metrics, `HOST:PORT`; none unless named."
+    )
+    state: Path | None = Field(
+        default=None,
+        description="Folder of memory and audit log, `fedboost.state` beside this file unless named.",
+    )
+    dataset: Name | None = Field(
+        default=None,
+        description="Name of these rows in the memory, the party's unless named: sessions and budgets "
+        "of one dataset add up.",
+    )
+    read: ReadOptions = Field(default=ReadOptions(), description="How a file is read, below.")
+    scratch: Path | None = Field(
+        default=None,
+        description="Folder for what is made of rows that are "
+        "[more than fit in memory](operations.md#a-table-larger-than-the-memory).",
+    )
+    workers: WorkersConfig | None = Field(
+        default=None, description="[Workers](workers.md) that read and hold the rows, below."
+    )
+    nthread: int = Field(
+        default_factory=cores, ge=1, le=1024, description="Threads that compute, one a core unless given."
+    )
+    policy: Policy = Field(default=Policy(), description="Terms that this site agrees to, below.")
 
     _file: Path = PrivateAttr(Path("party.toml"))
 

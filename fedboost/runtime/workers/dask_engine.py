@@ -169,8 +169,11 @@ class RunningAtDask:
                 result = self._future.result(timeout=LOOKS_EVERY)
                 self._future.release()  # Dask would run it again, once its worker is lost
                 return result
-            except (distributed.TimeoutError, TimeoutError):
-                if not self._is_there():
+            except (distributed.TimeoutError, TimeoutError, UnboundLocalError) as error:
+                # the last where Dask itself cancels a wait that is over at this moment: dask/distributed#8514
+                if isinstance(error, UnboundLocalError) and self._future.status == "error":
+                    raise
+                if self._future.cancelled() or not self._is_there():
                     self._future.cancel()
                     raise WorkerLost(self._worker.address) from None
             except (distributed.scheduler.KilledWorker, distributed.CancelledError):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from distributed import LocalCluster
+from distributed import Future, LocalCluster
 from distributed.protocol import pickle as dask_pickle
 from processes import free_port
 
@@ -118,3 +118,28 @@ def test_processes_of_this_machine_are_called_with_a_certificate():
         assert all(worker.address.startswith("tls://127.0.0.1:") for worker in workers)
     finally:
         engine.close()
+
+
+def test_a_wait_that_dask_itself_cancels_is_waited_again(monkeypatch):
+    """dask/distributed#8514: an UnboundLocalError, where a wait ends at the moment in which it is over."""
+    result, calls = Future.result, []
+
+    def cancelled_once(future, timeout=None):
+        calls.append(timeout)
+        if len(calls) == 1:
+            raise UnboundLocalError("cannot access local variable 'result'")
+        return result(future, timeout)
+
+    with cluster(1) as own:
+        engine = DaskEngine.at(own.scheduler_address)
+        (worker,) = engine.workers()
+        monkeypatch.setattr(Future, "result", cancelled_once)
+        assert engine.run(worker, "sum", sum, [1, 2]).result() == 3
+        assert len(calls) >= 2
+        with pytest.raises(UnboundLocalError, match="of the function itself"):
+            engine.run(worker, "raises", unbound).result()
+        engine.close()
+
+
+def unbound():
+    raise UnboundLocalError("of the function itself")
