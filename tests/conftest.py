@@ -27,3 +27,14 @@ def no_cluster_left():
     yield
     if "dask_rows" in sys.modules:
         sys.modules["dask_rows"].close_clusters()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, for the tests of one file (`tests/helpers/browser.py`)."""
+    from browser import Browser, missing
+
+    if missing():
+        pytest.skip(missing())
+    with Browser() as opened:
+        yield opened

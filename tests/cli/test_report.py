@@ -1,13 +1,7 @@
 """`fedboost report` as a user types it, and its page in a browser."""
 
-import re
-import shutil
-import subprocess
-import zlib
-from html import escape
-from pathlib import Path
-
 import pytest
+from browser import DARK, LIGHT, paper, sheets
 from pyarrow import csv
 from sites import fedboost, rows, shared_out, terms
 
@@ -115,78 +109,54 @@ def test_force_replaces_a_page(folder, model):
 
 # ---- in a browser -----------------------------------------------------------------------------------
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-DARK = "--blink-settings=preferredColorScheme=0"
-MEASURE = """<script>addEventListener("load", () => {{ const page = document.querySelector("iframe");
-const inside = page.contentDocument.documentElement;
-inside.querySelectorAll("details").forEach((each) => each.open = {opened});
-document.title = [inside.scrollWidth, inside.clientWidth,
-page.contentWindow.performance.getEntriesByType("resource").length].join(" ") }})</script>"""
-
-
-def browse(page, folder, *options):
-    """What chromium prints with these options, headless, at this page. It has no network but loopback."""
-    common = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-pdf-header-footer")
-    offline = ("--proxy-server=127.0.0.1:9", f"--user-data-dir={folder / 'profile'}")
-    command = [str(CHROMIUM), *common, *offline, *options, page.absolute().as_uri()]
-    return subprocess.run(command, capture_output=True, timeout=120, check=True).stdout
-
-
-def picture(page, folder, *options):
-    """A screenshot as PNG."""
-    out = folder / "screen.png"
-    browse(page, folder, f"--screenshot={out}", *options)
-    return out.read_bytes()
-
-
-def paper(png):
-    """The colour of the first pixel."""
-    parts = re.findall(rb"(?s)(.{4})IDAT", png)
-    start = png.index(b"IDAT") + 4
-    size = int.from_bytes(parts[0], "big")
-    return tuple(zlib.decompressobj().decompress(png[start : start + size], 4)[1:4])
-
 
 @pytest.fixture
 def page(folder):
     """The report, with rows."""
     assert fedboost("report", "m.json", "--data", "rows.csv", "--out", "r.html").code == 0
-    return Path("r.html")
+    return folder / "r.html"
 
 
-@needs_chromium
 @pytest.mark.slow
-def test_a_page_is_light_or_dark_as_the_reader_has_it(page, folder):
-    light, dark = (picture(page, folder, "--window-size=1100,900", *scheme) for scheme in ((), (DARK,)))
-    assert paper(light) == (255, 255, 255)
-    assert paper(dark) == (0x12, 0x17, 0x1D)
+@pytest.mark.parametrize(("scheme", "colour"), [(LIGHT, (255, 255, 255)), (DARK, (0x12, 0x17, 0x1D))])
+def test_a_page_is_light_or_dark_as_the_reader_has_it(page, browser, scheme, colour):
+    with browser.tab(page, scheme=scheme) as tab:
+        tab.screenshot(f"model-{scheme}-whole", whole=True)
+        assert paper(tab.screenshot(f"model-{scheme}")) == colour
+        assert tab.faults() == []
 
 
-@needs_chromium
 @pytest.mark.slow
-@pytest.mark.parametrize("opened", ["true", "false"])
-@pytest.mark.parametrize("width", [320, 500, 1100])
-def test_a_page_fits_its_window_and_asks_for_nothing(page, folder, width, opened):
-    text = escape(page.read_text(encoding="utf-8"))
-    around = f'<iframe style="width: {width}px; height: 900px; border: 0" srcdoc="{text}"></iframe>'
-    (folder / "around.html").write_text(around + MEASURE.format(opened=opened), encoding="utf-8")
-    found = browse(folder / "around.html", folder, "--window-size=1200,900", "--dump-dom").decode()
-    wide, window, requests = map(int, re.search("<title>(.*?)</title>", found)[1].split())
-    assert width - 20 <= window <= width
-    assert wide <= window
-    assert requests == 0
+def test_a_page_fits_its_window_and_asks_for_nothing(page, browser):
+    for width in (320, 500, 1100):
+        with browser.tab(page, width) as tab:
+            for opened in (False, True):
+                if opened:
+                    tab.open_all()
+                wide, window = tab.widths()
+                assert width - 20 <= window <= width
+                assert wide <= window
+            tab.screenshot(f"model-{width}-opened", whole=True)
+            assert tab.asked == [page.as_uri()]
+            assert tab.foreign == tab.errors == []
 
 
-@needs_chromium
 @pytest.mark.slow
-def test_what_is_folded_is_printed(page, folder):
+def test_a_browser_refuses_and_tells_what_a_page_asks_for(tmp_path, browser):
+    text = '<html lang="en"><img src="http://127.0.0.1:9/x.png"><p style="width: 3000px">a</p></html>'
+    (tmp_path / "odd.html").write_text(text)
+    with browser.tab(tmp_path / "odd.html") as tab:
+        assert tab.foreign == ["http://127.0.0.1:9/x.png"]
+        wide, window = tab.widths()
+        assert wide > window
+        assert any(fault.startswith("image-alt (critical)") for fault in tab.faults())
+
+
+@pytest.mark.slow
+def test_what_is_folded_is_printed(page, browser):
     text = page.read_text(encoding="utf-8")
-    closed = text.replace("::details-content", "::nothing")
-    assert closed != text
-    (folder / "closed.html").write_text(closed, encoding="utf-8")
-    pages = []
-    for name in ("r.html", "closed.html"):
-        browse(folder / name, folder, f"--print-to-pdf={folder / 'r.pdf'}")
-        pages.append(len(re.findall(rb"/Type /Page\b", (folder / "r.pdf").read_bytes())))
-    assert pages[0] > pages[1] > 0
+    closed = page.with_name("closed.html")
+    closed.write_text(text.replace("::details-content", "::nothing"), encoding="utf-8")
+    assert closed.read_text(encoding="utf-8") != text
+    with browser.tab(page) as tab, browser.tab(closed) as other:
+        assert sheets(tab.printed("model")) > sheets(other.printed("model-closed")) > 0
