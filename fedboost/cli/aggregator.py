@@ -43,22 +43,25 @@ def _run(
     from fedboost.runtime.aggregator.config import read_aggregator
     from fedboost.runtime.config import choose_keys
     from fedboost.runtime.data.allocator import share_freed_memory
+    from fedboost.runtime.log_tail import LogTail
     from fedboost.runtime.telemetry import logger
 
-    log = logger("aggregator", log_format, log_level)
+    tail = LogTail()
+    log = logger("aggregator", log_format, log_level, tail)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
 
     async def serve() -> None:
         from fedboost.runtime.aggregator.server import AggregatorServer
 
-        server = AggregatorServer(settings, log, bundle)
+        server = AggregatorServer(settings, log, bundle, tail)
         if traced is not None:
             traced.note = server.refusals.handshake
         try:
             await server.start()
         except BaseException:
-            server.close_page()
+            await server.pages.stop()
+            server.pages.close()
             raise
         if json:
             print_json({"event": "listening", "address": server.address})

@@ -28,10 +28,10 @@ FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def logger(role: str, log_format: str = "text", log_level: str = "info") -> Any:
+def logger(role: str, log_format: str = "text", log_level: str = "info", tail: Any = None) -> Any:
     """A structured logger to standard error: `time [level] event key=value ...`, in colours where that is a
-    terminal that has them and NO_COLOR is not set, or JSON, one object a line. ConfigError for another format
-    or level."""
+    terminal that has them and NO_COLOR is not set, or JSON, one object a line. tail: a processor that keeps
+    the last lines. ConfigError for another format or level."""
     import structlog
 
     _check_choice("--log-format", log_format, FORMATS)
@@ -42,6 +42,7 @@ def logger(role: str, log_format: str = "text", log_level: str = "info") -> Any:
         processors=[
             structlog.processors.add_log_level,
             _add_time,
+            *([] if tail is None else [tail]),
             *([structlog.processors.JSONRenderer()] if log_format == "json" else [_join_lists, text]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, log_level.upper())),

@@ -1,0 +1,43 @@
+"""Reports of the models that a console keeps, drawn beside the event loop, one at a time.
+
+Promises: the last ones are drawn once.
+Refuses: models that are gone (Refusal).
+"""
+
+import asyncio
+from http import HTTPStatus
+
+from fedboost.people.console.facts import EndedFacts
+from fedboost.people.report.facts import SessionFacts
+from fedboost.runtime.aggregator.archive import Archive
+from fedboost.runtime.model_report import written
+from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.web.guard import Refusal
+
+MAX_DRAWN = 4
+"""Reports that are kept."""
+
+
+class Reports:
+    """The reports of an archive's models."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._drawn: dict[tuple[str, int], str] = {}
+        self._one = asyncio.Lock()
+
+    async def written(self, ended: EndedFacts) -> str:
+        """The report of a session's model, as a page."""
+        key = ended.name, ended.ended
+        async with self._one:
+            if key not in self._drawn:
+                text = await asyncio.to_thread(self._draw, ended)
+                self._drawn = {**dict([*self._drawn.items()][1 - MAX_DRAWN :]), key: text}
+            return self._drawn[key]
+
+    def _draw(self, ended: EndedFacts) -> str:
+        data = self._archive.model(ended.name)
+        if data is None:
+            raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
+        model = SignedModel.from_bytes(data, ended.name)
+        return written(model, session=SessionFacts(ended.traffic, ended.rounds))
