@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Force, Json, Site, Tables, TermsFile, reads_a_table
+from fedboost.cli.options import Force, Json, PageFile, Site, Tables, TermsFile, reads_a_table
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def compare(
     csv: Annotated[
         Path | None, typer.Option(help="Also write a line for each site to this file.", show_default=False)
     ] = None,
+    report: PageFile = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -49,8 +50,10 @@ def compare(
     from fedboost.cli.compare_columns import compare_columns
     from fedboost.cli.inputs import own_tables
     from fedboost.cli.output import show, write
+    from fedboost.cli.pages import check_page
     from fedboost.cli.progress import steps
     from fedboost.people import as_csv, as_json, comparison
+    from fedboost.people.report.comparison import comparison_page
     from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.terms_file import read_training
@@ -60,9 +63,10 @@ def compare(
     agreed = read_training(terms)
     texts = own_tables(agreed, data) if agreed.vertical.is_used else {}
     sources = {name: read.source(text) for name, text in (texts or {"": data[-1]}).items()}
+    inputs = [name for source in sources.values() for name in local_files(source)]
     if csv is not None:
-        inputs = [name for source in sources.values() for name in local_files(source)]
         check_writable(csv, terms, *inputs, force=force)
+    check_page(report, terms, *inputs, force=force, outputs=() if csv is None else (csv,))
     if agreed.columns.group is not None:
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
@@ -80,6 +84,8 @@ def compare(
         blocks = comparison.comparison(facts)
     if csv is not None:
         write(as_csv.comparison(facts), csv)
+    if report is not None:
+        write(comparison_page(facts), report)
     show(json, as_json.comparison(facts), blocks)
 
 

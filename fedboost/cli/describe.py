@@ -1,6 +1,16 @@
 """`fedboost describe`: counts and quantiles over the rows of all parties."""
 
-from fedboost.cli.options import Aggregator, InsecureLoopback, Json, Keys, MinCount, TermsFile, Wait
+from fedboost.cli.options import (
+    Aggregator,
+    Force,
+    InsecureLoopback,
+    Json,
+    Keys,
+    MinCount,
+    PageFile,
+    TermsFile,
+    Wait,
+)
 
 EPILOG = "Example: fedboost describe terms.toml --aggregator fed.example.org:7070 --keys keys/marie"
 
@@ -12,11 +22,14 @@ def describe(
     insecure_loopback: InsecureLoopback = False,
     min_count: MinCount = None,
     wait: Wait = 60,
+    report: PageFile = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Count the rows of all sites before a training under these terms: missing values, levels, labels,
     quantiles; and say what to change in the terms. Sites have to agree to it as to a training."""
     from fedboost.cli.output import show
+    from fedboost.cli.pages import check_page
     from fedboost.cli.sessions import ended
     from fedboost.people import description
     from fedboost.runtime.config import check_address
@@ -25,7 +38,10 @@ def describe(
     from fedboost.terms.describing import terms_to_describe
 
     check_address(aggregator, "--aggregator")
+    check_page(report, terms, force=force)
     agreed = terms_to_describe(read_terms(terms), min_count)
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Description.of(session.model, session.traffic)
+    if report is not None:
+        known.report(report)
     show(json, [known.summary | {"advice": [*known.advice]}], description.describe(known.summary))

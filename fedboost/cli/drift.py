@@ -12,6 +12,7 @@ from fedboost.cli.options import (
     Keys,
     MinCount,
     ModelFile,
+    PageFile,
     SaveTerms,
     SomeAggregator,
     Wait,
@@ -32,18 +33,22 @@ def drift(
     ] = None,
     min_count: MinCount = None,
     wait: Wait = 60,
+    report: PageFile = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
     model's terms had reference = true. Labels are not needed."""
     from fedboost.cli.output import show
+    from fedboost.cli.pages import check_page
     from fedboost.cli.sessions import check_asked, ended, save_terms_of
     from fedboost.people.drift import drifted
     from fedboost.runtime.drift import Drift, drift_terms
     from fedboost.runtime.terms_file import read_terms
 
     check_asked(aggregator, save_terms)
+    inputs = (model,) if terms is None else (model, terms)
+    check_page(report, *inputs, force=force, outputs=() if save_terms is None else (save_terms,))
     given = None if terms is None else read_terms(terms)
     agreed, reference = drift_terms(model, given, min_count)
     if save_terms is not None:
@@ -52,4 +57,6 @@ def drift(
         return
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Drift.of(session.model, reference, session.traffic)
+    if report is not None:
+        known.report(report)
     show(json, [known.summary], drifted(known.summary))

@@ -12,6 +12,7 @@ from fedboost.cli.options import (
     Keys,
     MinCount,
     ModelFile,
+    PageFile,
     SaveTerms,
     SomeAggregator,
     Wait,
@@ -50,18 +51,22 @@ def evaluate(
     ] = None,
     min_count: MinCount = None,
     wait: Wait = 60,
+    report: PageFile = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
     from fedboost.cli.output import notice, show
+    from fedboost.cli.pages import check_page
     from fedboost.cli.sessions import check_asked, ended, save_terms_of
     from fedboost.people.evaluation import evaluated
     from fedboost.runtime.evaluation import Evaluation, evaluation_terms
     from fedboost.runtime.terms_file import read_terms
 
     check_asked(aggregator, save_terms)
+    inputs = (model,) if terms is None else (model, terms)
+    check_page(report, *inputs, force=force, outputs=() if save_terms is None else (save_terms,))
     given = None if terms is None else read_terms(terms)
     agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count)
     if save_terms is not None:
@@ -70,6 +75,8 @@ def evaluate(
         return
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Evaluation.of(session.model, session.traffic)
+    if report is not None:
+        known.report(report, model)
     show(json, [known.summary], evaluated(known.summary))
     if name := known.told_by_training(model):
         notice(

@@ -48,6 +48,12 @@ MinCount = Annotated[
     typer.Option(help="Fewest rows of a count, in place of the terms' own.", min=1, show_default=False),
 ]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)]
+PageFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--report", help="Also write a page for people to this file, such as report.html.", show_default=False
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]
 LogFormat = Annotated[

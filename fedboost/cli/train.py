@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Aggregator, Force, InsecureLoopback, Json, Keys, TermsFile
+from fedboost.cli.options import Aggregator, Force, InsecureLoopback, Json, Keys, PageFile, TermsFile
 
 EPILOG = (
     "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
@@ -27,6 +27,7 @@ def train(
             "then give the same bytes.",
         ),
     ] = False,
+    report: PageFile = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -36,18 +37,15 @@ def train(
     from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.output import notice, show
     from fedboost.cli.progress import notice_not_hidden, progress
-    from fedboost.cli.trained import facts_of, notice_parts, save
+    from fedboost.cli.trained import check_outputs, facts_of, notice_parts, save, write_report
     from fedboost.people import as_json, training
     from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
-    from fedboost.runtime.files import check_writable
-    from fedboost.runtime.signed_model import session_file
     from fedboost.runtime.terms_file import read_training
 
     check_address(aggregator, "--aggregator")
-    for file in (out, session_file(out)):
-        check_writable(file, terms, force=force)
+    check_outputs(out, report, terms, force)
     agreed = read_training(terms)
     session = connect(aggregator, keys, insecure_loopback).train(
         agreed, wait, lambda parties: notice(waiting(parties, session.absent))
@@ -66,6 +64,8 @@ def train(
     if session.asked is not None:
         notice(f"this model is that of your request of {session.asked:%Y-%m-%d %H:%M} UTC, under these terms")
     save(model, out, reproducible)
+    if report is not None:
+        write_report(report, model, session, keys)
     facts = facts_of(model, session.traffic, out, session.uncounted)
     show(json, as_json.training(facts), training.conclusion(facts))
     notice_parts(model)

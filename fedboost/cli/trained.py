@@ -7,11 +7,17 @@ Refuses: nothing.
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fedboost.cli.pages import check_page
 from fedboost.errors import ConfigError
 from fedboost.people.facts import Traffic, TrainingFacts
+from fedboost.runtime.files import check_writable, saved
 from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.signed_model import SignedModel, session_file
+
+if TYPE_CHECKING:
+    from fedboost.runtime.analyst import Training
 
 
 def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
@@ -32,6 +38,33 @@ def facts_of(
     """Return the facts of a finished training."""
     shares = model.importance if isinstance(model, PartyModel) else None
     return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart, shares)
+
+
+def check_outputs(out: Path, report: Path | None, terms: Path, force: bool) -> None:
+    """Raise ConfigError now if the model, its session or its report could not be written later."""
+    files = out, session_file(out)
+    for file in files:
+        check_writable(file, terms, force=force)
+    check_page(report, terms, force=force, outputs=files)
+
+
+def write_report(page: Path, model: SignedModel, session: "Training", keys: Path | None) -> None:
+    """Write the report of a model that was trained, with the traffic and time of its session; of a model of
+    which each party keeps a part it is said that there is none. keys: a folder of keys, to check the
+    signatures by."""
+    from fedboost.cli.output import notice
+    from fedboost.people.report.facts import SessionFacts
+    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.report import signature_facts, written
+
+    if not isinstance(model, Model):
+        notice(
+            f"{page}: not written: each party keeps its part of this model, and a report is of a whole one"
+        )
+        return
+    signatures = None if keys is None else signature_facts(model, keys)
+    followed = SessionFacts(session.traffic, session.history, session.uncounted)
+    saved(written(model, None, signatures, followed), page)
 
 
 def notice_parts(model: SignedModel) -> None:

@@ -178,6 +178,7 @@ def _site(site: SiteComparison, metrics: tuple[str, ...], splits: int) -> Object
         "better_by": {name: figure.as_json() for name, figure in site.better_by.items()},
         "decided_by": metrics[0],
         "verdict": site.verdict,
+        **({"cannot": site.cannot} if site.cannot else {}),
         "sentence": sentence(site, metrics[0]),
     }
 

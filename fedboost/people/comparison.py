@@ -57,7 +57,7 @@ NO_TITLES: Mapping[str, str] = {}
 def comparison(facts: ComparisonFacts) -> Iterator[Block]:
     """Yield the verdict, all sites together, and each site."""
     metric, together = facts.metrics[0], facts.together
-    yield paragraph(one_line(f"{overall(together, metric)} {_for_whom(facts.sites)}"))
+    yield paragraph(one_line(f"{overall(together, metric)} {for_whom(facts.sites)}"))
     yield ""
     yield from _all_sites(together, facts)
     yield "at least, at most: with other rows held out, the gain of joining would lie"
@@ -133,7 +133,7 @@ def overall(together: SiteComparison, metric: str) -> str:
     return f"{answer}: {both}, better by {better} ({least} to {most})."
 
 
-def _for_whom(sites: Sequence[SiteComparison]) -> str:
+def for_whom(sites: Sequence[SiteComparison]) -> str:
     """Return one sentence on which sites gain."""
     parts = []
     for verdict, answer in ANSWERS.items():

@@ -51,12 +51,12 @@ def _numbers(columns: list[Any], rows: int) -> Block:
     lines = table("column", "missing", *(f"{float(share):.0%}" for share in _QUANTILES))
     for column in columns:
         known = (column["quantiles"][share] for share in _QUANTILES)
-        lines.add_row(cell(column["name"]), share_of(column["missing"], rows), *map(_value, known))
+        lines.add_row(cell(column["name"]), share_of(column["missing"], rows), *map(quantile, known))
     return lines
 
 
-def _value(interval: list[float] | None) -> str:
-    """Return a quantile, to the digits that its interval has."""
+def quantile(interval: list[float] | None) -> str:
+    """Return a quantile, an interval, to the digits that its interval has."""
     if interval is None:
         return "..."
     low, high = interval

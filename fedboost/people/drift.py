@@ -9,6 +9,12 @@ from typing import Any
 
 from fedboost.people.text import Block, cell, delimited, paragraph, table
 
+MOVED_BY_CHANCE = (
+    "By chance: what draws of so many of the same rows stay below 999 times in 1,000, stable. Above that: "
+    "slight below 0.1, moved to 0.25, shifted from there on."
+)
+"""The verdicts in words."""
+
 
 def drifted(summary: Mapping[str, Any]) -> Iterator[Block]:
     """Yield a table of the columns, the furthest first but for the score, and where most rows went."""
@@ -18,17 +24,16 @@ def drifted(summary: Mapping[str, Any]) -> Iterator[Block]:
     for column in [*sorted(columns, key=lambda each: -(each["psi"] or 0)), score]:
         psi = "..." if column["psi"] is None else f"{column['psi']:.3f}"
         chance = f"{column['by_chance']:.3f}"
-        lines.add_row(cell(column["name"]), psi, chance, column["verdict"], cell(_most_moved(column)))
+        lines.add_row(cell(column["name"]), psi, chance, column["verdict"], cell(most_moved(column)))
     yield lines
     yield ""
     yield paragraph(
-        "psi: population stability index. By chance: what draws of so many of the same rows stay below 999 "
-        "times in 1,000, stable. Above that: slight below 0.1, moved to 0.25, shifted from there on. Bins of "
-        f"fewer than {summary['min_count']} rows are merged."
+        f"psi: population stability index. {MOVED_BY_CHANCE} Bins of fewer than {summary['min_count']} rows "
+        "are merged."
     )
 
 
-def _most_moved(column: Any) -> str:
+def most_moved(column: Any) -> str:
     """Return the bin whose share of rows changed most, if any changed."""
     if column["psi"] is None:
         return ""
@@ -37,10 +42,11 @@ def _most_moved(column: Any) -> str:
     shares = [(each["reference"] / sums[0], each["rows"] / sums[1], each) for each in bins]
     before, after, each = max(shares, key=lambda share: abs(share[1] - share[0]))
     shown = f"{before:.1%}", f"{after:.1%}"
-    return "" if shown[0] == shown[1] else f"{_values(each)}: {' to '.join(shown)}"
+    return "" if shown[0] == shown[1] else f"{values_of(each)}: {' to '.join(shown)}"
 
 
-def _values(each: Any) -> str:
+def values_of(each: Any) -> str:
+    """Return the values that a bin has, in words."""
     if "levels" in each:
         return " or ".join(map(delimited, each["levels"][:3])) + (" ..." if len(each["levels"]) > 3 else "")
     if "low" not in each:

@@ -21,8 +21,7 @@ def of_other_tasks(
     terms: Terms, analysts: Sequence[str], participants: Lines, columns: Lines
 ) -> list[tuple[str, str]]:
     """What a session does with rows, and who learns what by it. participants, columns: lines about them."""
-    tasks = {TO_DESCRIBE: _description, TO_DRIFT: _drift}
-    does, given = tasks.get(terms.task, _evaluation)(terms)
+    does, given = _of_task(terms)
     return [
         ("terms", terms.digest),
         *does,
@@ -31,6 +30,17 @@ def of_other_tasks(
         *(line for line in participants if line[0] != "other sites"),
         *(line for line in columns if line[0] in _OF_FEATURES or terms.task != TO_DRIFT),
     ]
+
+
+def given_to_analyst(terms: Terms) -> str:
+    """What the analyst gets of all rows."""
+    return f"{_of_task(terms)[1]}; {few_rows(terms)}"
+
+
+def _of_task(terms: Terms) -> tuple[Lines, str]:
+    """Lines about what is done, and what the analyst is given."""
+    tasks = {TO_DESCRIBE: _description, TO_DRIFT: _drift}
+    return tasks.get(terms.task, _evaluation)(terms)
 
 
 def few_rows(terms: Terms) -> str:

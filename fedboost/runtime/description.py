@@ -6,10 +6,14 @@ Refuses: models, which are no description (PeerError).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedboost.errors import PeerError
 from fedboost.people.description import advice
+from fedboost.people.report.description import description_page
+from fedboost.people.report.facts import ResultFacts, SessionFacts
+from fedboost.runtime.files import saved
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import is_description
 from fedboost.terms.terms import Terms
@@ -58,3 +62,8 @@ class Description:
         head: dict[str, Any] = {"rows": self.rows, "min_count": self.min_count}
         head |= {} if self.noise is None else {"noise": self.noise}
         return {**head, "columns": [*self.columns], "label": self.label}
+
+    def report(self, path: Path | str | None = None) -> str:
+        """The report of the description, a page of HTML, which is also written to `path` if one is given."""
+        session = SessionFacts(self.traffic)
+        return saved(description_page(ResultFacts(self.summary, self.terms, self.signed_by, session)), path)

@@ -13,7 +13,10 @@ import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.drift import by_chance, joined, stability_index
+from fedboost.people.report.drift import drift_page
+from fedboost.people.report.facts import ResultFacts, SessionFacts
 from fedboost.runtime.continuation import edges_in, read_file
+from fedboost.runtime.files import saved
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel
@@ -69,6 +72,11 @@ class Drift:
         """The result as JSON."""
         head = {"rows": self.rows, "reference_rows": self.reference_rows}
         return {**head, "min_count": self.terms.evaluation.min_count, "columns": [*self.columns]}
+
+    def report(self, path: Path | str | None = None) -> str:
+        """The report of the result, a page of HTML, which is also written to `path` if one is given."""
+        session = SessionFacts(self.traffic)
+        return saved(drift_page(ResultFacts(self.summary, self.terms, self.signed_by, session)), path)
 
 
 def _columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

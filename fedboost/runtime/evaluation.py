@@ -12,7 +12,10 @@ from typing import Any
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.metrics.metric import Mean
 from fedboost.gbdt.metrics.registry import exact_metric_of
+from fedboost.people.report.evaluation import evaluation_page
+from fedboost.people.report.facts import ResultFacts, SessionFacts
 from fedboost.runtime.continuation import read_file, text_of
+from fedboost.runtime.files import saved
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel
@@ -61,6 +64,15 @@ class Evaluation:
         """The same by site: `sets`, `gaps`, `left_out`; empty where no site's own was asked for."""
         found: Mapping[str, Any] = self.summary.get("sites", {})
         return found
+
+    def report(self, path: Path | str | None = None, model: Model | Path | str | None = None) -> str:
+        """The report of the evaluation, a page of HTML, which is also written to `path` if one is given.
+        model: that which was evaluated, to say where the rows seem to be those of its training."""
+        told = "" if model is None else self.told_by_training(model)
+        session = SessionFacts(self.traffic)
+        return saved(
+            evaluation_page(ResultFacts(self.summary, self.terms, self.signed_by, session), told), path
+        )
 
     def told_by_training(self, model: Model | Path | str) -> str:
         """A metric that is, to all its digits, that of the rows which `model` was trained on, or the model in

@@ -23,6 +23,13 @@ def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
         file.write(data)
 
 
+def saved(text: str, path: Path | str | None) -> str:
+    """Return a text, which is also written to a file if one is given."""
+    if path is not None:
+        write_atomically(Path(path), text.encode())
+    return text
+
+
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
     """Open a new file beside the one at `path`, to be written piece by piece; at the end sync it, and replace

@@ -22,7 +22,7 @@ from fedboost.gbdt.explain import dependence
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.tree import Tree
 from fedboost.people import html, tree_drawing
-from fedboost.runtime.files import write_atomically
+from fedboost.runtime.files import saved
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
@@ -137,10 +137,7 @@ class Model(SignedModel):
 
         rows = None if data is None else rows_facts(self, data, min_count)
         signatures = None if keys is None else signature_facts(self, Path(keys))
-        text = written(self, rows, signatures)
-        if path is not None:
-            write_atomically(Path(path), text.encode())
-        return text
+        return saved(written(self, rows, signatures), path)
 
     def _tree(self, number: int) -> Tree:
         count = len(self.booster.trees)

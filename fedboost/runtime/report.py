@@ -21,7 +21,14 @@ from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.threads import Threads
 from fedboost.horizontal.evaluation import measured
 from fedboost.people.facts import VerificationFacts
-from fedboost.people.report.facts import KINDS, DependenceFacts, ReportFacts, RowsFacts, TreeFacts
+from fedboost.people.report.facts import (
+    KINDS,
+    DependenceFacts,
+    ReportFacts,
+    RowsFacts,
+    SessionFacts,
+    TreeFacts,
+)
 from fedboost.people.report.page import page
 from fedboost.people.tree_drawing import tree_svg
 from fedboost.runtime.data.database import Database
@@ -50,15 +57,19 @@ MAX_DEPENDENCE_ROWS = 10_000
 
 
 def written(
-    model: "Model", rows: RowsFacts | None = None, verification: VerificationFacts | None = None
+    model: "Model",
+    rows: RowsFacts | None = None,
+    verification: VerificationFacts | None = None,
+    session: SessionFacts | None = None,
 ) -> str:
-    """Return the report of a model as HTML."""
+    """Return the report of a model as HTML. session: that which trained it, where it was followed."""
     by_kind = [model.importance(kind) for kind in KINDS]
     importance = {name: [values[name] for values in by_kind] for name in by_kind[0]}
     trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
     has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     classes = tuple(map(str, model.classes)) if has_classes else ()
-    return page(ReportFacts(model.outline, model.rounds, importance, trees, classes, verification, rows))
+    facts = ReportFacts(model.outline, model.rounds, importance, trees, classes, verification, rows, session)
+    return page(facts)
 
 
 def signature_facts(model: "Model", keys: Path) -> VerificationFacts:

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from fedboost.people import html
+from fedboost.people.report.facts import SessionFacts
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
+from fedboost.runtime.files import saved
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.party_model import PartyModel, assembled, trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
@@ -26,6 +30,21 @@ class Result:
     history: list[Row] = field(repr=False)
     traffic: dict[str, tuple[int, int]] = field(repr=False)
     party_models: dict[str, PartyModel] = field(default_factory=dict, repr=False)
+
+    def report(
+        self,
+        path: Path | str | None = None,
+        data: Any = None,
+        keys: Path | str | None = None,
+        min_count: int | None = None,
+    ) -> str:
+        """The report of the model as `Model.report` gives it, with traffic and time of each round."""
+        from fedboost.runtime.report import rows_facts, signature_facts, written
+
+        rows = None if data is None else rows_facts(self.model, data, min_count)
+        signatures = None if keys is None else signature_facts(self.model, Path(keys))
+        session = SessionFacts(self.traffic, self.history)
+        return saved(written(self.model, rows, signatures, session), path)
 
     def _repr_html_(self) -> str:
         return html.result_html(self.model.outline, self.model.importance(), self.traffic)

@@ -12,6 +12,7 @@ from fedboost.people.report.facts import ReportFacts
 from fedboost.people.report.markup import Markup, element, joined, names, paragraph, table
 from fedboost.people.text import counted
 from fedboost.people.training import absences
+from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
 
 _ALWAYS = "objective", "rounds", "max_depth", "learning_rate", "max_bin", "protection"
@@ -31,8 +32,16 @@ def agreed(facts: ReportFacts) -> Markup:
         ),
         paragraph(_conclusion(facts)),
         table("Parties", ["party", "takes part with", "signature"], _parties(facts), ()),
+        columns_and_settings(terms, _ALWAYS),
+    )
+
+
+def columns_and_settings(terms: Terms, always: Sequence[str]) -> Markup:
+    """Return the columns, and the settings that are not their defaults. always: those that are shown even
+    so."""
+    return joined(
         table("Columns", ["column", "what it is"], _columns(terms), (), folded=False),
-        table("Settings", ["setting", "value"], _settings(terms), (), folded=False),
+        table("Settings", ["setting", "value"], _settings(terms, always), (), folded=False),
         paragraph("Settings that are not named have their defaults."),
     )
 
@@ -62,10 +71,11 @@ def _conclusion(facts: ReportFacts) -> str:
 def _parties(facts: ReportFacts) -> Iterator[Sequence[str]]:
     terms = facts.model.terms
     for party in dict.fromkeys((*terms.parties, *facts.model.signed_by)):
-        yield party, _part(terms, party), _signature(facts, party)
+        yield party, part_of(terms, party), _signature(facts, party)
 
 
-def _part(terms: Terms, party: str) -> str:
+def part_of(terms: Terms, party: str) -> str:
+    """Return what a party takes part with."""
     if party not in terms.parties:
         return "nothing: the terms do not name it"
     also = "; decrypts sums" if party == terms.keyholder else ""
@@ -104,10 +114,10 @@ def _columns(terms: Terms) -> Iterator[Sequence[str]]:
         yield name, joined("feature, of the categories ", names(categories))
 
 
-def _settings(terms: Terms) -> Iterator[Sequence[str]]:
+def _settings(terms: Terms, always: Sequence[str]) -> Iterator[Sequence[str]]:
     changed = terms.model_dump(mode="json", exclude_defaults=True)
     every = terms.model_dump(mode="json")
-    for key in dict.fromkeys((*_ALWAYS, *changed)):
+    for key in dict.fromkeys((*always, *changed)):
         if key not in _ELSEWHERE:
             value = every.get(key)
             yield key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -119,7 +129,6 @@ def _settings(terms: Terms) -> Iterator[Sequence[str]]:
         for key, value in terms.noise.model_dump(mode="json").items():
             yield f"noise.{key}", json.dumps(value, ensure_ascii=False)
     if terms.earlier is not None:
-        yield (
-            "xgb_model",
-            f"another model, of {counted(len(terms.earlier.trees), 'tree')}, which this one continues",
-        )
+        trees = f"a model of {counted(len(terms.earlier.trees), 'tree')}"
+        continued = terms.task in TRAINING
+        yield "xgb_model", f"{trees}, which this one continues" if continued else trees

@@ -145,6 +145,63 @@ def points(title: str, values: Sequence[tuple[str, float]], unit: str) -> Markup
     return _figure(title, f"{unit}: {told}.", bottom + _BOTTOM, parts)
 
 
+def pairs(
+    title: str, values: Sequence[tuple[str, float, float]], kinds: tuple[str, str], unit: str
+) -> Markup:
+    """Return a chart of two horizontal bars a name, from 0, the first MAX_BARS of them. kinds: what the first
+    and the second bar are."""
+    shown = [each for each in values if _is_finite(each[1]) and _is_finite(each[2])][:MAX_BARS]
+    if not shown:
+        return Markup("")
+    high = max(max(first, second) for _, first, second in shown)
+    axis = _Axis(0.0, high if high > 0 else 1.0, _NAMES, WIDTH - 74)
+    top, pair = _TOP + _LEGEND, _LINE + 10
+    parts = [*_keys(kinds)]
+    for number, (name, *both) in enumerate(shown):
+        y = top + number * pair
+        parts.append(_text(_NAMES - 8, y + 19, shorten(name, _MAX_NAME), "end"))
+        for value, kind, down in zip(both, ("bar", "bar second"), (3, 16), strict=True):
+            width = max(axis.at(value) - axis.start, 1.0)
+            parts.append(
+                element(
+                    "rect", class_=kind, x=_px(axis.start), y=_px(y + down), width=_px(width), height="11"
+                )
+            )
+            parts.append(_text(axis.start + width + 6, y + down + 10, f"{value:.3g}", "start"))
+    told = "; ".join(f"{name} {kinds[0]} {a:.3g}, {kinds[1]} {b:.3g}" for name, a, b in shown)
+    return _figure(title, f"{unit}: {told}.", top + _TOP + len(shown) * pair, parts)
+
+
+def intervals(title: str, values: Sequence[tuple[str, float, float, float]], unit: str) -> Markup:
+    """Return a chart of one point a name, within the line of its interval, the first MAX_BARS of them, with a
+    line at 0. values: name, value, low, high."""
+    shown = [each for each in values if all(map(_is_finite, each[1:]))][:MAX_BARS]
+    if not shown:
+        return Markup("")
+    bottom = float(_TOP + len(shown) * _LINE)
+    every = [0.0, *(number for each in shown for number in each[1:])]
+    axis = _Axis(*_range(every, 0.08), _NAMES, WIDTH - _RIGHT)
+    parts = [*_ticks_across(axis, bottom, unit), _straight(axis.at(0.0), _TOP, axis.at(0.0), bottom, "faint")]
+    for number, (name, value, low, high) in enumerate(shown):
+        y = _TOP + (number + 0.5) * _LINE
+        parts += [
+            _text(_NAMES - 8, y + 4, shorten(name, _MAX_NAME), "end"),
+            _straight(axis.at(low), y, axis.at(high), y, "line s0"),
+            element("circle", class_="dot s0", cx=_px(axis.at(value)), cy=_px(y), r="5"),
+        ]
+    told = "; ".join(f"{name} {value:.4g}, {low:.4g} to {high:.4g}" for name, value, low, high in shown)
+    return _figure(title, f"{unit}: {told}.", bottom + _BOTTOM, parts)
+
+
+def ends(values: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return named values that fit a chart: all of them, or where they are many the MAX_BARS / 2 highest and
+    as many lowest, highest first."""
+    if len(values) <= MAX_BARS:
+        return [*values]
+    ranked = sorted(values, key=lambda pair: -pair[1])
+    return [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
+
+
 def _figure(title: str, description: str, height: float, parts: Iterable[Markup]) -> Markup:
     """Return a chart under its title."""
     drawing = element(
@@ -187,6 +244,14 @@ def _legend(series: Sequence[str], top: float) -> Iterable[Markup]:
         x, y = 12 + (number % 2) * WIDTH / 2, top + (number // 2) * _LEGEND + 6
         yield _path([(x, y), (x + _MARK, y)], number, dots=False)
         yield _text(x + _MARK + 6, y + 4, shorten(name, _MAX_SERIES_NAME), "start")
+
+
+def _keys(kinds: Sequence[str]) -> Iterable[Markup]:
+    """What the bars of a pair are."""
+    for number, (name, kind) in enumerate(zip(kinds, ("bar", "bar second"), strict=True)):
+        x = 12 + number * WIDTH / 2
+        yield element("rect", class_=kind, x=_px(x), y="8", width=_px(_MARK), height="11")
+        yield _text(x + _MARK + 6, 18, shorten(name, _MAX_SERIES_NAME), "start")
 
 
 def _path(places: Sequence[tuple[float, float]], number: int, dots: bool) -> Markup:

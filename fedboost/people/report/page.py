@@ -5,8 +5,6 @@ what comes from a file is text and never markup; what a model file does not have
 Refuses: nothing.
 """
 
-from collections.abc import Mapping
-
 from fedboost.people.report.agreed import agreed, attendance
 from fedboost.people.report.charts import MAX_BARS, bars
 from fedboost.people.report.curves import learning_curves
@@ -23,14 +21,11 @@ from fedboost.people.report.markup import (
 )
 from fedboost.people.report.privacy import privacy
 from fedboost.people.report.rows import dependence, quality
-from fedboost.people.report.style import STYLE
+from fedboost.people.report.session import turns
+from fedboost.people.report.skeleton import document
 from fedboost.people.report.warnings import warnings
 from fedboost.people.text import counted
 from fedboost.people.training import figures
-from fedboost.version import VERSION
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""The page's own content security policy: nothing is loaded, and no script runs."""
 
 
 def page(facts: ReportFacts) -> str:
@@ -48,44 +43,9 @@ def page(facts: ReportFacts) -> str:
         "session": ("Who came and went, traffic and time", _session(facts)),
         "privacy": ("Privacy: who saw what", privacy(model.terms)),
     }
-    head = element(
-        "head",
-        Markup('<meta charset="utf-8">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup('<meta name="referrer" content="no-referrer">'),
-        element("title", f"Report of model {model.fingerprint[:12]}"),
-        element("style", Markup(STYLE)),
-    )
-    links = (element("li", element("a", title, href=f"#{name}")) for name, (title, _) in sections.items())
-    body = element(
-        "body",
-        element("a", "Skip to the report", class_="skip", href="#report"),
-        element(
-            "header",
-            element("h1", "Report of a model"),
-            element("p", _lead(facts), class_="lead"),
-        ),
-        element("nav", element("ul", *links), aria_label="Contents"),
-        element(
-            "main",
-            *(
-                element(
-                    "section", element("h2", title, id=f"{name}-title"), content, id=name, **_labelled(name)
-                )
-                for name, (title, content) in sections.items()
-            ),
-            id="report",
-        ),
-        element(
-            "footer", paragraph(f"Made by fedboost {VERSION} from the model file. This page loads nothing.")
-        ),
-    )
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _labelled(name: str) -> Mapping[str, str]:
-    return {"aria_labelledby": f"{name}-title"}
+    title = f"Report of model {model.fingerprint[:12]}"
+    source = "the model file" if facts.session is None else "the model and its session"
+    return document(title, "Report of a model", _lead(facts), sections, source)
 
 
 def _lead(facts: ReportFacts) -> str:
@@ -168,6 +128,9 @@ def _session(facts: ReportFacts) -> Markup:
     return joined(
         attendance(facts),
         left_out(
-            "Traffic and the time of a turn are not in a model file: fedboost train prints them at its end."
-        ),
+            "Traffic and the time of a round are not in a model file: fedboost train --report has them, and "
+            "prints them at its end."
+        )
+        if facts.session is None
+        else turns(facts.session, facts.model.terms),
     )

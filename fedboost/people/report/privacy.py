@@ -15,6 +15,8 @@ from fedboost.terms.terms import Terms
 
 NO_NOISE = "without noise nothing bounds what the sums, and the model itself, tell of single rows"
 
+ON_THE_NETWORK = "somebody on the network", "that parties and aggregator talk, when, and how much"
+
 TOLD_ELSEWHERE = ("parties in every sum", "protection", "terms")
 """What the card states and another section of the page has."""
 
@@ -36,7 +38,7 @@ def _who_saw_what(terms: Terms) -> Iterator[Sequence[str]]:
         yield "each other site", told
     if terms.keyholder is not None and terms.protection.hides:
         yield f"key holder {terms.keyholder}", "of sums numbers with a blind added, which say nothing"
-    yield "aggregator and sites together", _together(terms)
+    yield "aggregator and sites together", of_colluders(terms)
     model = "the structure of the model" if terms.keeps_parts else "this model"
     alone = ", and those of each site's rows alone" if terms.evaluation.party_metrics else ""
     metrics = "no metrics"
@@ -45,7 +47,7 @@ def _who_saw_what(terms: Terms) -> Iterator[Sequence[str]]:
             f"metrics over the rows of all parties{alone}, to four digits and none of fewer than ten rows"
         )
     yield "analyst", f"{model}; {metrics}; bytes of each party"
-    yield "somebody on the network", "that parties and aggregator talk, when, and how much"
+    yield ON_THE_NETWORK
     yield (
         "whoever has the model file",
         "thresholds, gains, covers and leaf values, which are made from sums over the rows of all parties"
@@ -72,7 +74,8 @@ def _of_columns(terms: Terms) -> Iterator[Sequence[str]]:
     yield "each feature holder", "which of the rows it shares go left at each split, and no leaf value"
 
 
-def _together(terms: Terms) -> str:
+def of_colluders(terms: Terms) -> str:
+    """Return what the aggregator and sites learn together."""
     if terms.hides_columns:
         return (
             "aggregator and label holder: the other sites' columns, bin by bin; aggregator and another site: "

@@ -32,16 +32,20 @@ def quality(facts: ReportFacts) -> Markup:
     rows = facts.rows
     if rows is None:
         return left_out(f"For metrics, ROC, precision-recall and calibration {GIVE_DATA}.")
-    summary = rows.summary
+    where = f"On {rows.summary['rows']:,} rows of {rows.source}, predicted for this page."
+    return measured(rows.summary, where, " (--min-count)")
+
+
+def measured(summary: Mapping[str, Any], where: str, option: str = "") -> Markup:
+    """Return the metrics, outcomes and curves of an evaluation. where: a sentence on the rows; option: what
+    changes the floor under counts."""
     floor = summary["min_count"]
-    values = ([name, _number(value)] for name, value in summary["metrics"].items())
+    values = ([name, number(value)] for name, value in summary["metrics"].items())
+    hidden = (
+        f"No count of 1 to {floor - 1} rows is shown: … stands for it, and for what has no value{option}."
+    )
     return joined(
-        paragraph(
-            f"On {summary['rows']:,} rows of {rows.source}, predicted for this page. No count of 1 to "
-            f"{floor - 1} rows is shown: … stands for it, and for what has no value (--min-count)."
-            if floor > 1
-            else f"On {summary['rows']:,} rows of {rows.source}, predicted for this page."
-        ),
+        paragraph(f"{where} {hidden}" if floor > 1 else where),
         table("Metrics on these rows", ["metric", "value"], values, folded=False),
         _of_two_classes(summary) if "threshold" in summary else _of_classes(summary),
     )
@@ -53,7 +57,7 @@ def _of_two_classes(summary: Mapping[str, Any]) -> Markup:
         ("label 0", _count(outcomes["tn"]), _count(outcomes["fp"])),
         ("label 1", _count(outcomes["fn"]), _count(outcomes["tp"])),
     ]
-    rates = [(words, _share(summary["rates"][key])) for key, words in _RATES.items()]
+    rates = [(words, share(summary["rates"][key])) for key, words in _RATES.items()]
     headings = ["rows of", "predicted 0", "predicted 1"]
     return joined(
         table(f"Rows by label and prediction, 1 above {limit}", headings, counts, folded=False),
@@ -97,8 +101,8 @@ def _curves(summary: Mapping[str, Any]) -> Markup:
             f"{each['low']:.3f} to {each['high']:.3f}",
             f"{each['rows']:,}",
             f"{each['positives']:,}",
-            _share(each["mean_prediction"]),
-            _share(each["rate"]),
+            share(each["mean_prediction"]),
+            share(each["rate"]),
         )
         for each in groups
     )
@@ -201,7 +205,7 @@ def _tables(rows: RowsFacts, classes: Sequence[str]) -> Iterator[Markup]:
         if not each.is_categorical and len(values) > MAX_VALUES:
             last = len(values) - 1
             values = [values[number * last // (MAX_VALUES - 1)] for number in range(MAX_VALUES)]
-        lines_of = ([_at(value), *map(_number, row)] for value, row in values)
+        lines_of = ([_at(value), *map(number, row)] for value, row in values)
         yield table(f"Mean prediction by {each.feature}", headings, lines_of, folded=True)
 
 
@@ -209,7 +213,8 @@ def _at(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Return a figure; … where there is none."""
     return "…" if value is None else f"{value:.5g}"
 
 
@@ -217,5 +222,6 @@ def _count(value: int | None) -> str:
     return "…" if value is None else f"{value:,}"
 
 
-def _share(value: float | None) -> str:
+def share(value: float | None) -> str:
+    """Return a share of rows; … where there is none."""
     return "…" if value is None else f"{value:.1%}"

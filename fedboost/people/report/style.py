@@ -63,6 +63,7 @@ figcaption { font-weight: 600; font-size: .95rem; overflow-wrap: anywhere; }
 .chart .faint { stroke: var(--soft); stroke-dasharray: 3 3; }
 .chart .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .chart .bar { fill: var(--bar); }
+.chart .second { fill: var(--s1); }
 .s0 { stroke: var(--s0); } .s1 { stroke: var(--s1); } .s2 { stroke: var(--s2); } .s3 { stroke: var(--s3); }
 .s4 { stroke: var(--s4); } .s5 { stroke: var(--s5); } .s6 { stroke: var(--s6); } .s7 { stroke: var(--s7); }
 .dot { fill: var(--paper); stroke-width: 2; }
