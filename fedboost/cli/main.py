@@ -32,9 +32,11 @@ from fedboost.cli import (
     party,
     predict,
     report,
+    sign,
     simulate,
     status,
     terms,
+    tokens,
     train,
     tune,
     verify,
@@ -64,6 +66,7 @@ app.command(epilog=status.EPILOG)(status.status)
 app.command(epilog=party.EPILOG)(party.party)
 app.command(epilog=keyholder.EPILOG)(keyholder.keyholder)
 app.command(epilog=train.EPILOG)(train.train)
+app.command(epilog=sign.EPILOG)(sign.sign)
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=assemble.EPILOG)(assemble.assemble)
 app.command(epilog=explain.EPILOG)(explain.explain)
@@ -85,6 +88,7 @@ app.command(epilog=backup.RESTORE_EPILOG)(backup.restore)
 app.command(epilog=warm_up.EPILOG)(warm_up.warm_up)
 for command in (key_requests.request, key_requests.sign, key_requests.accept):
     keys_app.command(epilog=key_requests.EPILOGS[command.__name__])(command)
+keys_app.command(epilog=tokens.EPILOG)(tokens.token)
 app.add_typer(keys_app)
 app.add_typer(privacy_app)
 

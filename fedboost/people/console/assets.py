@@ -36,7 +36,7 @@ SCRIPT = """"use strict";
 
   function put(part, html) {
     const open = [...part.querySelectorAll("details")].map((each) => each.open);
-    const scrolled = [...part.querySelectorAll(".scroll, pre")].map((each) => [each.scrollLeft, each.scrollTop]);
+    const scrolled = [...part.querySelectorAll(".scroll, pre")].map((box) => [box.scrollLeft, box.scrollTop]);
     const focus = [...part.querySelectorAll(reachable)].indexOf(document.activeElement);
     part.innerHTML = html;
     part.querySelectorAll("details").forEach((each, n) => { if (n < open.length) each.open = open[n]; });

@@ -40,11 +40,13 @@ def _operation(
 
 
 _JSON, _HTML, _TEXT = "application/json", "text/html", "text/plain"
-_STRING, _INTEGER, _NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
-_TIME = {"type": "integer", "description": "seconds since 1970, UTC; 0 for never"}
-_STRINGS = {"type": "array", "items": _STRING}
-_ROUNDS = {"type": "array", "items": {"type": "object", "additionalProperties": _NUMBER}}
-_TRAFFIC = {
+_STRING: Object = {"type": "string"}
+_INTEGER: Object = {"type": "integer"}
+_NUMBER: Object = {"type": "number"}
+_TIME: Object = {"type": "integer", "description": "seconds since 1970, UTC; 0 for never"}
+_STRINGS: Object = {"type": "array", "items": _STRING}
+_ROUNDS: Object = {"type": "array", "items": {"type": "object", "additionalProperties": _NUMBER}}
+_TRAFFIC: Object = {
     "type": "object",
     "description": "party to the bytes that it sent and received",
     "additionalProperties": {"type": "array", "items": _INTEGER, "minItems": 2, "maxItems": 2},
@@ -55,7 +57,7 @@ def _schema(**fields: Object) -> Object:
     return {"type": "object", "properties": fields, "required": [*fields]}
 
 
-_SESSION = {
+_SESSION: Object = {
     "name": _STRING,
     "state": {"type": "string", "enum": ["waiting", "running", "done", "failed"]},
     "analyst": _STRING,
@@ -70,7 +72,9 @@ SCHEMAS = {
     "Health": _schema(status=_STRING, version=_STRING, since=_TIME),
     "Site": _schema(name=_STRING, connected={"type": "boolean"}, since=_TIME, seen=_TIME, version=_STRING),
     "Session": _schema(**_SESSION),
-    "SessionDetail": _schema(**_SESSION, rounds=_ROUNDS, traffic=_TRAFFIC, reason=_STRING, model={"type": "boolean"}),
+    "SessionDetail": _schema(
+        **_SESSION, rounds=_ROUNDS, traffic=_TRAFFIC, reason=_STRING, model={"type": "boolean"}
+    ),
     "SignedTerms": {
         "type": "object",
         "description": "what `fedboost sign` writes; without `request` where analysts have no keys",
@@ -78,7 +82,9 @@ SCHEMAS = {
         "required": ["terms"],
     },
     "Submitted": _schema(terms=_STRING, state=_STRING, name=_STRING, missing=_STRINGS),
-    "Model": _schema(name=_STRING, ended=_TIME, analyst=_STRING, terms=_STRING, bytes=_INTEGER, report={"type": "boolean"}),
+    "Model": _schema(
+        name=_STRING, ended=_TIME, analyst=_STRING, terms=_STRING, bytes=_INTEGER, report={"type": "boolean"}
+    ),
 }
 
 
@@ -86,8 +92,7 @@ def _refusal(what: str) -> Object:
     return _answer(what, _JSON, _named("Error"))
 
 
-def openapi() -> Object:
-    """Return the document, OpenAPI 3.1."""
+def _paths() -> Object:
     signed = {"required": True, "content": {_JSON: {"schema": _named("SignedTerms")}}}
     submit = _operation(
         "Submit signed terms; needs a token of the role analyst, and the analyst's own signature",
@@ -99,21 +104,28 @@ def openapi() -> Object:
         requestBody=signed,
         security=[{"analyst": []}],
     )
-    paths: Object = {
+    return {
         "/health": {"get": _operation("Is it up", _answer("it is", _JSON, _named("Health")))},
         "/sites": {"get": _operation("Sites that are or were here", _answer("sites", _JSON, _list("Site")))},
         "/sessions": {
-            "get": _operation("Sessions, those that are over last", _answer("sessions", _JSON, _list("Session"))),
+            "get": _operation(
+                "Sessions, those that are over last", _answer("sessions", _JSON, _list("Session"))
+            ),
             "post": submit,
         },
         "/sessions/{name}": {
             "get": _operation(
-                "A session with its rounds", _answer("the session", _JSON, _named("SessionDetail")), 404, named=True
+                "A session with its rounds",
+                _answer("the session", _JSON, _named("SessionDetail")),
+                404,
+                named=True,
             )
         },
         "/models": {"get": _operation("Models that are kept", _answer("models", _JSON, _list("Model")))},
         "/models/{name}": {
-            "get": _operation("A model file, by its session", _answer("XGBoost JSON", _JSON, {}), 404, named=True)
+            "get": _operation(
+                "A model file, by its session", _answer("XGBoost JSON", _JSON, {}), 404, named=True
+            )
         },
         "/models/{name}/report": {
             "get": _operation("The report of a model", _answer("one page", _HTML), 404, named=True)
@@ -121,18 +133,22 @@ def openapi() -> Object:
         "/metrics": {"get": _operation("Metrics for Prometheus", _answer("its text format", _TEXT))},
         "/openapi.json": {"get": _operation("This document", _answer("OpenAPI 3.1", _JSON, {}))},
     }
+
+
+def openapi() -> Object:
+    """Return the document, OpenAPI 3.1."""
     bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "fedboost aggregator",
             "version": VERSION,
-            "description": "Reading needs no token where the console listens on a loopback address, and else one "
-            "of any role. Errors are JSON: {\"error\": \"...\"}.",
+            "description": "Reading needs no token where the console listens on a loopback address, else one of "
+            'any role. Errors are JSON: {"error": "..."}.',
         },
         "servers": [{"url": BASE}],
         "security": [{}, {"viewer": []}, {"analyst": []}],
-        "paths": paths,
+        "paths": _paths(),
         "components": {
             "schemas": SCHEMAS,
             "responses": {
@@ -194,7 +210,11 @@ def _of(schema: Object) -> str:
 
 def _schema_table(name: str, schema: Object) -> Markup:
     rows = [
-        (field, f"{values['type']}{': ' + ', '.join(values['enum']) if 'enum' in values else ''}", values.get("description", ""))
+        (
+            field,
+            f"{values['type']}{': ' + ', '.join(values['enum']) if 'enum' in values else ''}",
+            values.get("description", ""),
+        )
         for field, values in schema["properties"].items()
     ]
     return table(name, ["field", "type", "what"], rows, (), folded=False)

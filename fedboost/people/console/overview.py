@@ -22,7 +22,12 @@ MAX_ENDED = 10
 """Sessions that ended which the overview has; the page of sessions has all."""
 SAID_ROUNDS = 10
 """A screen reader is told of every tenth round."""
-TITLES = {"session": "Session under way", "queue": "Queue", "sites": "Sites", "ended": "Sessions that ended last"}
+TITLES = {
+    "session": "Session under way",
+    "queue": "Queue",
+    "sites": "Sites",
+    "ended": "Sessions that ended last",
+}
 
 
 def page(facts: ConsoleFacts, caller: str) -> str:
@@ -73,7 +78,10 @@ def _session(live: LiveFacts | None) -> Markup:
         "bytes": size(sum(map(sum, live.traffic.values()))),
     }
     bar = element(
-        "progress", max=str(max(status.rounds, 1)), value=str(min(done, status.rounds)), aria_label="Rounds done"
+        "progress",
+        max=str(max(status.rounds, 1)),
+        value=str(min(done, status.rounds)),
+        aria_label="Rounds done",
     )
     return joined(
         bar,
@@ -87,7 +95,8 @@ def _slowest(live: LiveFacts) -> str:
     if live.slowest is None:
         return "not known yet"
     party, turns, seconds = live.slowest
-    return f"{party}: the last to answer in {counted(turns, 'turn')}; the others waited {duration(seconds)} for it"
+    waited = f"the others waited {duration(seconds)} for it"
+    return f"{party}: the last to answer in {counted(turns, 'turn')}; {waited}"
 
 
 def charts(rounds: Iterable[Mapping[str, float]]) -> Iterable[Markup]:
@@ -107,7 +116,10 @@ def charts(rounds: Iterable[Mapping[str, float]]) -> Iterable[Markup]:
 
 def _traffic(live: LiveFacts) -> Markup:
     waits = live.slowest[0] if live.slowest else ""
-    rows = ((party + (" (slowest)" if party == waits else ""), *map(size, moved)) for party, moved in live.traffic.items())
+    rows = (
+        (party + (" (slowest)" if party == waits else ""), *map(size, moved))
+        for party, moved in live.traffic.items()
+    )
     return table("Bytes of each party", ["party", "sent", "received"], rows)
 
 

@@ -73,7 +73,7 @@ def _seen(member: Member) -> str:
 def sessions_page(facts: ConsoleFacts, caller: str) -> str:
     """Return the page of the sessions that are over."""
     note = paragraph(
-        "Each is kept with its model: the last ones, in the aggregator's state folder. A report is drawn from "
+        "The last ones, each with its model, are kept in the aggregator's state folder. A report is drawn from "
         "the model file; nobody's rows are in it."
     )
     section = part("ended", "Sessions that are over", joined(note, ended_table(facts.ended)))
@@ -98,8 +98,14 @@ def session_page(ended: EndedFacts, caller: str) -> str:
     if ended.has_report:
         links.append(element("a", "Report of the model", href=f"{address}/report"))
     if ended.model_bytes:
-        links.append(element("a", f"Model file, {size(ended.model_bytes)}", href=address, download=f"{ended.name}.json"))
-    model = element("ul", *(element("li", link) for link in links)) if links else left_out("It left no model.")
+        links.append(
+            element(
+                "a", f"Model file, {size(ended.model_bytes)}", href=address, download=f"{ended.name}.json"
+            )
+        )
+    model = (
+        element("ul", *(element("li", link) for link in links)) if links else left_out("It left no model.")
+    )
     traffic = ((party, *map(size, moved)) for party, moved in ended.traffic.items())
     return document(
         f"/sessions/{ended.name}",
@@ -115,7 +121,9 @@ def session_page(ended: EndedFacts, caller: str) -> str:
 def log_page(facts: ConsoleFacts, caller: str) -> str:
     """Return the page of the log."""
     drawn = log_parts(facts)
-    note = paragraph("The last lines of this process's log, the latest first. No key and no token is in them.")
+    note = paragraph(
+        "The last lines of this process's log, the latest first. No key and no token is in them."
+    )
     section = joined(note, part("lines", "Log", Markup(drawn["lines"])))
     return document("/log", "Log", section, live=LOG, caller=caller, said=drawn["said"])
 
@@ -123,7 +131,9 @@ def log_page(facts: ConsoleFacts, caller: str) -> str:
 def log_parts(facts: ConsoleFacts) -> Mapping[str, str]:
     """Return the parts of the page of the log."""
     shown = [_line(text) for text in reversed(facts.log)]
-    body = element("pre", Markup("\n".join(shown)), class_="log", tabindex="0", role="group", aria_label="Log")
+    body = element(
+        "pre", Markup("\n".join(shown)), class_="log", tabindex="0", role="group", aria_label="Log"
+    )
     return {"said": "", "lines": body if shown else left_out("Nothing was logged yet.")}
 
 

@@ -8,7 +8,13 @@ Refuses: nothing.
 from fedboost.people.report.markup import Markup, element, paragraph
 from fedboost.version import VERSION
 
-PAGES = {"/": "Overview", "/sites": "Sites", "/sessions": "Sessions and models", "/log": "Log", "/api": "Interface"}
+PAGES = {
+    "/": "Overview",
+    "/sites": "Sites",
+    "/sessions": "Sessions and models",
+    "/log": "Log",
+    "/api": "Interface",
+}
 """The pages that are linked from each."""
 
 
@@ -70,15 +76,15 @@ def refused(status: int, reason: str) -> str:
     return document("", title, said, *([_log_in()] if status == 401 else []))
 
 
+_FIELD = '<input id="token" name="token" type="password" autocomplete="current-password" required size="44">'
+
+
 def _log_in() -> Markup:
-    field = element(
-        "input", id="token", name="token", type="password", autocomplete="current-password", required="", size="50"
-    )
     return element(
         "form",
         paragraph("The operator of the aggregator makes a token with: fedboost keys token NAME"),
         element("label", "Token", for_="token"),
-        Markup(field.removesuffix("</input>")),
+        Markup(_FIELD),
         element("button", "Log in"),
         method="post",
         action="/login",

@@ -77,8 +77,8 @@ class Analysts:
         self._bundle = bundle
         self._admission = admission
         self._refusals = refusals
-        self._sessions = sessions
-        self._connected = connected
+        self.sessions = sessions
+        self.connected = connected
         self._log = log
         self.waiters: list[Waiter] = []
         self.here: dict[int, tuple[str, Arrival]] = {}
@@ -118,8 +118,8 @@ class Analysts:
             terms, command, signed = await loop.run_in_executor(self.reader, self._read_request, request)
             check_asker(self._bundle, context, terms)
             if command in (TrainCommand.FOLLOW, TrainCommand.RETURN):
-                check_signed(self._sessions.trust, terms, signed, name, key_exchange.SESSION)
-            program = self._sessions.program(terms)
+                check_signed(self.sessions.trust, terms, signed, name, key_exchange.SESSION)
+            program = self.sessions.program(terms)
             if len(self.waiters) >= MAX_WAITING:
                 raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         except FedboostError as error:
@@ -127,28 +127,30 @@ class Analysts:
             self._refusals.note("analyst refused", peer.name, quoted(str(error)), address=address)
             await refuse(context, error)
         analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
-        session = self._sessions.find(analyst, terms)
+        session = self.sessions.find(analyst, terms)
         if command is TrainCommand.FINISH:
             if session is not None and not session.over:
                 session.finish()
             return
         if command is TrainCommand.STOP:
             if session is not None:
-                self._sessions.stop_session(session)
-            self._sessions.delivered(analyst, terms)
+                self.sessions.stop_session(session)
+            self.sessions.delivered(analyst, terms)
             return
         self.here[call] = name, Arrival(int(time.time()), software_of(context))
         if session is None or (session.failed and command is not TrainCommand.RETURN):
             async with aclosing(self.until_ready(terms, analyst)) as missing:
                 async for parties in missing:
-                    yield Waiting(parties, self._connected.absent(parties))
-            session = self.begun(analyst, terms) or await self._begin(terms, program, analyst, signed, context)
+                    yield Waiting(parties, self.connected.absent(parties))
+            session = self.begun(analyst, terms) or await self._begin(
+                terms, program, analyst, signed, context
+            )
         async for event in session.follow():
             if isinstance(event, Waiting):
-                event = Waiting(event.parties, self._connected.absent(event.parties))
+                event = Waiting(event.parties, self.connected.absent(event.parties))
             yield event
         if session.failed:
-            self._sessions.delivered(analyst, terms)
+            self.sessions.delivered(analyst, terms)
             session.forget()  # a model is kept until the analyst says that it has arrived
 
     async def _begin(
@@ -156,15 +158,15 @@ class Analysts:
     ) -> ActiveSession:
         """Begin a session; the call ends, refused, if it cannot be recorded."""
         try:
-            session = self._sessions.new(terms, program, analyst, signed)
+            session = self.sessions.new(terms, program, analyst, signed)
         except Refused as error:
             await refuse(context, error)
-        self._sessions.begin(session)
+        self.sessions.begin(session)
         return session
 
     def begun(self, analyst: str, terms: Terms) -> ActiveSession | None:
         """The session of this analyst under these terms that runs, waits, or has a model."""
-        session = self._sessions.find(analyst, terms)
+        session = self.sessions.find(analyst, terms)
         return None if session is None or session.failed else session
 
     async def until_ready(self, terms: Terms, analyst: str) -> AsyncGenerator[tuple[str, ...], None]:
@@ -177,13 +179,13 @@ class Analysts:
         name = analyst.rpartition("#")[0]
         waiter = Waiter(name, terms, int(time.time()))
         self.waiters.append(waiter)
-        self._sessions.metrics.waiting(len(self.waiters))
+        self.sessions.metrics.waiting(len(self.waiters))
         try:
             while True:
-                missing = tuple(party for party in terms.parties if party not in self._connected)
-                if (not missing and self._sessions.may_begin) or self.begun(analyst, terms):
+                missing = tuple(party for party in terms.parties if party not in self.connected)
+                if (not missing and self.sessions.may_begin) or self.begun(analyst, terms):
                     return
-                changed = self._connected.changed
+                changed = self.connected.changed
                 if missing != before:
                     self._log_waiting(name, missing)
                     yield missing
@@ -191,16 +193,16 @@ class Analysts:
                 await changed.wait()
         finally:
             self.waiters.remove(waiter)
-            self._sessions.metrics.waiting(len(self.waiters))
+            self.sessions.metrics.waiting(len(self.waiters))
 
     def _log_waiting(self, analyst: str, missing: tuple[str, ...]) -> None:
-        never = [party for party, seen in self._connected.absent(missing).items() if not seen]
+        never = [party for party, seen in self.connected.absent(missing).items() if not seen]
         self._log.info(
             "waiting",
             **named(analyst),
             parties=list(missing),
             **({"never_connected": never} if never else {}),
-            another_session=self._sessions.active is not None,
+            another_session=self.sessions.active is not None,
         )
 
     def _read_request(self, request: bytes) -> tuple[Terms, TrainCommand, Request | None]:
@@ -213,5 +215,5 @@ class Analysts:
         """Raise ConfigError for terms that no session can have here. Takes its time over large ones."""
         if not terms.parties:
             raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-        memory.check_terms(terms, self._sessions.memory)
+        memory.check_terms(terms, self.sessions.memory)
         _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent

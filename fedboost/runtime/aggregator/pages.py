@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedboost.runtime.aggregator.analysts import Analysts
 from fedboost.runtime.aggregator.archive import Archive
 from fedboost.runtime.aggregator.config import AggregatorConfig
-from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.refusals import Refusals
-from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
 from fedboost.runtime.aggregator.submissions import Submissions
 from fedboost.runtime.metrics import MetricsPage
@@ -26,24 +24,31 @@ if TYPE_CHECKING:
 class Pages:
     """The pages of one aggregator. `metrics` and `console` are None where they are not served."""
 
-    def __init__(self, config: AggregatorConfig, log: Any) -> None:
+    def __init__(
+        self,
+        config: AggregatorConfig,
+        bundle: Bundle | None,
+        status: StatusOffice,
+        analysts: Analysts,
+        refusals: Refusals,
+        tail: Iterable[str],
+        log: Any,
+    ) -> None:
         self.metrics: MetricsPage | None = None
         self.console: Console | None = None
         self._config = config
+        self._bundle = bundle
+        self._status = status
+        self._analysts = analysts
+        self._refusals = refusals
+        self._tail = tail
         self._log = log
+        self._archive = Archive(None, log)
         self._submissions: Submissions | None = None
 
-    def listen(
-        self,
-        bundle: Bundle | None,
-        sessions: Sessions,
-        connected: ConnectedParties,
-        analysts: Analysts,
-        status: StatusOffice,
-        refusals: Refusals,
-        tail: Iterable[str],
-    ) -> None:
+    def listen(self) -> None:
         """Listen at the addresses of the file."""
+        sessions = self._analysts.sessions
         if self._config.metrics is not None:
             self.metrics = MetricsPage(sessions.metrics, self._config.metrics, self._log)
         if self._config.console is None:
@@ -56,15 +61,15 @@ class Pages:
 
         archive = Archive(self._config.state, self._log)
         sessions.on_end = archive.add
-        self._submissions = Submissions(sessions, analysts, connected, archive, self._log)
-        office = Office(sessions, status, archive, self._submissions, tail)
-        self.console = Console(self._config.console, bundle, office, refusals, self._log)
+        self._archive = archive
+        self._submissions = Submissions(self._analysts, archive, self._log)
+        office = Office(sessions, self._status, archive, self._submissions, self._tail)
+        self.console = Console(self._config.console, self._bundle, office, self._refusals, self._log)
 
     async def start(self) -> None:
-        """Serve the console."""
+        """Serve the console; the state folder is this process's from here on."""
         if self.console is not None:
-            assert self._submissions is not None
-            self._submissions.open()
+            self._archive.open()
             await self.console.start()
 
     async def stop(self) -> None:

@@ -61,9 +61,7 @@ class AggregatorServer:
         self.analysts = Analysts(bundle, self._admission, self.refusals, self.sessions, self.connected, log)
         checks = Checks(bundle, self.sessions.trust, self._admission, self.refusals, self.connected, log)
         status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)
-        self.pages = Pages(config, log)
-        parts = self.sessions, self.connected, self.analysts, status, self.refusals, tail
-        self._listen = lambda: self.pages.listen(bundle, *parts)
+        self.pages = Pages(config, bundle, status, self.analysts, self.refusals, tail, log)
         self._services = {
             channel.SERVICE: {
                 "Attend": parties.attend,
@@ -92,7 +90,7 @@ class AggregatorServer:
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         port = self._bind()
-        self._listen()
+        self.pages.listen()
         self.sessions.open()
         await self.pages.start()
         await self._server.start()

@@ -20,8 +20,6 @@ from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts
 from fedboost.runtime.aggregator.archive import Archive
 from fedboost.runtime.aggregator.callers import check_signed
-from fedboost.runtime.aggregator.connected import ConnectedParties
-from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.signed_terms import from_json
 from fedboost.terms.session import TO_PREDICT
 from fedboost.terms.terms import Terms
@@ -43,12 +41,10 @@ class Submitted:
 class Submissions:
     """Sessions that were submitted, until they are over."""
 
-    def __init__(
-        self, sessions: Sessions, analysts: Analysts, connected: ConnectedParties, archive: Archive, log: Any
-    ) -> None:
-        self._sessions = sessions
+    def __init__(self, analysts: Analysts, archive: Archive, log: Any) -> None:
         self._analysts = analysts
-        self._connected = connected
+        self._sessions = analysts.sessions
+        self._connected = analysts.connected
         self._archive = archive
         self._log = log
         self._waiting: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -73,10 +69,6 @@ class Submissions:
             self._waiting[key] = task = asyncio.create_task(work, name="submission")
             task.add_done_callback(lambda _: self._waiting.pop(key, None))
         return Submitted(terms.digest, "", missing)
-
-    def open(self) -> None:
-        """Read the sessions that ended before."""
-        self._archive.open()
 
     async def close(self) -> None:
         """Give up what waits, and write what ended: the process ends."""
@@ -108,7 +100,9 @@ class Submissions:
                 async with aclosing(self._analysts.until_ready(terms, analyst)) as missing:
                     async for _ in missing:
                         pass
-            if self._analysts.begun(analyst, terms) is not None:  # by another call of this analyst, who gets it
+            if (
+                self._analysts.begun(analyst, terms) is not None
+            ):  # by another call of this analyst, who gets it
                 return
             session = self._sessions.new(terms, program, analyst, request)
             self._sessions.begin(session)

@@ -102,7 +102,9 @@ class Api:
     async def _submit(self, request: Request) -> Response:
         caller = self._logins.need(request.scope, "analyst")
         if caller.by_cookie:
-            raise Refusal(HTTPStatus.FORBIDDEN, "a submission needs the token itself: Authorization: Bearer TOKEN")
+            raise Refusal(
+                HTTPStatus.FORBIDDEN, "a submission needs the token itself: Authorization: Bearer TOKEN"
+            )
         try:
             asked = await self._office.submissions.submit(await request.body(), caller.name)
         except ConfigError as error:

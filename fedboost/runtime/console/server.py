@@ -44,13 +44,13 @@ class Console:
         local = is_loopback(config.listen)
         if not local and bundle is None:
             raise ConfigError(
-                f"console: {config.listen} is no loopback address, and without keys nothing is encrypted: name "
-                f"`keys`, or let it listen on 127.0.0.1"
+                f"console: {config.listen} is no loopback address, and without keys nothing is encrypted: "
+                f"name `keys`, or let it listen on 127.0.0.1"
             )
         if not local and config.tokens is None:
             raise ConfigError(
-                f"console: {config.listen} is no loopback address, so whoever reads needs a token: make one with "
-                f"`fedboost keys token NAME --file tokens.toml`, and name the file as `tokens` in [console]"
+                f"console: {config.listen} is no loopback address, so whoever reads needs a token: make one "
+                f"with `fedboost keys token NAME --file tokens.toml`, and name the file as `tokens` in [console]"
             )
         tokens = None if config.tokens is None else Tokens(config.tokens, log)
         self._log = log
@@ -59,10 +59,9 @@ class Console:
         logins = Logins(tokens, is_open=local, encrypted=not local)
         names = is_loopback_name if local or bundle is None else _names_of(bundle)
         app = Guard(application(office, self._live, logins), names, self._note, log, refused, MAX_BODY)
-        files = None, None
-        if not local and bundle is not None:
-            files = bundle.folder / CERTIFICATE, bundle.folder / KEY
-        self._server = WebServer(WHAT, config.listen, app, log, self._note, *files)
+        folder = None if local or bundle is None else bundle.folder
+        pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)
+        self._server = WebServer(WHAT, config.listen, app, log, self._note, pair)
         self._who = "anybody on this machine may read" if local else "TLS; whoever reads needs a token"
 
     @property

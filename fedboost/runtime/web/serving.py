@@ -40,8 +40,8 @@ def need_extra(what: str, extra: str) -> None:
 
 class WebServer:
     """Pages at one address, from `start` to `stop`. what: names them in errors and in the log; note: takes
-    what is refused before the application sees it; certificate, key: files in PEM, with which TLS is
-    spoken."""
+    what is refused before the application sees it; pair: files in PEM, certificate and key, with which TLS
+    is spoken."""
 
     def __init__(
         self,
@@ -50,17 +50,16 @@ class WebServer:
         app: App,
         log: Any,
         note: Note,
-        certificate: Path | None = None,
-        key: Path | None = None,
+        pair: tuple[Path, Path] | None = None,
     ) -> None:
         """Listen. ConfigError if that cannot be."""
         self._log = log
         self._what = what
-        self._scheme = "http" if certificate is None else "https"
+        self._scheme = "http" if pair is None else "https"
         host, _, port = address.rpartition(":")
         self._socket = _listen(what, host.strip("[]"), int(port))
         self.address = f"{host}:{self._socket.getsockname()[1]}"
-        self._server = _server(app, note, certificate, key)
+        self._server = _server(app, note, pair)
         self._task: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -151,7 +150,7 @@ class _Listener(socket.socket):
         return opened, address
 
 
-def _server(app: App, note: Note, certificate: Path | None, key: Path | None) -> Any:
+def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
     """uvicorn's server, without its signals and its logs."""
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -189,8 +188,8 @@ def _server(app: App, note: Note, certificate: Path | None, key: Path | None) ->
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
+        ssl_certfile=pair and pair[0],
+        ssl_keyfile=pair and pair[1],
     )
     config.load()  # TLS's files are read here, and not when the first client comes
     return Server(config)
