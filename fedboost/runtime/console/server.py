@@ -50,7 +50,7 @@ class Console:
         if not local and config.tokens is None:
             raise ConfigError(
                 f"console: {config.listen} is no loopback address, so whoever reads needs a token: make one "
-                f"with `fedboost keys token NAME --file tokens.toml`, and name the file as `tokens` in [console]"
+                f"with `fedboost keys token NAME --file tokens.toml`, and name the file in `tokens`"
             )
         tokens = None if config.tokens is None else Tokens(config.tokens, log)
         self._log = log
