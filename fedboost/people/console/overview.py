@@ -13,13 +13,15 @@ from fedboost.people.report.charts import Series, lines
 from fedboost.people.report.curves import curves_of
 from fedboost.people.report.markup import Markup, element, joined, left_out, names, paragraph, table
 from fedboost.people.status import time_of
-from fedboost.people.text import MINUTE, counted, duration, size
+from fedboost.people.text import MINUTE, counted, duration, shorten, size
 from fedboost.wire.status import SessionStatus
 
 LIVE = "overview"
 MAX_CHARTS = 4
 MAX_ENDED = 10
 """Sessions that ended which the overview has; the page of sessions has all."""
+MAX_REASON = 160
+"""Characters of the reason of a failure; the page of the session has all."""
 SAID_ROUNDS = 10
 """A screen reader is told of every tenth round."""
 TITLES = {
@@ -172,7 +174,7 @@ def ended_table(ended: Iterable[EndedFacts]) -> Markup:
             f"{each.program}, {each.protection}",
             str(len(each.rounds)),
             duration(each.seconds),
-            each.reason or f"model of {size(each.model_bytes)}",
+            shorten(each.reason, MAX_REASON) or f"model of {size(each.model_bytes)}",
         )
         for each in ended
     ]

@@ -65,9 +65,9 @@ class Console:
         self._who = "anybody on this machine may read" if local else "TLS; whoever reads needs a token"
 
     @property
-    def address(self) -> str:
-        """The address that it listens on."""
-        return self._server.address
+    def url(self) -> str:
+        """The address of its pages."""
+        return self._server.url
 
     async def start(self) -> None:
         """Serve, in tasks of the running event loop."""
