@@ -70,6 +70,7 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         assert fb.Model.from_bytes(file.text.encode()).terms == agreed
         report = console.ask(f"{API}/models/{model['name']}/report", role="viewer")
         assert "Report of a model" in report.text
+        assert "not checked" not in report.text
         assert report.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src")
         page = console.ask(f"/sessions/{model['name']}", role="viewer").text
         assert "Report of the model" in page

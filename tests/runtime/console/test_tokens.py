@@ -12,6 +12,8 @@ from sites import bundles_of, fedboost
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator.config import ConsoleConfig, read_aggregator
+from fedboost.runtime.console.server import names_of
+from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.web import tokens
 from fedboost.runtime.web.tokens import add_token, read_tokens
 
@@ -224,3 +226,16 @@ def test_a_missing_extra_is_said_with_the_command(tmp_path, monkeypatch):
         served(tmp_path),
     ):
         pass
+
+
+def test_a_certificate_names_the_machine_for_browsers(tmp_path):
+    keys = tmp_path / "keys"
+    assert fedboost("keys", "init-consortium", "--folder", keys).code == 0
+    bad = fedboost("keys", "aggregator", "--folder", keys, "--host", "no host")
+    assert (bad.code, "'no host' is no name of a host" in bad.err) == (2, True)
+    names = ["--host", "Fed.Example.org", "--host", "192.0.2.7"]
+    assert fedboost("keys", "aggregator", "--folder", keys, *names).code == 0
+    bundle = read_bundle(keys / "aggregator", "aggregator")
+    is_own = names_of(bundle)
+    assert all(is_own(name) for name in ("fed.example.org", "aggregator.fedboost", "192.0.2.7", "::1"))
+    assert not any(is_own(name) for name in ("evil.example", "example.org", "x.fed.example.org", ""))
