@@ -11,7 +11,7 @@ from sites import PATIENCE, rows, terms
 
 from fedboost.runtime.console.office import Office
 
-PAGES = "/", "/sites", "/sessions", "/log", "/api"
+LONG = [pytest.param(path, marks=pytest.mark.long) for path in ("/sessions", "/log", "/api")]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def named(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*PAGES, "/sessions/session-0000000000000001"])
+@pytest.mark.parametrize("path", ["/", "/sites", "/sessions/session-0000000000000001", *LONG])
 def test_every_page_is_readable_and_asks_nobody_else(large, browser, path):
     with browser.tab(large.url + path) as tab:
         wide, window = tab.widths()
