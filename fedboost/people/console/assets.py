@@ -33,7 +33,7 @@ SCRIPT = """"use strict";
 (() => {
   const page = document.body.dataset.live, state = document.getElementById("state");
   const reachable = "a, button, summary, [tabindex]";
-  let source;
+  let source, timer;
 
   function put(part, html) {
     const open = [...part.querySelectorAll("details")].map((each) => each.open);
@@ -48,6 +48,8 @@ SCRIPT = """"use strict";
   }
 
   function dial() {
+    source?.close();
+    clearTimeout(timer);
     source = new EventSource("/events/" + page);
     source.onopen = () => { state.textContent = "live"; };
     source.onmessage = (event) => {
@@ -58,11 +60,19 @@ SCRIPT = """"use strict";
     };
     source.onerror = () => {
       state.textContent = "not live: the aggregator does not answer";
-      if (source.readyState === EventSource.CLOSED) setTimeout(dial, 10000);
+      if (source.readyState === EventSource.CLOSED) timer = setTimeout(dial, 10000);
     };
   }
 
-  dial();
-  addEventListener("pagehide", () => source.close());
+  function pause() {
+    clearTimeout(timer);
+    source?.close();
+    state.textContent = "paused";
+  }
+
+  // A browser has six connections to an address: pages that nobody sees need none.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) pause(); else dial(); });
+  addEventListener("pagehide", pause);
+  if (!document.hidden) dial();
 })();
 """
