@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from browser import DARK, LIGHT, paper
+from browser import DARK, LIGHT, paper, sheets
 from console_facts import ODD, facts
 from consoles import served
 from sites import PATIENCE, rows, terms
@@ -62,6 +62,13 @@ def test_the_overview_is_readable_on_a_telephone(large, browser, scheme):
         assert (max(paper(tab.screenshot(f"console-narrow-{scheme}", whole=True))) < 60) == (scheme == DARK)
         assert tab.faults() == []
         assert ODD in tab.run("document.body.innerText")
+
+
+@pytest.mark.slow
+def test_the_overview_on_paper(large, browser):
+    """Without links to other pages, and with what is folded open: 186 sites take some sheets."""
+    with browser.tab(large.url) as tab:
+        assert 3 < sheets(tab.printed("console-printed")) < 12
 
 
 @pytest.mark.slow
