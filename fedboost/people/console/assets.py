@@ -22,6 +22,8 @@ progress { width: min(100%, 34rem); height: 1rem; accent-color: var(--bar); disp
 #ended td:last-child, #queue td:last-child { min-width: 14rem; }
 .log { white-space: pre-wrap; overflow-wrap: anywhere; }
 .log .warning, .log .error, .log .critical { font-weight: 700; }
+@media print { .state, form { display: none; }
+  #session table, #short table, tr { break-inside: auto !important; } }
 """
 )
 

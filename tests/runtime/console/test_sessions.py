@@ -17,6 +17,7 @@ from fedboost.runtime.console import live
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import serving
+from fedboost.terms.describing import terms_to_describe
 
 THREE = shared_out(3)
 API = "/api/v1"
@@ -48,8 +49,8 @@ def submit(console, data, role="analyst"):
     return console.ask(f"{API}/sessions", "POST", data, role=role)
 
 
-def ended(console):
-    sessions = console.ask(f"{API}/sessions", role="viewer").json
+def ended(console, role="viewer"):
+    sessions = console.ask(f"{API}/sessions", role=role).json
     return [each for each in sessions if each["state"] in ("done", "failed")]
 
 
@@ -80,7 +81,7 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         assert "not checked" not in report.text
         assert report.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src")
         page = console.ask(f"/sessions/{model['name']}", role="viewer").text
-        assert "Report of the model" in page
+        assert f'href="/api/v1/models/{model["name"]}/report">Report</a>' in page
         until(lambda: not [*state.glob("*.journal")])  # nobody is waited for who would fetch it
     assert (state / FOLDER).stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (state / FOLDER).iterdir())
@@ -90,6 +91,18 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         assert ended(console) == [session]
         assert console.ask(f"{API}/models/{model['name']}", role="viewer").text == file.text
         assert console.one.log.named("not the record of a session")
+
+
+@pytest.mark.slow
+def test_a_description_has_a_report(tmp_path):
+    with served(tmp_path, {"north": rows()}) as console:
+        agreed = terms_to_describe(terms(["north"]))
+        console.run(console.one.train(agreed))
+        (session,) = until(lambda: ended(console, None))
+        report = console.ask(f"{API}/models/{session['name']}/report")
+        assert (report.status, session["program"]) == (200, "describe")
+        assert "Traffic" in report.text
+        assert "dose" in report.text
 
 
 @pytest.mark.slow
