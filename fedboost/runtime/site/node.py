@@ -42,7 +42,6 @@ from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.review import Reviewer
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.session_thread import SessionThread
-from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.site.worker_rows import rows_of
 from fedboost.runtime.telemetry import AT_HAND
@@ -85,7 +84,7 @@ class PartyNode:
         self._bundle = bundle
         self._log = log.bind(party=config.party)
         self._rows = rows_of(config, self._log)
-        self._audit, self._memory, self._watch = _open_state(config, self._log, self._rows)
+        self._audit, self._memory, self.watch = _open_state(config, self._log, self._rows)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._thread = SessionThread()
@@ -128,7 +127,7 @@ class PartyNode:
         if self._audit:
             self._audit.close()
         self._memory.close()
-        self._watch.close()
+        self.watch.close()
         self._rows.close()
 
     async def _run(self, wait: float, once: bool) -> None:
@@ -205,10 +204,10 @@ class PartyNode:
             if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
                 self._attended, self._refusals = True, 0
                 self._log.info(AT_HAND, aggregator=self._config.aggregator)
-                self._watch.metrics.connected(True)
+                self.watch.connected(True)
                 reviewing = asyncio.create_task(self._reviewer.serve(opened))
             async for data in call:
-                self._watch.metrics.received(len(data))
+                self.watch.received(len(data))
                 try:
                     message: ToParty | PeerError = (
                         decode_to_party(data)
@@ -224,7 +223,7 @@ class PartyNode:
                 await inbox.put(message)
         finally:
             self._thread.hung_up.set()
-            self._watch.metrics.connected(False)
+            self.watch.connected(False)
             if reviewing is not None:
                 reviewing.cancel()
             await inbox.put(None)
@@ -238,7 +237,7 @@ class PartyNode:
         if session is None:
             return
         if isinstance(message, Ask):
-            self._watch.asked(message)
+            self.watch.asked(message)
         answers = False
         async with contextlib.aclosing(self._thread.replies(session, message)) as replies:
             async for reply, data in replies:
@@ -247,9 +246,9 @@ class PartyNode:
                     if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
                         self._close_session(reply.reason)
                 finally:
-                    await call.write(self._watch.sent(data))
+                    await call.write(self.watch.sent(data))
         if answers and session.ended is None:
-            self._watch.answered()
+            self.watch.answered()
         if session.ended is not None:
             self._end(session.ended, message)
             if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
@@ -263,13 +262,13 @@ class PartyNode:
             self._offered = Offered(message.session, analyst)
             about = {"analyst": analyst} if analyst else {}
             self._log.info("session offered", session=message.session, **about, terms=message.terms.digest)
-            self._watch.offered(message)
+            self.watch.offered(message, analyst)
             self._session = PartySession(self._site())
         return self._session
 
     def _end(self, reason: str, message: ToParty) -> None:
         left = bool(reason) and not isinstance(message, SessionEnded)
-        self._watch.ended(self._offered.session, reason, left)
+        self.watch.ended(self._offered.session, reason, left)
         self._left = self._left + 1 if left else 0
         self.ended.append(reason)
         self._close_session(reason)
@@ -322,7 +321,7 @@ class PartyNode:
         return Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
     def _ask_somebody(self, text: str) -> bool:
-        return terminal_ask(text, self._thread.hung_up.is_set)
+        return self.watch.ask(text, self._thread.hung_up.is_set)
 
 
 def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog | None, FileMemory, Watch]:

@@ -16,6 +16,8 @@ from fedboost.protocol.messages import Ask, Offer
 from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.live import PartyProgress
+from fedboost.runtime.site.terminal import terminal_ask
 
 
 class Watch:
@@ -23,6 +25,9 @@ class Watch:
 
     def __init__(self, config: PartyConfig, log: Any, spent: Callable[[], Spent]) -> None:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
+        self.progress = PartyProgress(config)
+        self.ask = terminal_ask
+        """What a question to the person at the terminal is asked with."""
         self._log, self._budget, self._spent = log, config.policy.budget, spent
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
         self._asked: tuple[Ask, float] | None = None
@@ -39,29 +44,43 @@ class Watch:
         if self._page is not None:
             self._page.close()
 
-    def offered(self, offer: Offer) -> None:
+    def connected(self, here: bool) -> None:
+        """The aggregator is at hand, or was lost."""
+        self.metrics.connected(here)
+        self.progress.connected(here)
+
+    def offered(self, offer: Offer, analyst: str) -> None:
         """A session was offered, or is offered again."""
         self.metrics.begun()
+        self.progress.offered(offer, analyst)
         self._session, self._rounds = offer.session, offer.terms.trees.rounds
         terms = offer.terms
         self._spends = terms.noise is not None
         self._gives_all = terms.vertical.takes_all_rows and terms.blocks.has_labels(self._party)
         self._round, self._since = 0, time.monotonic()
 
+    def received(self, size: int) -> None:
+        """Count a message of the aggregator."""
+        self.metrics.received(size)
+        self.progress.moved(size, 0)
+
     def sent(self, data: bytes) -> bytes:
         """Count a message to the aggregator, and return it."""
         self.metrics.sent(len(data))
+        self.progress.moved(0, len(data))
         return data
 
     def asked(self, ask: Ask) -> None:
         """A question came, for the first time or again."""
         self._asked = ask, time.monotonic()
+        self.progress.asked(ask)
 
     def answered(self) -> None:
         """The question was answered: at once, or with what others relayed for it."""
         assert self._asked is not None
         ask, since = self._asked
         self.metrics.turn(time.monotonic() - since)
+        self.progress.answered()
         if isinstance(ask.query, PlacesQuery):
             known = np.count_nonzero(ask.query.places != UNKNOWN)
             rows = ask.query.total if self._gives_all else int(known)
@@ -70,6 +89,7 @@ class Watch:
         if done > self._round:
             now = time.monotonic()
             self.metrics.round(done, now - self._since)
+            self.progress.round(done, now - self._since)
             about = {"round": done, "of": self._rounds, "seconds": round(now - self._since, 3)}
             self._log.info("round", session=self._session, **about)
             self._round, self._since = done, now
@@ -81,6 +101,7 @@ class Watch:
         state = "" if not reason else "left" if left else "failed"
         self.metrics.ended(state or "done")
         event = "left the session" if left else f"session {state or 'done'}"
+        self.progress.ended(event)
         if reason:
             self._log.warning(event, session=session, reason=reason)
         else:
