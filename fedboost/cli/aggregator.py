@@ -46,29 +46,35 @@ def _run(
     from fedboost.runtime.aggregator.config import read_aggregator
     from fedboost.runtime.config import choose_keys
     from fedboost.runtime.data.allocator import share_freed_memory
+    from fedboost.runtime.log_tail import LogTail
     from fedboost.runtime.telemetry import logger
 
-    display = live_display(plain=json or log_format != "text")
-    log = logger("aggregator", log_format, log_level, display)
+    tail, display = LogTail(), live_display(plain=json or log_format != "text")
+    log = logger("aggregator", log_format, log_level, display, tail)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
 
     async def serve() -> None:
         from fedboost.runtime.aggregator.server import AggregatorServer
 
-        server = AggregatorServer(settings, log, bundle)
+        server = AggregatorServer(settings, log, bundle, tail)
         if traced is not None:
             traced.note = server.refusals.handshake
         try:
             await server.start()
         except BaseException:
-            server.close_page()
+            await server.pages.stop()
+            server.pages.close()
             raise
+        console = server.pages.console
         if json:
-            print_json({"event": "listening", "address": server.address})
+            served = {} if console is None else {"console": console.url}
+            print_json({"event": "listening", "address": server.address, **served})
         else:
             how = "without encryption" if bundle is None else "for parties and analysts with keys"
             print(f"aggregator listening on {server.address}, {how}", flush=True)
+            if console is not None:
+                print(f"console at {console.url}", flush=True)
         try:
             await _serve(server, display)
         finally:

@@ -32,9 +32,11 @@ from fedboost.cli import (
     party,
     predict,
     report,
+    sign,
     simulate,
     status,
     terms,
+    tokens,
     train,
     tune,
     verify,
@@ -79,12 +81,14 @@ app.command(epilog=drift.EPILOG)(drift.drift)
 app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)
 app.command(epilog=digest.EPILOG)(digest.digest)
+app.command(epilog=sign.EPILOG)(sign.sign)
 app.command(epilog=audit.EPILOG)(audit.audit)
 app.command(epilog=backup.BACKUP_EPILOG)(backup.backup)
 app.command(epilog=backup.RESTORE_EPILOG)(backup.restore)
 app.command(epilog=warm_up.EPILOG)(warm_up.warm_up)
 for command in (key_requests.request, key_requests.sign, key_requests.accept):
     keys_app.command(epilog=key_requests.EPILOGS[command.__name__])(command)
+keys_app.command(epilog=tokens.EPILOG)(tokens.token)
 app.add_typer(keys_app)
 app.add_typer(privacy_app)
 

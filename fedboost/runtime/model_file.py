@@ -19,13 +19,12 @@ import numpy.typing as npt
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.explain import dependence
-from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.tree import Tree
 from fedboost.people import html, tree_drawing
 from fedboost.runtime.files import saved
+from fedboost.runtime.model_report import classes_of, tree_title
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.terms.reading import nearest
-from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,11 +113,7 @@ class Model(SignedModel):
 
     def tree_title(self, number: int) -> str:
         """Which tree that is, in words: its number, round, class, and place among parallel ones."""
-        booster = self.booster
-        in_round, parallel = number % booster.roots, booster.num_parallel_tree
-        title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
-        title += f", class {self.classes[in_round // parallel]}" if booster.loss.outputs > 1 else ""
-        return title + (f", tree {in_round % parallel}" if parallel > 1 else "")
+        return tree_title(self, number)
 
     def report(
         self,
@@ -190,13 +185,6 @@ class Model(SignedModel):
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
         return self.booster.importance(kind)
-
-
-def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
-    """The labels: those of columns.classes, else 0, 1, ...; ConfigError for objectives without classes."""
-    if terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
-        raise ConfigError(f"{terms.objective.name} predicts numbers, which have no classes: use predict")
-    return terms.columns.classes or tuple(range(terms.objective.num_class or 2))
 
 
 def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:

@@ -1,4 +1,4 @@
-"""The facts of a report: those in a model file, and those of rows that are at hand.
+"""The facts of a report that need more than the model: those of signatures, and of rows that are at hand.
 
 Promises: rows are predicted in this process, and nothing is sent; their figures are those that an evaluation
 of one site's rows gives, with the same floor under counts.
@@ -17,24 +17,15 @@ from fedboost.boosting.queries.evaluation import EvaluationQuery
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.fixedpoint import EXPONENT_CELLS
 from fedboost.gbdt.gradients import Gradients
-from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.threads import Threads
 from fedboost.horizontal.evaluation import measured
 from fedboost.people.facts import VerificationFacts
-from fedboost.people.report.facts import (
-    KINDS,
-    DependenceFacts,
-    ReportFacts,
-    RowsFacts,
-    SessionFacts,
-    TreeFacts,
-)
-from fedboost.people.report.page import page
-from fedboost.people.tree_drawing import tree_svg
+from fedboost.people.report.facts import DependenceFacts, RowsFacts
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
+from fedboost.runtime.model_report import written as written
 from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.verification import verified
 from fedboost.terms.evaluating import kept_settings, weight_scale
@@ -49,41 +40,14 @@ _NOBODY = "party : "
 """How a refusal begins of rows that are no party's."""
 MAX_FEATURES = 6
 """Features whose partial dependence is drawn."""
-MAX_TREES = 3
-MAX_LEAVES = 64
-"""Leaves of a tree that is drawn in a page."""
 MAX_DEPENDENCE_ROWS = 10_000
 """Rows that partial dependence is a mean over: of more, so many in even steps."""
-
-
-def written(
-    model: "Model",
-    rows: RowsFacts | None = None,
-    verification: VerificationFacts | None = None,
-    session: SessionFacts | None = None,
-) -> str:
-    """Return the report of a model as HTML. session: that which trained it, where it was followed."""
-    by_kind = [model.importance(kind) for kind in KINDS]
-    importance = {name: [values[name] for values in by_kind] for name in by_kind[0]}
-    trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
-    has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
-    classes = tuple(map(str, model.classes)) if has_classes else ()
-    facts = ReportFacts(model.outline, model.rounds, importance, trees, classes, verification, rows, session)
-    return page(facts)
 
 
 def signature_facts(model: "Model", keys: Path) -> VerificationFacts:
     """Return what holds of a model's signatures, by the root in a folder of keys."""
     roots, denied = read_trust(keys)
     return verified(model, "model", roots, datetime.now(UTC), denied)
-
-
-def _tree(model: "Model", number: int) -> TreeFacts:
-    tree, title, picture = model.booster.trees[number], model.tree_title(number), ""
-    if len(tree.leaves) <= MAX_LEAVES:
-        categories = model.terms.columns.categorical
-        picture = tree_svg(tree, model.booster.features, categories, title, in_page=True)
-    return TreeFacts(title, len(tree.leaves), picture, model.tree_text(number))
 
 
 def rows_facts(model: "Model", data: Any, min_count: int | None = None, source: str = "") -> RowsFacts:

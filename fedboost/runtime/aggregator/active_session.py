@@ -24,15 +24,13 @@ from fedboost.protocol.messages import (
     Report,
     SessionEnded,
 )
+from fedboost.runtime.aggregator.pace import Pace
 from fedboost.runtime.aggregator.store import Journal
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.party_model import trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
 from fedboost.wire.training import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
-
-STRAGGLER_SECONDS = 10.0
-"""A party that is awaited for longer than this is named, in the log and to the analyst."""
 
 
 class ActiveSession:
@@ -56,15 +54,12 @@ class ActiveSession:
         self._send = send
         self.since = int(time.time() if session.request is None else session.request.time)
         """When it was asked for, seconds since 1970."""
-        self.slow: tuple[str, ...] = ()
-        """The parties that are awaited for longer than STRAGGLER_SECONDS."""
+        self.pace = Pace()
         name = {"analyst": self.analyst_name} if analyst else {}
         self._log = log.bind(session=session.name, **name)
         self._joined: set[str] = set()
         self._events: list[TrainEvent] = []
         self._changed = asyncio.Event()
-        self._awaited: tuple[str, ...] = ()
-        self._awaited_since = 0.0
 
     @property
     def terms(self) -> Terms:
@@ -80,6 +75,17 @@ class ActiveSession:
     def failed(self) -> bool:
         """True if the session ended without a model."""
         return self.over and isinstance(self._events[-1], Failed)
+
+    @property
+    def failure(self) -> str:
+        """The reason for which it ended without a model; '' if it did not."""
+        last = self._events[-1] if self.over else None
+        return last.reason if isinstance(last, Failed) else ""
+
+    @property
+    def model(self) -> bytes:
+        """The model file of a session that is over; nothing if it has none."""
+        return b"".join(event.data for event in self._events if isinstance(event, ModelPart))
 
     @property
     def has_opened(self) -> bool:
@@ -115,7 +121,10 @@ class ActiveSession:
             case Disconnected(reason):
                 self._joined.discard(party)
                 self._log.info("party lost", party=party, reason=reason, then=self._then)
+        turn = self.session.turn
         self._take(lambda: self.session.handle(party, event))
+        if isinstance(event, Report):
+            self.pace.heard(party, time.monotonic(), self.session.turn != turn)
 
     def tick(self, now: float) -> None:
         """Let time pass: look at deadlines, and name the parties that are slow."""
@@ -125,17 +134,12 @@ class ActiveSession:
         self._take(lambda: self.session.tick(now))
         if self.session.attempt != attempt and self.session.phase == "joining":
             self._log.info("late", parties=late, turn=self.session.turn, seconds=seconds, then=self._then)
-        awaited = self.session.awaited
-        if awaited != self._awaited:
-            self._awaited, self._awaited_since = awaited, now
-        slow = awaited if now - self._awaited_since >= STRAGGLER_SECONDS else ()
-        if slow != self.slow:
-            self.slow = slow
-            if not slow:
-                self._log.info("goes on", turn=self.session.turn)
-            else:
+        if self.pace.look(self.session.awaited, now):
+            if slow := self.pace.slow:
                 self._log.info("waiting", parties=list(slow), turn=self.session.turn)
                 self._tell(Waiting(slow))
+            else:
+                self._log.info("goes on", turn=self.session.turn)
 
     def awaits(self, party: str, message: FromParty) -> bool:
         """Tell if the session waits for this message of this party."""

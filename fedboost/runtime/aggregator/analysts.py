@@ -77,14 +77,14 @@ class Analysts:
         self._bundle = bundle
         self._admission = admission
         self._refusals = refusals
-        self._sessions = sessions
-        self._connected = connected
+        self.sessions = sessions
+        self.connected = connected
         self._log = log
         self.waiters: list[Waiter] = []
         self.here: dict[int, tuple[str, Arrival]] = {}
         """The analysts that follow a session or wait for one, by the number of their call."""
         self._calls = 0
-        self._reader = ThreadPoolExecutor(1, "read-terms")
+        self.reader = ThreadPoolExecutor(1, "read-terms")
         """Terms may have megabytes: they are read beside the event loop, one request at a time."""
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
@@ -101,7 +101,7 @@ class Analysts:
 
     def close(self) -> None:
         """Read no more requests."""
-        self._reader.shutdown(wait=False)
+        self.reader.shutdown(wait=False)
 
     async def _train(
         self, request: bytes, context: Any, peer: Peer, call: int
@@ -115,11 +115,11 @@ class Analysts:
             if caller is None or caller.role != key_exchange.PARTY:  # before its terms are read
                 check_role(self._bundle, context, key_exchange.ANALYST)
             loop = asyncio.get_running_loop()
-            terms, command, signed = await loop.run_in_executor(self._reader, self._read_request, request)
+            terms, command, signed = await loop.run_in_executor(self.reader, self._read_request, request)
             check_asker(self._bundle, context, terms)
             if command in (TrainCommand.FOLLOW, TrainCommand.RETURN):
-                check_signed(self._sessions.trust, terms, signed, name, key_exchange.SESSION)
-            program = self._sessions.program(terms)
+                check_signed(self.sessions.trust, terms, signed, name, key_exchange.SESSION)
+            program = self.sessions.program(terms)
             if len(self.waiters) >= MAX_WAITING:
                 raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         except FedboostError as error:
@@ -127,28 +127,30 @@ class Analysts:
             self._refusals.note("analyst refused", peer.name, quoted(str(error)), address=address)
             await refuse(context, error)
         analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
-        session = self._sessions.find(analyst, terms)
+        session = self.sessions.find(analyst, terms)
         if command is TrainCommand.FINISH:
             if session is not None and not session.over:
                 session.finish()
             return
         if command is TrainCommand.STOP:
             if session is not None:
-                self._sessions.stop_session(session)
-            self._sessions.delivered(analyst, terms)
+                self.sessions.stop_session(session)
+            self.sessions.delivered(analyst, terms)
             return
         self.here[call] = name, Arrival(int(time.time()), software_of(context))
         if session is None or (session.failed and command is not TrainCommand.RETURN):
-            async with aclosing(self._until_ready(terms, name)) as missing:
+            async with aclosing(self.until_ready(terms, analyst)) as missing:
                 async for parties in missing:
-                    yield Waiting(parties, self._connected.absent(parties))
-            session = await self._begin(terms, program, analyst, signed, context)
+                    yield Waiting(parties, self.connected.absent(parties))
+            session = self.begun(analyst, terms) or await self._begin(
+                terms, program, analyst, signed, context
+            )
         async for event in session.follow():
             if isinstance(event, Waiting):
-                event = Waiting(event.parties, self._connected.absent(event.parties))
+                event = Waiting(event.parties, self.connected.absent(event.parties))
             yield event
         if session.failed:
-            self._sessions.delivered(analyst, terms)
+            self.sessions.delivered(analyst, terms)
             session.forget()  # a model is kept until the analyst says that it has arrived
 
     async def _begin(
@@ -156,49 +158,62 @@ class Analysts:
     ) -> ActiveSession:
         """Begin a session; the call ends, refused, if it cannot be recorded."""
         try:
-            session = self._sessions.new(terms, program, analyst, signed)
+            session = self.sessions.new(terms, program, analyst, signed)
         except Refused as error:
             await refuse(context, error)
-        self._sessions.begin(session)
+        self.sessions.begin(session)
         return session
 
-    async def _until_ready(self, terms: Terms, analyst: str) -> AsyncGenerator[tuple[str, ...], None]:
+    def begun(self, analyst: str, terms: Terms) -> ActiveSession | None:
+        """The session of this analyst under these terms that runs, waits, or has a model."""
+        session = self.sessions.find(analyst, terms)
+        return None if session is None or session.failed else session
+
+    async def until_ready(self, terms: Terms, analyst: str) -> AsyncGenerator[tuple[str, ...], None]:
         """The parties that are not connected yet (none: another session is active), at each change, until a
-        session under these terms may begin."""
+        session under these terms may begin, or was begun by another call. analyst: with the key, as sessions
+        know it. Refused if too many wait."""
+        if len(self.waiters) >= MAX_WAITING:
+            raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         before: tuple[str, ...] | None = None
-        waiter = Waiter(analyst, terms, int(time.time()))
+        name = analyst.rpartition("#")[0]
+        waiter = Waiter(name, terms, int(time.time()))
         self.waiters.append(waiter)
-        self._sessions.metrics.waiting(len(self.waiters))
+        self.sessions.metrics.waiting(len(self.waiters))
         try:
             while True:
-                missing = tuple(party for party in terms.parties if party not in self._connected)
-                if not missing and self._sessions.may_begin:
+                missing = tuple(party for party in terms.parties if party not in self.connected)
+                if (not missing and self.sessions.may_begin) or self.begun(analyst, terms):
                     return
-                changed = self._connected.changed
+                changed = self.connected.changed
                 if missing != before:
-                    self._log_waiting(analyst, missing)
+                    self._log_waiting(name, missing)
                     yield missing
                 before = missing
                 await changed.wait()
         finally:
             self.waiters.remove(waiter)
-            self._sessions.metrics.waiting(len(self.waiters))
+            self.sessions.metrics.waiting(len(self.waiters))
 
     def _log_waiting(self, analyst: str, missing: tuple[str, ...]) -> None:
-        never = [party for party, seen in self._connected.absent(missing).items() if not seen]
+        never = [party for party, seen in self.connected.absent(missing).items() if not seen]
         self._log.info(
             "waiting",
             **named(analyst),
             parties=list(missing),
             **({"never_connected": never} if never else {}),
-            another_session=self._sessions.active is not None,
+            another_session=self.sessions.active is not None,
         )
 
     def _read_request(self, request: bytes) -> tuple[Terms, TrainCommand, Request | None]:
         """The terms, command and signature of an analyst's request. Runs in the reader's thread."""
         terms, command, signed = decode_train_request(request)
+        self.check(terms)
+        return terms, command, signed
+
+    def check(self, terms: Terms) -> None:
+        """Raise ConfigError for terms that no session can have here. Takes its time over large ones."""
         if not terms.parties:
             raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-        memory.check_terms(terms, self._sessions.memory)
+        memory.check_terms(terms, self.sessions.memory)
         _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent
-        return terms, command, signed

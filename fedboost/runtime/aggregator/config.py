@@ -1,11 +1,24 @@
 """The aggregator's file."""
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, field_validator
 
 from fedboost.runtime.config import AGGREGATOR, from_folder, read_toml, require_address
 from fedboost.terms.reading import Frozen, read_model
+
+
+class ConsoleConfig(Frozen):
+    """Pages for browsers, and an interface for programs ([console](console.md))."""
+
+    listen: str = Field(description="Address at which the [console](console.md) is served, `HOST:PORT`.")
+    tokens: Path | None = Field(
+        default=None,
+        description="File of the [tokens](console.md#from-elsewhere) that `fedboost keys token` writes.",
+    )
+
+    _check = field_validator("listen")(require_address)
 
 
 class AggregatorConfig(Frozen):
@@ -24,6 +37,9 @@ class AggregatorConfig(Frozen):
     metrics: str | None = Field(
         default=None, description="Address at which Prometheus reads metrics, `HOST:PORT`; none unless named."
     )
+    console: ConsoleConfig | None = Field(
+        default=None, description="Pages of the aggregator for browsers; none unless given."
+    )
 
     _check = field_validator("listen", "metrics")(require_address)
 
@@ -32,4 +48,8 @@ def read_aggregator(path: Path) -> AggregatorConfig:
     """The aggregator's file; its paths are made absolute."""
     config = read_model(AggregatorConfig, read_toml(path, AGGREGATOR), str(path))
     state = config.state or Path(f"{path.stem}.state")
-    return config.model_copy(update=from_folder(path, {"keys": config.keys, "state": state}))
+    update: dict[str, Any] = {**from_folder(path, {"keys": config.keys, "state": state})}
+    if config.console is not None:
+        tokens = from_folder(path, {"tokens": config.console.tokens})
+        update["console"] = config.console.model_copy(update=tokens)
+    return config.model_copy(update=update)

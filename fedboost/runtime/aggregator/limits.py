@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fedboost.errors import Refused
 from fedboost.privacy.bit_packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
+from fedboost.runtime.bucket import Bucket
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
 
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
@@ -100,32 +101,6 @@ SERVER_OPTIONS = [
     ("grpc.max_metadata_size", METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", 2 * METADATA_BYTES),
 ]
-
-
-class Bucket:
-    """Tokens that come back with time: `most` at first and at most, `per_second` of them a second."""
-
-    def __init__(self, per_second: float, most: float, now: float) -> None:
-        self._per_second = per_second
-        self._most = self._tokens = most
-        self._then = now
-
-    def tokens(self, now: float) -> float:
-        """The number of tokens now."""
-        self._tokens = min(self._most, self._tokens + max(now - self._then, 0.0) * self._per_second)
-        self._then = now
-        return self._tokens
-
-    def take(self, now: float, tokens: float = 1.0) -> bool:
-        """Take some if there are as many; return True if there were."""
-        if self.tokens(now) < min(tokens, self._most):
-            return False
-        self._tokens -= min(tokens, self._most)
-        return True
-
-    def is_full(self, now: float) -> bool:
-        """Tell if nothing was taken for a while."""
-        return self.tokens(now) >= self._most
 
 
 @dataclass

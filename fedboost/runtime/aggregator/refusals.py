@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from fedboost.runtime.aggregator.limits import MAX_PEERS, Bucket
+from fedboost.runtime.aggregator.limits import MAX_PEERS
+from fedboost.runtime.bucket import Bucket
 from fedboost.runtime.metrics import AggregatorMetrics
 
 LINES_PER_SECOND, LINES_SAVED = 1 / 60, 5.0

@@ -8,6 +8,7 @@ that is taken; terms without parties or with an unknown program; everything beyo
 
 import asyncio
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,12 +23,13 @@ from fedboost.runtime.aggregator.checks import Checks
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.connections import Connections, allow_files
+from fedboost.runtime.aggregator.pages import Pages
 from fedboost.runtime.aggregator.parties import Parties
 from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.aggregator.seen import Seen
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
-from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
+from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel, health
 from fedboost.runtime.net.health import Health
 from fedboost.runtime.net.keys import Bundle
@@ -41,7 +43,10 @@ class AggregatorServer:
     """The gRPC service, until stopped. `log` is a structlog logger; without a bundle nothing is encrypted,
     and parties are known by the names they give."""
 
-    def __init__(self, config: AggregatorConfig, log: Any, bundle: Bundle | None) -> None:
+    def __init__(
+        self, config: AggregatorConfig, log: Any, bundle: Bundle | None, tail: Iterable[str] = ()
+    ) -> None:
+        """tail: the last lines of the log, which the console shows."""
         self.address = ""
         self._config = config
         self._log = log
@@ -56,6 +61,7 @@ class AggregatorServer:
         self.analysts = Analysts(bundle, self._admission, self.refusals, self.sessions, self.connected, log)
         checks = Checks(bundle, self.sessions.trust, self._admission, self.refusals, self.connected, log)
         status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)
+        self.pages = Pages(config, bundle, status, self.analysts, self.refusals, tail, log)
         self._services = {
             channel.SERVICE: {
                 "Attend": parties.attend,
@@ -72,7 +78,6 @@ class AggregatorServer:
         )
         self._connections: Connections | None = None
         self._ticker: asyncio.Task[None] | None = None
-        self._page: MetricsPage | None = None
 
     async def start(self) -> None:
         """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
@@ -85,9 +90,9 @@ class AggregatorServer:
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         port = self._bind()
-        if self._config.metrics is not None:
-            self._page = MetricsPage(self.sessions.metrics, self._config.metrics, self._log)
+        self.pages.listen()
         self.sessions.open()
+        await self.pages.start()
         await self._server.start()
         self._health.serving = True
         self.address = f"{self._config.listen.rpartition(':')[0]}:{port}"
@@ -105,19 +110,14 @@ class AggregatorServer:
         """Finish the turn, hang up on everyone, and close the port. Sessions go on in the next process."""
         self._health.serving = False
         await self.sessions.stop()
+        await self.pages.stop()
         if self._ticker is not None:
             self._ticker.cancel()
         self.sessions.active = None
         await self._server.stop(grace=1.0)
         self.analysts.close()
         self.sessions.close()
-        self.close_page()
-
-    def close_page(self) -> None:
-        """Serve metrics no more."""
-        if self._page is not None:
-            self._page.close()
-            self._page = None
+        self.pages.close()
 
     def _bind(self) -> int:
         """Bind the port of the config, and return its number."""

@@ -56,6 +56,8 @@ class Sessions:
         self.ended = asyncio.Event()
         self.fatal = ""
         """The reason for which the process must end."""
+        self.on_end: Callable[[ActiveSession], None] = lambda session: None
+        """Called with each session that ends here; it raises nothing."""
         self._stopping = False
         self._turned = asyncio.Event()
         self._config = config
@@ -164,6 +166,7 @@ class Sessions:
             self._finished[active.analyst, active.terms.digest] = active
             while len(self._finished) > MAX_UNDELIVERED:
                 self._finished.pop(next(iter(self._finished)))
+            self.on_end(active)
             self.begin_next()
 
     def _send(self, outbox: Outbox) -> None:

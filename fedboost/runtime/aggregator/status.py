@@ -82,12 +82,9 @@ class StatusOffice:
     def _all_sessions(self) -> Iterator[SessionStatus]:
         sessions = self._sessions
         if sessions.active is not None:
-            active = sessions.active
-            absent = self._connected.absent(active.session.awaited)
-            awaited = tuple(party for party in active.session.awaited if party in {*absent, *active.slow})
-            yield _status_of(active, SessionState.RUNNING, awaited)
+            yield self.of(sessions.active, SessionState.RUNNING)
         for session in sessions.unfinished:
-            yield _status_of(session, SessionState.WAITING)
+            yield self.of(session, SessionState.WAITING)
         for waiter in self._analysts.waiters:
             terms = waiter.terms
             yield SessionStatus(
@@ -104,21 +101,22 @@ class StatusOffice:
                 tuple(self._connected.absent(terms.parties)),
             )
         for session in sessions.finished:
-            yield _status_of(session, SessionState.FINISHED)
+            yield self.of(session, SessionState.FINISHED)
 
-
-def _status_of(session: ActiveSession, state: SessionState, awaited: tuple[str, ...] = ()) -> SessionStatus:
-    terms = session.terms
-    return SessionStatus(
-        state,
-        session.session.name,
-        session.analyst_name,
-        terms.digest,
-        terms.session.program,
-        terms.hiding.protection,
-        len(session.session.history),
-        terms.trees.rounds,
-        session.since,
-        terms.parties,
-        awaited,
-    )
+    def of(self, session: ActiveSession, state: SessionState) -> SessionStatus:
+        """The status of a session."""
+        terms, late = session.terms, session.session.awaited if state is SessionState.RUNNING else ()
+        absent = {*self._connected.absent(late), *session.pace.slow}
+        return SessionStatus(
+            state,
+            session.session.name,
+            session.analyst_name,
+            terms.digest,
+            terms.session.program,
+            terms.hiding.protection,
+            len(session.session.history),
+            terms.trees.rounds,
+            session.since,
+            terms.parties,
+            tuple(party for party in late if party in absent),
+        )

@@ -13,7 +13,8 @@ from fedboost.errors import Refused, SessionFailed
 from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Join, Leave, Report
 from fedboost.runtime.aggregator import limits, sessions
-from fedboost.runtime.aggregator.limits import Bucket, Outgoing, Peers
+from fedboost.runtime.aggregator.limits import Outgoing, Peers
+from fedboost.runtime.bucket import Bucket
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
 from fedboost.wire.bounds import WIRE_VERSION

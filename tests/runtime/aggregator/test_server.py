@@ -18,6 +18,7 @@ from fedboost.runtime.analyst import connect
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.site import node as party_node
+from fedboost.runtime.site import watch
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 from fedboost.wire.messages import decode_to_party
@@ -91,7 +92,7 @@ def test_every_session_on_a_connection_can_be_approved_by_somebody(folder, monke
         given_up.append(stopped())
         return True
 
-    monkeypatch.setattr(party_node, "terminal_ask", person)
+    monkeypatch.setattr(watch, "terminal_ask", person)
     monkeypatch.setattr(sites, "ANYTHING", {**ANYTHING, "approval": "ask"})
 
     async def scenario():

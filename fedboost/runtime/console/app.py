@@ -1,0 +1,101 @@
+"""The pages of a console, and the events of those that are live, as an ASGI application.
+
+Promises: each page and event is for callers that may read; what is wrong is a Refusal, which the guard
+answers and logs.
+Refuses: pages that there are not, and callers without a token where one is needed (Refusal).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route, Router
+
+from fedboost.people.console import assets, openapi, overview, pages
+from fedboost.people.console.facts import ConsoleFacts
+from fedboost.runtime.console.api import Api
+from fedboost.runtime.console.live import Live
+from fedboost.runtime.console.office import Office
+from fedboost.runtime.web.guard import App, Refusal
+from fedboost.runtime.web.logins import Logins
+
+Page = Callable[[ConsoleFacts, str], str]
+PAGES: dict[str, Page] = {
+    "/": overview.page,
+    "/sites": pages.sites_page,
+    "/sessions": pages.sessions_page,
+    "/log": pages.log_page,
+    "/api": lambda facts, caller: openapi.page(caller),
+}
+LIVE = {
+    overview.LIVE: overview.parts,
+    pages.SITES: pages.sites_parts,
+    pages.LOG: pages.log_parts,
+}
+ASSETS = {
+    "/style.css": (assets.STYLE, "text/css"),
+    "/script.js": (assets.SCRIPT, "text/javascript"),
+    "/icon.svg": (assets.ICON, "image/svg+xml"),
+}
+MAX_FORM = 4096
+
+
+def application(office: Office, live: Live, logins: Logins) -> App:
+    """The application."""
+    own = _Pages(office, live, logins)
+    routes: list[BaseRoute] = [Route(path, partial(own.page, page)) for path, page in PAGES.items()]
+    routes += [Route(path, partial(_asset, *content)) for path, content in ASSETS.items()]
+    routes += [
+        Route("/sessions/{name}", own.session),
+        Route("/events/{page}", own.events),
+        Route("/login", own.log_in, methods=["POST"]),
+        Route("/logout", own.log_out, methods=["POST"]),
+        *Api(office, logins).routes(),
+    ]
+    return Router(
+        routes, redirect_slashes=False
+    )  # without Starlette's own pages of errors: the guard has them
+
+
+async def _asset(content: str, kind: str, request: Request) -> Response:
+    return Response(content, media_type=kind)
+
+
+class _Pages:
+    def __init__(self, office: Office, live: Live, logins: Logins) -> None:
+        self._office = office
+        self._live = live
+        self._logins = logins
+
+    async def page(self, page: Page, request: Request) -> Response:
+        caller = self._logins.caller(request.scope)
+        return HTMLResponse(page(self._office.facts(), caller.name if caller.by_cookie else ""))
+
+    async def session(self, request: Request) -> Response:
+        caller = self._logins.caller(request.scope)
+        ended = self._office.archive.find(request.path_params["name"])
+        if ended is None:
+            raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
+        return HTMLResponse(pages.session_page(ended, caller.name if caller.by_cookie else ""))
+
+    async def events(self, request: Request) -> App:
+        self._logins.caller(request.scope)
+        return partial(self._live.serve, request.path_params["page"])
+
+    async def log_in(self, request: Request) -> Response:
+        body = await request.body()
+        if len(body) > MAX_FORM:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {MAX_FORM} bytes")
+        try:
+            token = parse_qs(body.decode("latin-1"), max_num_fields=4).get("token", [""])[0]
+        except ValueError:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "not the form of this page") from None
+        cookie = self._logins.log_in(token, request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+    async def log_out(self, request: Request) -> Response:
+        cookie = self._logins.log_out(request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})

@@ -1,0 +1,195 @@
+"""The listener of a process's own pages: uvicorn in the event loop of the process.
+
+Promises: it handles no signals and writes no log of its own; connections are bounded in number, and one that
+says nothing, or reads nothing, is closed; whatever fails here is one line in the log, and what the process is
+for goes on.
+Refuses: an address that cannot be listened on, a missing extra (ConfigError).
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import weakref
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedboost.errors import ConfigError
+from fedboost.runtime.web.guard import App, Asker, Note, Refusal
+
+MAX_CONNECTIONS = 320
+"""Open connections: each takes a file, which sessions need, too."""
+MAX_HEADER_BYTES = 16 * 1024
+KEEP_ALIVE_SECONDS = 5
+SILENT_SECONDS = 15.0
+"""A connection without a whole request is closed after this."""
+UNREAD_SECONDS = 30.0
+"""A client that reads nothing of what waits for it is cut off after this."""
+SWEEP_SECONDS = 1.0
+STOP_SECONDS = 1
+"""Seconds that open requests have when the process stops."""
+
+
+def need_extra(what: str, extra: str) -> None:
+    """Raise ConfigError with the command that installs the extra, unless it is there."""
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise ConfigError(f'{what} needs the extra {extra}: pip install "fedboost[{extra}]"')
+
+
+class WebServer:
+    """Pages at one address, from `start` to `stop`. what: names them in errors and in the log; note: takes
+    what is refused before the application sees it; pair: files in PEM, certificate and key, with which TLS
+    is spoken."""
+
+    def __init__(
+        self,
+        what: str,
+        address: str,
+        app: App,
+        log: Any,
+        note: Note,
+        pair: tuple[Path, Path] | None = None,
+    ) -> None:
+        """Listen. ConfigError if that cannot be."""
+        self._log = log
+        self._what = what
+        self._scheme = "http" if pair is None else "https"
+        host, _, port = address.rpartition(":")
+        self._socket = _listen(what, host.strip("[]"), int(port))
+        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        self._server = _server(app, note, pair)
+        self._task: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address as a browser takes it."""
+        return f"{self._scheme}://{self.address}"
+
+    async def start(self) -> None:
+        """Serve, in tasks of the running event loop."""
+        self._task = asyncio.create_task(self._serve(), name=self._what)
+        self._sweeper = asyncio.create_task(self._sweep(), name=f"{self._what} sweeper")
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        """Stop listening, and end what is open."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=STOP_SECONDS + 2)
+            self._task.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in [*self._server.server_state.connections]:
+            connection.transport.abort()
+        self._socket.close()
+
+    def close(self) -> None:
+        """Stop listening, where `start` was never called."""
+        self._socket.close()
+
+    async def _serve(self) -> None:
+        try:
+            await self._server.serve(sockets=[self._socket])
+        except Exception as error:  # noqa: BLE001 - pages that fail must not end what the process is for
+            self._log.error(f"{self._what}: is served no more", reason=f"{type(error).__name__}: {error}")
+
+    async def _sweep(self) -> None:
+        """Close connections that say nothing, or read nothing, until cancelled."""
+        loop = asyncio.get_running_loop()
+        seen: weakref.WeakKeyDictionary[Any, tuple[float, int]] = weakref.WeakKeyDictionary()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = loop.time()
+            for connection in [*self._server.server_state.connections]:
+                unread = connection.transport.get_write_buffer_size()
+                busy = connection.cycle is not None and not connection.cycle.response_complete
+                since, before = seen.get(connection, (now, 0))
+                if (busy and not unread) or unread < before:
+                    seen[connection] = now, unread
+                    continue
+                seen[connection] = since, unread
+                if now - since > (UNREAD_SECONDS if unread else SILENT_SECONDS):
+                    connection.transport.abort()
+
+
+def _listen(what: str, host: str, port: int) -> socket.socket:
+    opened = _Listener(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((host, port))
+        opened.listen(128)
+        opened.setblocking(False)
+    except OSError as error:
+        opened.close()
+        raise ConfigError(
+            f"{what}: cannot listen on {host}:{port}: {error.strerror or error}; give `listen` another "
+            f"address of this machine, or end what listens there"
+        ) from None
+    return opened
+
+
+class _Listener(socket.socket):
+    """A socket that listens, and hangs up on whoever is too many."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a client; BlockingIOError where it was hung up on, as if nobody were there."""
+        opened, address = super().accept()
+        self._open = weakref.WeakSet(known for known in self._open if known.fileno() >= 0)
+        if len(self._open) >= MAX_CONNECTIONS:
+            opened.close()
+            raise BlockingIOError
+        self._open.add(opened)
+        return opened, address
+
+
+def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
+    """uvicorn's server, without its signals and its logs."""
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        """A connection whose client is named when it speaks no HTTP."""
+
+        def send_400_response(self, msg: str) -> None:
+            address, port = self.client or ("an unknown address", 0)
+            note(
+                Asker(address, port, "no request"), Refusal(400, "it does not speak HTTP, or too much of it")
+            )
+            super().send_400_response(msg)
+
+    class Server(uvicorn.Server):
+        """A server that leaves signals to the process."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    log = logging.getLogger("uvicorn.error")  # what it says of failures, the guard says
+    log.propagate = False
+    log.addHandler(logging.NullHandler())
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ssl_certfile=pair and pair[0],
+        ssl_keyfile=pair and pair[1],
+    )
+    config.load()  # TLS's files are read here, and not when the first client comes
+    return Server(config)
