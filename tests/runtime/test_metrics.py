@@ -56,7 +56,7 @@ def test_a_training_on_both_pages(tmp_path):
             one.tasks["north"] = asyncio.create_task(node.run(wait=PATIENCE, once=False))
             await one.train(terms(TWO, rounds=3))
             await until(lambda: node.ended)
-            pages = one.server.pages.metrics, node._watch._page
+            pages = one.server.pages.metrics, node.watch._page
             numbers = [await asyncio.to_thread(read, page) for page in pages]
             await one.stop_party("south")
             return *numbers, await asyncio.to_thread(read, pages[0]), one.log
@@ -184,7 +184,7 @@ def test_nothing_is_served_unless_it_is_set(tmp_path):
     async def scenario():
         async with consortium(tmp_path, {"north": rows(20)}) as one:
             assert one.server.pages.metrics is None
-            assert one.nodes["north"]._watch._page is None
+            assert one.nodes["north"].watch._page is None
 
     in_time(scenario())
 

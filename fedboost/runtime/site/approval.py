@@ -40,6 +40,7 @@ from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_breach import SHOWN_NAMES, Breach
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, ColumnRules
+from fedboost.runtime.site.refused import check_not_refused
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
 
@@ -231,11 +232,16 @@ def _between_sessions(policy: Policy, party: str, terms: Terms, past: Past) -> l
 
 def approved(config: PartyConfig, terms: Terms) -> Approval | None:
     """The approval of these terms; None where there is none. ConfigError if it cannot be read."""
-    path = _file(config, terms.digest)
+    return approval_of(config, terms.digest)
+
+
+def approval_of(config: PartyConfig, digest: str) -> Approval | None:
+    """The approval of the terms with a digest, as `approved`."""
+    path = _file(config, digest)
     if not path.exists():
         return None
     approval = read_model(Approval, read_toml(path), str(path))
-    if approval.digest != terms.digest:
+    if approval.digest != digest:
         raise ConfigError(f"{path}: is of the terms with digest {approval.digest}")
     for key in NEVER_RELAXED:
         if key in approval.relaxed:
@@ -256,6 +262,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
     try:
         approval = approved(config, terms)
         if approval is None:
+            check_not_refused(config, terms.digest, analyst)
             if not terms.vertical.predicts:  # of these there is no file that a person could approve
                 _check_named(config, terms)
             return config.policy

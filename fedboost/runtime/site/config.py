@@ -7,7 +7,15 @@ from typing import Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.config import SITE, cores, from_folder, read_toml, require_address, require_dialable
+from fedboost.runtime.config import (
+    SITE,
+    cores,
+    from_folder,
+    is_loopback,
+    read_toml,
+    require_address,
+    require_dialable,
+)
 from fedboost.runtime.data.database import Database, database_of, with_query
 from fedboost.runtime.data.locations import is_remote, shown
 from fedboost.runtime.data.read_options import ReadOptions
@@ -52,6 +60,25 @@ class WorkersConfig(Frozen):
         return self
 
 
+class SitePageConfig(Frozen):
+    """`[console]` in a site's file: `listen` is the loopback address at which the site's page is served,
+    `tokens` the file of those who may read it, and decide, which `fedboost keys token` writes."""
+
+    listen: str
+    tokens: Path
+
+    @field_validator("listen")
+    @classmethod
+    def _on_this_machine(cls, value: str) -> str:
+        if not is_loopback(require_address(value)):
+            port = value.rpartition(":")[2]
+            raise ValueError(
+                f"{value!r} is no loopback address, and a site's page is for its own machine: listen on "
+                f"127.0.0.1:{port}; from another machine, ssh -L {port}:127.0.0.1:{port} SITE leads there"
+            )
+        return value
+
+
 class PartyConfig(Frozen):
     """A site's file. `data` is its table: a path, an address, or the URI of a database, whose rows are those
     of `query`, or of the query in `query_file`; `read` how a file is read, `names` the file that says what
@@ -59,8 +86,9 @@ class PartyConfig(Frozen):
     `state` the folder of its memory, beside the file unless named, `audit` its log of what left, beside the
     memory unless named, of `audit_size` MiB a file, `models` the folder of the parts of models that it keeps,
     beside the memory unless named, `metrics` the address at which Prometheus reads metrics,
-    none unless named, `dataset` the name of these rows there (the party's, so that a table that is moved,
-    copied or longer is still the same rows), `scratch` a folder for what is made of rows that are more than
+    none unless named, `console` the site's page, none unless given, `dataset` the name of these rows there
+    (the party's, so that a table that is moved, copied or longer is still the same rows), `scratch` a folder
+    for what is made of rows that are more than
     fit in memory, `workers` the cluster that reads and holds them, `nthread` how many threads compute (one a
     core), `policy` what it agrees to.
     A key holder's file has no `data`."""
@@ -76,6 +104,7 @@ class PartyConfig(Frozen):
     audit_size: float = Field(default=64.0, gt=0)
     models: Path | None = None
     metrics: str | None = None
+    console: SitePageConfig | None = None
     state: Path | None = None
     dataset: Name | None = None
     read: ReadOptions = ReadOptions()
@@ -131,6 +160,9 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     if elsewhere:
         absolute["data"] = source.beside(path.parent) if isinstance(source, Database) else source
     config = config.model_copy(update=absolute)
+    if config.console is not None:
+        tokens = from_folder(path, {"tokens": config.console.tokens})
+        config = config.model_copy(update={"console": config.console.model_copy(update=tokens)})
     audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
     alone = config.rows_name == config.party  # else other parties may have the same folder
     folder = "models" if alone else f"{folder_name(config.party)}.models"

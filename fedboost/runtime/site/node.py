@@ -38,6 +38,7 @@ from fedboost.runtime.site.label_memory import label_key
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.models import PartFolder
+from fedboost.runtime.site.page.start import page_served
 from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.review import Reviewer
 from fedboost.runtime.site.rows import SiteRows
@@ -84,17 +85,15 @@ class PartyNode:
         self._config = config
         self._bundle = bundle
         self._log = log.bind(party=config.party)
-        self._rows = rows_of(config, self._log)
-        self._audit, self._memory, self._watch = _open_state(config, self._log, self._rows)
+        self.rows = rows_of(config, self._log)
+        self._audit, self._memory, self.watch = _open_state(config, self._log, self.rows)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._thread = SessionThread()
         self._offered = Offered("")
         self._attended = False
         self._refusals = 0
-        self._reviewer = Reviewer(
-            config, self._rows, self._credentials, lambda: self._session is not None, self._log
-        )
+        self._reviewer = Reviewer(config, self.rows, self._credentials, self.watch, self._log)
         self._left = 0
         """Sessions that it left since it took part in one."""
         self.ended: list[str] = []
@@ -108,9 +107,10 @@ class PartyNode:
         """
         if hint := nothing_approved(self._config):
             self._log.warning(hint.replace("--config party.toml", f"--config {self._config.file}"))
-        self._rows.say()
+        self.rows.say()
         try:
-            await self._run(wait, once)
+            async with page_served(self._config, self.rows, self.watch, self._log):
+                await self._run(wait, once)
         except asyncio.CancelledError:
             self._log.info("stopped", **({"session": self._offered.session} if self._session else {}))
             raise
@@ -128,8 +128,8 @@ class PartyNode:
         if self._audit:
             self._audit.close()
         self._memory.close()
-        self._watch.close()
-        self._rows.close()
+        self.watch.close()
+        self.rows.close()
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
@@ -205,10 +205,10 @@ class PartyNode:
             if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
                 self._attended, self._refusals = True, 0
                 self._log.info(AT_HAND, aggregator=self._config.aggregator)
-                self._watch.metrics.connected(True)
+                self.watch.connected(True)
                 reviewing = asyncio.create_task(self._reviewer.serve(opened))
             async for data in call:
-                self._watch.metrics.received(len(data))
+                self.watch.metrics.received(len(data))
                 try:
                     message: ToParty | PeerError = (
                         decode_to_party(data)
@@ -224,7 +224,7 @@ class PartyNode:
                 await inbox.put(message)
         finally:
             self._thread.hung_up.set()
-            self._watch.metrics.connected(False)
+            self.watch.connected(False)
             if reviewing is not None:
                 reviewing.cancel()
             await inbox.put(None)
@@ -238,7 +238,7 @@ class PartyNode:
         if session is None:
             return
         if isinstance(message, Ask):
-            self._watch.asked(message)
+            self.watch.asked(message)
         answers = False
         async with contextlib.aclosing(self._thread.replies(session, message)) as replies:
             async for reply, data in replies:
@@ -247,9 +247,9 @@ class PartyNode:
                     if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
                         self._close_session(reply.reason)
                 finally:
-                    await call.write(self._watch.sent(data))
+                    await call.write(self.watch.sent(data))
         if answers and session.ended is None:
-            self._watch.answered()
+            self.watch.answered()
         if session.ended is not None:
             self._end(session.ended, message)
             if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
@@ -263,13 +263,13 @@ class PartyNode:
             self._offered = Offered(message.session, analyst)
             about = {"analyst": analyst} if analyst else {}
             self._log.info("session offered", session=message.session, **about, terms=message.terms.digest)
-            self._watch.offered(message)
+            self.watch.offered(message, analyst, bool(analyst) or self._bundle is None)
             self._session = PartySession(self._site())
         return self._session
 
     def _end(self, reason: str, message: ToParty) -> None:
         left = bool(reason) and not isinstance(message, SessionEnded)
-        self._watch.ended(self._offered.session, reason, left)
+        self.watch.ended(self._offered.session, reason, left)
         self._left = self._left + 1 if left else 0
         self.ended.append(reason)
         self._close_session(reason)
@@ -278,17 +278,17 @@ class PartyNode:
         if self._session is not None and self._audit:
             self._audit.ended(self._offered.session, reason, paused, self._offered.analyst)
         self._session = None
-        self._rows.release()
+        self.rows.release()
 
     def _permit(self, offer: SessionOffer) -> Limits:
         """Hold an offer to this site's rules."""
-        self._rows.check_misfits()
+        self.rows.check_misfits()
         if self._bundle is not None and not offer.analyst:
             raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
         with naming_the_command(offer.terms):
             policy = policy_for(self._config, offer.terms, offer.analyst)
             limits = policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
-        self._rows.refresh()
+        self.rows.refresh()
         return limits
 
     def _holder(self) -> Callable[[Terms, bytes], Holder] | None:
@@ -296,14 +296,14 @@ class PartyNode:
         if self._config.data is None:
             return None
         key_of, model_of = partial(label_key, self._memory), PartFolder(self._config).model_of
-        return partial(self._rows.hold, key_of=key_of, model_of=model_of)
+        return partial(self.rows.hold, key_of=key_of, model_of=model_of)
 
     def _site(self) -> Site:
         def taken(offer: SessionOffer) -> None:
             if self._audit:
                 about = offer.analyst, offer.request.hex(), offer.attempt
                 names = self._config.party, self._config.rows_name
-                here = self._rows.names_under(offer.terms)
+                here = self.rows.names_under(offer.terms)
                 self._audit.admitted(offer.session, offer.terms, *about, *names, here)
             self._offered = Offered(offer.session)
 

@@ -26,6 +26,7 @@ from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.terminal import has_terminal
+from fedboost.runtime.site.watch import Watch
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.wire.bounds import terms_of
@@ -44,21 +45,21 @@ BUSY = "its rows were not looked at: a session is under way there"
 
 
 class Reviewer:
-    """The answers of a site to checks. credentials: what it trusts now, None without keys; busy: tells if a
-    session is under way."""
+    """The answers of a site to checks. credentials: what it trusts now, None without keys; watch: knows
+    if a session is under way, and is told of each check."""
 
     def __init__(
         self,
         config: PartyConfig,
         rows: SiteRows,
         credentials: Callable[[], Credentials | None],
-        busy: Callable[[], bool],
+        watch: Watch,
         log: Any,
     ) -> None:
         self._config = config
         self._rows = rows
         self._credentials = credentials
-        self._busy = busy
+        self._watch = watch
         self._log = log
         self._answering = threading.Lock()
         """Held while a check is answered: one of a connection that was lost may still be under way."""
@@ -91,18 +92,21 @@ class Reviewer:
     def objections(self, review: Review) -> Objections:
         """All that this site has against terms, as far as the analyst may know it."""
         party, notes = self._config.party, list[str]()
-        analyst = ""
+        analyst, known = "", None
         try:
             terms = _read(review)
             if party not in terms.parties:
                 raise Refused(f"the terms do not name party {party!r}")
             analyst = self._analyst(review, terms)
+            known = terms
             self._rows.check_misfits()
             policy = policy_for(self._config, terms, analyst)
             reasons = [*self._reasons(terms, policy, analyst, notes)]
         except FedboostError as error:
             reasons = [error.public]
         short = tuple(_without_name(reason, party) for reason in reasons)
+        if known is not None:
+            self._watch.checked(known, analyst, short)
         about = {"analyst": analyst} if analyst else {}
         logged = [quoted(reason) for reason in short[:MAX_LOGGED]]
         self._log.info("terms checked", **about, would=not short, **({"reasons": logged} if short else {}))
@@ -147,14 +151,14 @@ class Reviewer:
             notes.append(ASKED)
             if not has_terminal():
                 reasons.append('its policy has approval = "ask", and nobody there can be asked')
-        if not self._busy() and (unread := _refusal(rows.refresh)):
+        if not self._watch.is_busy() and (unread := _refusal(rows.refresh)):
             reasons.append(unread)
         if not any(breach.rule == "columns" for breach in breaches):
             reasons += rows.missing_columns(terms)
         yield from reasons
         if breaches or reasons:
             return
-        if self._busy():
+        if self._watch.is_busy():
             notes.append(BUSY)
         elif misfit := rows.check(terms):
             yield misfit
