@@ -312,6 +312,7 @@ def vertical_example(tmp_path, monkeypatch) -> dict[str, Any]:
     return {**names, "said": said.getvalue()}
 
 
+@pytest.mark.slow
 def test_the_page_on_vertical_training(vertical_example):
     names = vertical_example
     *first, whole, together = names["said"].splitlines(keepends=True)

@@ -121,6 +121,7 @@ def test_over_grpc_it_is_the_same(tmp_path):
     assert found.terms.trees.rounds == found.trials[found.best]["best_round"]
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_from_its_journal(tmp_path):
     tables = shared_out(3, rows(600))
     agreed, state = tuned(protection="masked").with_parties(tables), tmp_path / "state"

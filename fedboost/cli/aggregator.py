@@ -63,11 +63,15 @@ def _run(
             await server.pages.stop()
             server.pages.close()
             raise
+        console = server.pages.console
         if json:
-            print_json({"event": "listening", "address": server.address})
+            served = {} if console is None else {"console": console.url}
+            print_json({"event": "listening", "address": server.address, **served})
         else:
             how = "without encryption" if bundle is None else "for parties and analysts with keys"
             print(f"aggregator listening on {server.address}, {how}", flush=True)
+            if console is not None:
+                print(f"console at {console.url}", flush=True)
         try:
             await server.serve()
         finally:

@@ -40,15 +40,13 @@ def drift(
     """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
     model's terms had reference = true. Labels are not needed."""
     from fedboost.cli.output import show
-    from fedboost.cli.pages import check_page
-    from fedboost.cli.sessions import check_asked, ended, save_terms_of
+    from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of
     from fedboost.people.drift import drifted
     from fedboost.runtime.drift import Drift, drift_terms
     from fedboost.runtime.terms_file import read_terms
 
     check_asked(aggregator, save_terms)
-    inputs = (model,) if terms is None else (model, terms)
-    check_page(report, *inputs, force=force, outputs=() if save_terms is None else (save_terms,))
+    check_report(report, aggregator, [model, terms], save_terms, force)
     given = None if terms is None else read_terms(terms)
     agreed, reference = drift_terms(model, given, min_count)
     if save_terms is not None:

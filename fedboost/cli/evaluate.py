@@ -58,15 +58,13 @@ def evaluate(
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
     from fedboost.cli.output import notice, show
-    from fedboost.cli.pages import check_page
-    from fedboost.cli.sessions import check_asked, ended, save_terms_of
+    from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of
     from fedboost.people.evaluation import evaluated
     from fedboost.runtime.evaluation import Evaluation, evaluation_terms
     from fedboost.runtime.terms_file import read_terms
 
     check_asked(aggregator, save_terms)
-    inputs = (model,) if terms is None else (model, terms)
-    check_page(report, *inputs, force=force, outputs=() if save_terms is None else (save_terms,))
+    check_report(report, aggregator, [model, terms], save_terms, force)
     given = None if terms is None else read_terms(terms)
     agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count)
     if save_terms is not None:

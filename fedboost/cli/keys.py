@@ -5,6 +5,7 @@ Promises: each command writes new files only and says what is to be handed to wh
 Refuses: what `fedboost.runtime.net.keys` refuses (ConfigError).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,14 +81,20 @@ def party(
     _issue(name, "party", folder, days, passphrase_file)
 
 
-@keys_app.command(epilog="Example: fedboost keys aggregator\n\nExample: fedboost keys aggregator --days 90")
+@keys_app.command(
+    epilog="Example: fedboost keys aggregator\n\nExample: fedboost keys aggregator --host fed.example.org"
+)
 def aggregator(
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name of its machine, for browsers of its console (may be repeated)."),
+    ] = None,
 ) -> None:
     """Issue a bundle to the aggregator, which adds what the parties report."""
-    _issue("aggregator", "aggregator", folder, days, passphrase_file)
+    _issue("aggregator", "aggregator", folder, days, passphrase_file, host or ())
 
 
 @keys_app.command(epilog="Example: fedboost keys analyst marie")
@@ -144,7 +151,14 @@ def validity(certificate: "Certificate") -> str:
     return f"{day(certificate.not_valid_before_utc)} to {day(certificate.not_valid_after_utc)}"
 
 
-def _issue(name: str, role: str, folder: Path, days: int, passphrase_file: Path | None) -> None:
+def _issue(
+    name: str,
+    role: str,
+    folder: Path,
+    days: int,
+    passphrase_file: Path | None,
+    hosts: Sequence[str] = (),
+) -> None:
     """Write a new bundle beside the root's key and say what to do with it."""
     from datetime import UTC, datetime
 
@@ -156,7 +170,7 @@ def _issue(name: str, role: str, folder: Path, days: int, passphrase_file: Path 
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     root_key, root = read_root(folder, passphrase)
-    key, certificate = issue(root_key, root, name, role, datetime.now(UTC), days)
+    key, certificate = issue(root_key, root, name, role, datetime.now(UTC), days, hosts)
     bundle = folder / folder_name(name)
     write_bundle(bundle, key, certificate, to_pem(root))
     note_issued(folder, certificate)

@@ -14,12 +14,12 @@ from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Database, Reading
+    from fedboost.runtime.model_file import Model
 
 EPILOG = (
     "Example: fedboost report model.json --out report.html\n\n"
     "Example: fedboost report model.json --data new.csv --keys keys/marie --out report.html\n\n"
-    "Example: fedboost compare terms.toml --data all.csv --site hospital --json > compared.json; "
-    "fedboost report compared.json --out compared.html"
+    "Example: fedboost report compared.json --out compared.html    (of fedboost compare ... --json)"
 )
 
 
@@ -54,7 +54,8 @@ def report(
     from fedboost.cli.output import write
     from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.files import check_writable
-    from fedboost.runtime.result_files import result_of
+    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.result_files import result_in, result_of
 
     if (read.query or read.query_file) and data is None:
         raise ConfigError("--query is for the rows of --data: name the database there")
@@ -62,27 +63,30 @@ def report(
         raise ConfigError("--min-count is for the rows of --data; give both, or neither")
     source = None if data is None else read.source(data)
     check_writable(out, file, *(() if source is None else local_files(source)), force=force)
-    known = result_of(file)
+    known: tuple[str | None, str] | None = result_of(file)
     if known is None:
-        write(_of_model(file, source, read, keys, min_count), out)
-        return
+        trained = Model.load(file)
+        known = result_in(trained, file) or (None, _of_model(trained, source, read, keys, min_count))
     command, page = known
-    if data is not None or keys is not None:
+    if command is not None and (data is not None or keys is not None):
         raise ConfigError(f"--data and --keys are for models; {file} is the result of fedboost {command}")
     write(page, out)
 
 
 def _of_model(
-    file: Path, source: "str | Database | None", read: "Reading", keys: Path | None, min_count: int | None
+    trained: "Model",
+    source: "str | Database | None",
+    read: "Reading",
+    keys: Path | None,
+    min_count: int | None,
 ) -> str:
     """The page of a model."""
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.model_file import Model
     from fedboost.runtime.report import rows_facts, signature_facts, written
 
-    trained, rows = Model.load(file), None
+    rows = None
     signatures = None if keys is None else signature_facts(trained, keys)
     if source is not None:
         table = read_table(source, None, read.options)

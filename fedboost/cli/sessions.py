@@ -82,3 +82,20 @@ def check_asked(aggregator: str | None, save_terms: Path | None) -> None:
         raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
     if aggregator is not None:
         check_address(aggregator, "--aggregator")
+
+
+def check_report(
+    report: Path | None,
+    aggregator: str | None,
+    inputs: list[Path | None],
+    save_terms: Path | None,
+    force: bool,
+) -> None:
+    """ConfigError unless a page of the result can be written later, if one is asked for."""
+    from fedboost.cli.pages import check_page
+    from fedboost.errors import ConfigError
+
+    if report is not None and aggregator is None:
+        raise ConfigError("--report is of a result: give --aggregator")
+    outputs = () if save_terms is None else (save_terms,)
+    check_page(report, *filter(None, inputs), force=force, outputs=outputs)

@@ -21,7 +21,7 @@ def sign(
     insecure_loopback: InsecureLoopback = False,
     force: Force = False,
 ) -> None:
-    """Sign terms, for the console of an aggregator: whoever has the file can submit them once, within 30 days,
+    """Sign terms, for the console of an aggregator: who has the file can submit them once, within 30 days,
     and cannot change them."""
     from fedboost.cli.output import notice
     from fedboost.errors import ConfigError

@@ -39,7 +39,5 @@ def token(
 
     made, ends = add_token(file, name, role, days)
     print(made)
-    notice(
-        f"{file}: has an entry for the {role} {name!r}, until {ends}; delete it to take the token away\n"
-        f"The token is printed this once, and is kept nowhere: hand it over in a safe way."
-    )
+    notice(f"{file}: has an entry for the {role} {name!r}, until {ends}; delete it to take the token away")
+    notice("the token is printed this once, and is kept nowhere: hand it over in a safe way")

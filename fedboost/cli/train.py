@@ -45,8 +45,8 @@ def train(
     from fedboost.runtime.terms_file import read_training
 
     check_address(aggregator, "--aggregator")
-    check_outputs(out, report, terms, force)
     agreed = read_training(terms)
+    check_outputs(agreed, out, report, terms, force)
     session = connect(aggregator, keys, insecure_loopback).train(
         agreed, wait, lambda parties: notice(waiting(parties, session.absent))
     )

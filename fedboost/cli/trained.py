@@ -18,6 +18,7 @@ from fedboost.runtime.signed_model import SignedModel, session_file
 
 if TYPE_CHECKING:
     from fedboost.runtime.analyst import Training
+    from fedboost.terms.terms import Terms
 
 
 def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
@@ -40,28 +41,25 @@ def facts_of(
     return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart, shares)
 
 
-def check_outputs(out: Path, report: Path | None, terms: Path, force: bool) -> None:
-    """Raise ConfigError now if the model, its session or its report could not be written later."""
+def check_outputs(agreed: "Terms", out: Path, report: Path | None, terms: Path, force: bool) -> None:
+    """Raise ConfigError now if the model, its session or its report could not be written later. agreed: what
+    the file `terms` says."""
     files = out, session_file(out)
     for file in files:
         check_writable(file, terms, force=force)
     check_page(report, terms, force=force, outputs=files)
+    if report is not None and agreed.keeps_parts:
+        raise ConfigError("--report is of a whole model, and under these terms each party keeps its part")
 
 
 def write_report(page: Path, model: SignedModel, session: "Training", keys: Path | None) -> None:
-    """Write the report of a model that was trained, with the traffic and time of its session; of a model of
-    which each party keeps a part it is said that there is none. keys: a folder of keys, to check the
-    signatures by."""
-    from fedboost.cli.output import notice
+    """Write the report of a model that was trained, with the traffic and time of its session. keys: a folder
+    of keys, to check the signatures by."""
     from fedboost.people.report.facts import SessionFacts
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.report import signature_facts, written
 
-    if not isinstance(model, Model):
-        notice(
-            f"{page}: not written: each party keeps its part of this model, and a report is of a whole one"
-        )
-        return
+    assert isinstance(model, Model)
     signatures = None if keys is None else signature_facts(model, keys)
     followed = SessionFacts(session.traffic, session.history, session.uncounted)
     saved(written(model, None, signatures, followed), page)

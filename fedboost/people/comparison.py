@@ -119,16 +119,16 @@ def overall(together: SiteComparison, metric: str) -> str:
     """Return whether joining pays for all sites together."""
     if together.verdict == TOO_FEW:
         return f"There are too few rows to say: {together.different} different ones were held out."
-    digits = _digits(together.models[POOLED][metric].value)
-    joined = _figure(together.models[FEDERATED][metric].value, digits)
+    digits = digits_of(together.models[POOLED][metric].value)
+    joined = figure(together.models[FEDERATED][metric].value, digits)
     if together.verdict == ONLY_JOINED:
         return f"No site can train alone; if they join, they have a model of {metric} {joined}."
-    alone, gain = _figure(together.models[ALONE][metric].value, digits), together.better_by[metric]
+    alone, gain = figure(together.models[ALONE][metric].value, digits), together.better_by[metric]
     both = f"over all sites {metric} {joined} instead of {alone}"
     if together.verdict == NOT_WORTH:
-        worse, least, most = (_figure(-value, digits) for value in (gain.value, gain.high, gain.low))
+        worse, least, most = (figure(-value, digits) for value in (gain.value, gain.high, gain.low))
         return f"Joining does NOT pay: {both}, worse by {worse} ({least} to {most})."
-    better, least, most = (_figure(value, digits) for value in (gain.value, gain.low, gain.high))
+    better, least, most = (figure(value, digits) for value in (gain.value, gain.low, gain.high))
     answer = "Joining pays" if together.verdict == WORTH else "It cannot be told whether joining pays"
     return f"{answer}: {both}, better by {better} ({least} to {most})."
 
@@ -165,13 +165,13 @@ def _each(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iterator
     metric = metrics[0]
     lines = table(metric, "rows", *SHOWN, "worth it?", numbers=range(1, 2 + len(SHOWN)))
     known = [site.models[POOLED][metric].value for site in sites if site.models]
-    digits = _digits(max(known, key=abs, default=0.0))
+    digits = digits_of(max(known, key=abs, default=0.0))
     for site in sites:
         figures = {name: values[metric].value for name, values in site.models.items()}
         if site.better_by:
             gain = site.better_by[metric]
             figures |= {"better by": gain.value, "at least": gain.low, "at most": gain.high}
-        texts = (_figure(figures.get(name, math.nan), digits) for name in SHOWN)
+        texts = (figure(figures.get(name, math.nan), digits) for name in SHOWN)
         lines.add_row(cell(shorten(site.site, MAX_SITE)), f"{site.rows}", *texts, SHORT[site.verdict])
     yield lines
 
@@ -187,7 +187,7 @@ def _overview(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iter
         gains = [site.better_by[metric].value for site in rated]
         gains = [gain for gain in gains if not math.isnan(gain)]
         if gains:
-            digits = _digits(max(gains, key=abs))
+            digits = digits_of(max(gains, key=abs))
             lines.add_row(metric, *(f"{q:.{digits}f}" for q in np.quantile(gains, [*QUANTILES.values()])))
     yield lines
     ranked = sorted(rated, key=lambda site: -site.better_by[metrics[0]].value)
@@ -203,19 +203,19 @@ def _overview(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iter
 def _table(
     site: SiteComparison, metrics: Sequence[str], width: int, titles: Mapping[str, str] = NO_TITLES
 ) -> Iterator[str]:
-    digits = {name: _digits(site.models[FEDERATED][name].value) for name in metrics}
+    digits = {name: digits_of(site.models[FEDERATED][name].value) for name in metrics}
     yield _line("", metrics, width)
     for model in (ALONE, FEDERATED, POOLED):
         if model in site.models:
             figures = site.models[model]
             yield _line(
                 titles.get(model, model),
-                [_figure(figures[name].value, digits[name]) for name in metrics],
+                [figure(figures[name].value, digits[name]) for name in metrics],
                 width,
             )
     if site.better_by:
         for title, end in (("better by", "value"), ("  at least", "low"), ("  at most", "high")):
-            gains = [_figure(getattr(site.better_by[name], end), digits[name]) for name in metrics]
+            gains = [figure(getattr(site.better_by[name], end), digits[name]) for name in metrics]
             yield _line(title, gains, width)
 
 
@@ -228,19 +228,19 @@ def sentence(site: SiteComparison, metric: str, advice: str = ADVICE) -> str:
     name = shorten(site.site)
     if site.verdict == TOO_FEW:
         return f"{name} has too few rows to say: {site.different} different ones were held out."
-    digits = _digits(site.models[POOLED][metric].value)
-    joined = _figure(site.models[FEDERATED][metric].value, digits)
+    digits = digits_of(site.models[POOLED][metric].value)
+    joined = figure(site.models[FEDERATED][metric].value, digits)
     if site.verdict == ONLY_JOINED:
         return f"{name} has no model alone ({site.cannot}); if it joins, one of {metric} {joined}."
-    alone, gain = _figure(site.models[ALONE][metric].value, digits), site.better_by[metric]
+    alone, gain = figure(site.models[ALONE][metric].value, digits), site.better_by[metric]
     both = f"{metric} {joined} instead of {alone}"
     if site.verdict == NOT_WORTH:
-        worse, least, most = (_figure(-value, digits) for value in (gain.value, gain.high, gain.low))
+        worse, least, most = (figure(-value, digits) for value in (gain.value, gain.high, gain.low))
         return (
             f"Joining is NOT worth it for {name}: {both}, worse by {worse} ({least} to {most}). Under these "
             f"terms it does better alone; {advice}."
         )
-    better, least, most = (_figure(value, digits) for value in (gain.value, gain.low, gain.high))
+    better, least, most = (figure(value, digits) for value in (gain.value, gain.low, gain.high))
     if site.verdict == WORTH:
         return f"Joining is worth it for {name}: {both}, better by {better} ({least} to {most})."
     return (
@@ -249,11 +249,12 @@ def sentence(site: SiteComparison, metric: str, advice: str = ADVICE) -> str:
     )
 
 
-def _digits(value: float) -> int:
+def digits_of(value: float) -> int:
     """Return digits after the point for figures of this size: four, or as many as show four of them."""
     exponent = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return 4 if -3 < exponent < 3 else min(max(3 - exponent, 0), 8)
 
 
-def _figure(value: float, digits: int) -> str:
+def figure(value: float, digits: int) -> str:
+    """Return a figure; a dash where there is none."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"

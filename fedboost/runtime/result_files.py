@@ -29,12 +29,15 @@ from fedboost.people.report.drift import drift_page
 from fedboost.people.report.evaluation import evaluation_page
 from fedboost.people.report.facts import ResultFacts
 from fedboost.runtime.drift import MOVED, SCORE, SHIFTED, SLIGHT, STABLE, UNKNOWN
+from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import (
     Check,
     each_of,
     exactly,
     having,
     is_count,
+    is_description,
+    is_evaluation,
     is_interval,
     is_number,
     maybe,
@@ -42,6 +45,8 @@ from fedboost.runtime.summaries import (
     one_of,
 )
 from fedboost.terms.describing import MISSING, SHARES, UNDECLARED
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_TRAIN
+from fedboost.terms.terms import Terms
 
 MAX_BYTES = 64_000_000
 """A larger file is none of these results."""
@@ -58,6 +63,19 @@ def result_of(path: Path) -> tuple[str, str] | None:
         if fits(objects):
             return command, page(objects)
     raise ConfigError(f"{path}: neither a model nor the result of {WRITERS} --json")
+
+
+def result_in(model: SignedModel, source: Path) -> tuple[str, str] | None:
+    """The command whose result a model file has in place of trees, and the page of it; None for a model."""
+    task = model.terms.task
+    if task == TO_TRAIN:
+        return None
+    if task not in _IN_MODELS:
+        raise ConfigError(f"{source}: the result of a session to {task}, of which there is no report")
+    fits, page = _IN_MODELS[task]
+    if not fits(model.summary, model.terms):
+        raise ConfigError(f"{source}: not the result of a session under its terms")
+    return task, page(ResultFacts(model.summary, model.terms, tuple(model.attestations)))
 
 
 def _objects(path: Path) -> list[Any]:
@@ -285,3 +303,8 @@ _KINDS: dict[str, tuple[Callable[[Sequence[Any]], bool], Callable[[Sequence[Any]
     ),
 }
 """The results, by the command that writes them: what tells them, and their page."""
+_IN_MODELS: dict[str, tuple[Callable[[Any, Terms], bool], Callable[[ResultFacts], str]]] = {
+    TO_DESCRIBE: (is_description, description_page),
+    TO_EVALUATE: (is_evaluation, evaluation_page),
+}
+"""The same of those that a model file may have, by the task of its terms."""

@@ -272,6 +272,7 @@ def test_ten_logs(write, due, said, path):
     assert ("central-noise" in due) <= ("never this site's own numbers" not in text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -300,6 +301,7 @@ def test_an_old_log_of_a_training_has_no_warning_and_goes_on(path):
     assert warnings(path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(12), 27, 113, REFRESHED + 3, CONTINUED + 1, NOISY + 2, NOISY + 5])
 def test_faults_are_no_abuse(seed, tmp_path):
     world = LoggedWorld(seed, tmp_path)

@@ -188,6 +188,7 @@ def begun_anew(file, copy):
     assert fedboost("privacy", "init", "--config", file).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", [*REPLAYS])
 @pytest.mark.parametrize("mishap", [kept, restored, begun_anew])
 def test_a_session_that_is_over_stays_over_whatever_became_of_the_memory(site, mishap, replay):

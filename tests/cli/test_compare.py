@@ -84,6 +84,7 @@ def twice(tmp_path_factory):
         return sites, last, fedboost(*ASKED, *options)
 
 
+@pytest.mark.slow
 def test_it_says_for_whom_joining_is_worth_it_and_for_whom_not(twice):
     sites, last, _ = twice
     assert list(sites) == sorted(SITES)

@@ -69,6 +69,7 @@ def test_generated_rows_and_fewer_of_them_give_bytes_of_the_same_size(tmp_path, 
     assert 4 <= whole["plain"]["round_trips"] < 5
 
 
+@pytest.mark.slow
 def test_workers_of_a_site_have_a_share_of_its_rows(tmp_path):
     (tmp_path / "terms.toml").write_text(terms_to_toml(terms(NAMES, rounds=ROUNDS)))
     end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 3_000_000, "--workers", 4, "--json")

@@ -121,7 +121,7 @@ def page(folder):
 @pytest.mark.parametrize(("scheme", "colour"), [(LIGHT, (255, 255, 255)), (DARK, (0x12, 0x17, 0x1D))])
 def test_a_page_is_light_or_dark_as_the_reader_has_it(page, browser, scheme, colour):
     with browser.tab(page, scheme=scheme) as tab:
-        tab.screenshot(f"model-{scheme}-whole", whole=True)
+        tab.keep(f"model-{scheme}-whole")
         assert paper(tab.screenshot(f"model-{scheme}")) == colour
         assert tab.faults() == []
 
@@ -136,7 +136,7 @@ def test_a_page_fits_its_window_and_asks_for_nothing(page, browser):
                 wide, window = tab.widths()
                 assert width - 20 <= window <= width
                 assert wide <= window
-            tab.screenshot(f"model-{width}-opened", whole=True)
+            tab.keep(f"model-{width}-opened")
             assert tab.asked == [page.as_uri()]
             assert tab.foreign == tab.errors == []
 

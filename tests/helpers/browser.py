@@ -95,6 +95,11 @@ class Tab:
         """The window as PNG, or the whole page. name: of the file that is kept for a person."""
         return _kept(f"{name}.png", self.do(lambda page: page.screenshot(full_page=whole)))
 
+    def keep(self, name):
+        """Keep a screenshot of the whole page for a person, if one asks for it."""
+        if os.environ.get("FEDBOOST_SCREENSHOTS"):
+            self.screenshot(name, whole=True)
+
     def printed(self, name):
         """The page as a PDF on paper of A4. name: of the file that is kept for a person."""
         return _kept(f"{name}.pdf", self.do(lambda page: page.pdf(format="A4", prefer_css_page_size=True)))

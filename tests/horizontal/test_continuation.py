@@ -49,6 +49,7 @@ def continued(X, y, parts, *args, then=PARTS, protection="plain", **settings):
     return run(X, y, then, *args, **settings, **PART)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_five_rounds_and_five_more_are_ten(name):
     """Where gradients have no bound, a tree that shares the turn of the one before it has another scale than

@@ -2,11 +2,11 @@
 
 import dataclasses
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from html_pages import HOSTILE, check, section
 from sites import rows, shared_out, terms
 
 import fedboost as fb
@@ -17,84 +17,12 @@ from fedboost.people.report.privacy import privacy
 from fedboost.people.report.style import STYLE
 from fedboost.runtime.model_file import Model
 
-VOID = {"meta"}
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "\"><img src=x onerror='alert(1)'>",
-    "a\u202egnp.exe",
-    "</style></table><h1>",
-    "&lt;b&gt;",
-]
-TAGS = {
-    *("html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "footer", "a"),
-    *("h1", "h2", "h3", "p", "ul", "li", "code", "pre", "div", "details", "summary", "figure", "figcaption"),
-    *("table", "caption", "thead", "tbody", "tr", "th", "td"),
-    *("svg", "desc", "g", "rect", "path", "line", "circle", "text"),
-}
-
-
-class Page(HTMLParser):
-    """The tags, ids, links, headings and texts of a page; what is not closed in order is an error."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.ids, self.links, self.headings, self.texts, self.open = set(), [], [], [], [], []
-        self.attributes = set()
-        self.feed(page)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        values = dict(attrs)
-        if "id" in values:
-            self.ids.append(values["id"])
-        if "href" in values:
-            self.links.append(values["href"])
-        if re.fullmatch("h[1-6]", tag):
-            self.headings.append(int(tag[1]))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-    @property
-    def text(self):
-        return " ".join(" ".join(self.texts).split())
-
 
 @pytest.fixture(scope="module")
 def model():
     return fb.simulate(
         fb.Terms.read(terms(rounds=4, validation_fraction=0.3).model_dump()), shared_out(3)
     ).model
-
-
-def section(page, name):
-    """The text of one section."""
-    found = re.search(rf'<section id="{name}".*?</section>', page, re.DOTALL)
-    return Page(found[0]).text
-
-
-def check(page):
-    """Check what holds of every page; return it read."""
-    read = Page(page)
-    assert read.tags <= TAGS
-    assert not {name for name in read.attributes if name.startswith("on")}
-    assert read.attributes.isdisjoint({"src", "srcset", "srcdoc", "action", "xlink:href", "xmlns", "ping"})
-    assert not re.search(r"url\(|@import", page)
-    assert {link[1:] for link in read.links} <= {*read.ids}
-    assert len(read.ids) == len({*read.ids})
-    assert read.headings[0] == 1
-    assert all(after - before <= 1 for before, after in zip(read.headings, read.headings[1:], strict=False))
-    assert page.count("<svg ") == page.count('role="img"')
-    assert page.count("<table>") == page.count("<caption>")
-    return read
 
 
 def test_a_page_needs_nothing_else_and_is_the_same_each_time(model, tmp_path):
@@ -151,7 +79,7 @@ def test_without_rows_a_page_says_what_would_show_more(model):
     page = model.report()
     assert section(page, "dependence").endswith("give a table of rows with labels (--data TABLE).")
     assert section(page, "quality").endswith("give a table of rows with labels (--data TABLE).")
-    assert "Traffic and the time of a turn are not in a model file" in section(page, "session")
+    assert "Traffic and the time of a round are not in a model file" in section(page, "session")
 
 
 def test_figures_of_rows_are_those_of_an_evaluation(model):

@@ -66,6 +66,7 @@ def test_a_few_cells_are_a_stream_of_bits_lowest_first():
     assert packed([-2], 64) == (-2).to_bytes(8, "little", signed=True)
 
 
+@pytest.mark.slow
 @given(
     segments=st.lists(st.tuples(st.integers(0, 140), st.integers(1, 64)), max_size=4),
     signs=st.lists(st.booleans(), max_size=4),

@@ -114,6 +114,7 @@ def test_any_number_of_parties_in_any_order(name, parties, size, bits, seed):
     assert total.tolist() == due.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [24, 47, 64])
 def test_parts_of_different_parties_may_arrive_in_any_order(protection, bits):
     sums = [opened(protection, PARTIES, 3 * bit_packing.CHUNK_CELLS - 1, bits, seed) for seed in range(2)]

@@ -18,6 +18,7 @@ def chance(classes, epsilon):
     return math.exp(epsilon) / (math.exp(epsilon) + classes - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3, 10])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize("label", [0, 1])

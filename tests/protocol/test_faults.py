@@ -28,6 +28,7 @@ def test_seeds(batch):
     assert sum(outcome.model is not None for outcome in outcomes) > len(outcomes) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*ONCE_FAILED, *range(CONTINUED, CONTINUED + 25)])
 def test_a_seed(seed):
     play(seed)

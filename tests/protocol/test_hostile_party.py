@@ -38,6 +38,7 @@ def odd(draw, session):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protection", ["plain", "masked"])
 @pytest.mark.parametrize("on_loss", ["wait", "stop", "shrink"])
 def test_whatever_a_party_says_the_session_ends_or_names_it(protection, on_loss):

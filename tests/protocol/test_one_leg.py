@@ -236,6 +236,7 @@ def alive(monkeypatch):
     return counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang up", "another attempt", "refusal"])
 def test_c5_keys_and_masks_are_dropped(how, alive, monkeypatch):
     """Those of an answer that was not said to its end, too."""

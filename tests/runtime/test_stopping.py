@@ -139,6 +139,7 @@ def test_who_waits_for_an_aggregator_says_so_once_and_stops_soon(monkeypatch):
     assert time.monotonic() - began < 0.9
 
 
+@pytest.mark.slow
 def test_who_lost_an_aggregator_says_so_once_and_stops_soon(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "FIRST_LOOK", 0.05)
     heard = []

@@ -33,6 +33,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "layout"),
     [

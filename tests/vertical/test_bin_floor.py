@@ -75,6 +75,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("seed", range(2))
 def test_no_combination_of_sums_is_over_fewer_rows(draws, seed):
@@ -158,6 +159,7 @@ def test_a_floor_of_one_row_is_none(setting):
         assert with_key.model.booster == train_pooled(table, **settings).model.booster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_model_does_not_depend_on_who_holds_what(setting):
     label, settings = SETTINGS[setting]

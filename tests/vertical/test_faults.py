@@ -21,6 +21,7 @@ FAST, SEEDS = 40, 100
 AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(FAST))
 def test_a_seed(seed):
     play(seed)

@@ -15,6 +15,7 @@ SMALL = {"rounds": 1, "max_depth": 2, "max_bin": 4}
 ROWS = 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(FAST))
 def test_a_seed(seed):
     play(seed)

@@ -37,6 +37,7 @@ def test_a_session_makes_the_model_of_pooled_rows():
     assert apart.session.booster == train_pooled(pooled(60), **settings).model.booster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("party", ["bank", "telco"])
 @pytest.mark.parametrize("nth", [3, 14])
 def test_a_party_may_die_at_any_message(party, nth):

@@ -314,6 +314,7 @@ def any_message(draw, party, known):
     return message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["three holders", "blocks"])
 @pytest.mark.parametrize("batch", range(6))
 def test_whatever_an_aggregator_says_a_party_leaves_with_one_line_or_goes_on(layout, batch):
@@ -350,6 +351,7 @@ def test_whatever_an_aggregator_says_a_party_leaves_with_one_line_or_goes_on(lay
     assert "failed" in ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["three holders", "blocks"])
 @pytest.mark.parametrize("batch", range(3))
 def test_whatever_a_party_says_the_session_ends_and_names_it_or_goes_on(layout, batch):

@@ -96,6 +96,7 @@ def test_a_feature_holder_says_nothing_in_plain(monkeypatch, cell):
 # ---- another key ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("at", [OpenRequest, Ask])
 def test_a_label_holder_that_comes_back_has_another_key_and_the_model_is_the_same(at, nth):
@@ -280,6 +281,7 @@ def told_and_said(apart, party):
     return [[shape(m) for name, m in log if name == party] for log in (apart.told, apart.sent)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("label", "objective", "other"),
     [

@@ -365,6 +365,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_party_that_gives_thresholds_that_cannot_be_is_named(monkeypatch, wrong):
     change, says = WRONG[wrong]
@@ -403,6 +404,7 @@ def test_a_model_whose_thresholds_are_kept_back_fails_with_who_kept_them():
 # ---- restarts and signatures ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("party", "kind"), [("bank", "tree"), ("telco", "start"), ("telco", "close")])
 def test_a_party_that_dies_finds_its_cut_points_again(party, kind):
     finds = {

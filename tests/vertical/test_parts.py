@@ -36,6 +36,7 @@ def analysts(apart):
     return PartyModel.from_bytes(trained_model_of(apart.session).to_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "layout"),
     [

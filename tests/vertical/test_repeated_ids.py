@@ -34,6 +34,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", ROWS_OF)
 @pytest.mark.parametrize(
     ("setting", "layout"),
@@ -51,6 +52,7 @@ def test_the_model_is_that_of_the_joined_table(setting, layout, rows):
     assert apart.model.booster == whole.model.booster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", ROWS_OF)
 def test_the_model_is_that_of_the_joined_table_where_gradients_are_encrypted(rows):
     layout = LAYOUTS["three holders"]
@@ -120,6 +122,7 @@ def test_labels_with_noise_repeat_no_ids():
         matched(LAYOUTS["two holders"], **REPEATED, label_epsilon=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["two holders", "three holders", "one a column"])
 @pytest.mark.parametrize("batch_bytes", [1 << 24, 12])
 def test_a_prediction_is_that_of_the_left_joined_table(monkeypatch, layout, batch_bytes):
@@ -258,6 +261,7 @@ def dying(apart, party, turn):
     return up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [ALIGN, PLACES, 4, 6, 8])
 @pytest.mark.parametrize("party", ["bank", "telco"])
 def test_after_a_restart_the_model_is_the_same(party, turn):
@@ -302,6 +306,7 @@ class World(faults_apart.World):
         return faults_apart.apart(self.layout, self.setting, "wait", self.by_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_seed(seed):
     faults_apart.play(seed, World)

@@ -43,6 +43,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "layout"),
     [

@@ -19,6 +19,7 @@ input, button { font: inherit; color: inherit; background: var(--panel); border:
   border-radius: 4px; padding: .4rem .6rem; margin: .25rem .25rem .25rem 0; max-width: 100%; }
 button { cursor: pointer; }
 progress { width: min(100%, 34rem); height: 1rem; accent-color: var(--bar); display: block; }
+[role=group] > table td:last-child:not(.number) { min-width: 14rem; }
 .log { white-space: pre-wrap; overflow-wrap: anywhere; }
 .log .warning, .log .error, .log .critical { font-weight: 700; }
 """

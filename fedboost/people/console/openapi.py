@@ -77,7 +77,7 @@ SCHEMAS = {
     ),
     "SignedTerms": {
         "type": "object",
-        "description": "what `fedboost sign` writes; without `request` where analysts have no keys",
+        "description": "what the command fedboost sign writes; without request where analysts have no keys",
         "properties": {"terms": _STRING, "request": {"type": "object"}},
         "required": ["terms"],
     },
@@ -143,8 +143,8 @@ def openapi() -> Object:
         "info": {
             "title": "fedboost aggregator",
             "version": VERSION,
-            "description": "Reading needs no token where the console listens on a loopback address, else one of "
-            'any role. Errors are JSON: {"error": "..."}.',
+            "description": "Reading needs no token where the console listens on a loopback address, else one "
+            'of any role. Errors are JSON: {"error": "..."}.',
         },
         "servers": [{"url": BASE}],
         "security": [{}, {"viewer": []}, {"analyst": []}],
@@ -191,7 +191,7 @@ def _operations(methods: Mapping[str, Object]) -> Iterator[Markup]:
     for method, operation in methods.items():
         yield element("h3", f"{method.upper()}: {operation['summary']}")
         if "requestBody" in operation:
-            yield paragraph("Body: an object SignedTerms, as `fedboost sign terms.toml` writes it.")
+            yield paragraph("Body: an object SignedTerms, as the command fedboost sign writes it.")
         texts = []
         for status, answer in operation["responses"].items():
             if "$ref" in answer:

@@ -13,13 +13,15 @@ from fedboost.people.report.charts import Series, lines
 from fedboost.people.report.curves import curves_of
 from fedboost.people.report.markup import Markup, element, joined, left_out, names, paragraph, table
 from fedboost.people.status import time_of
-from fedboost.people.text import counted, duration, size
+from fedboost.people.text import MINUTE, counted, duration, shorten, size
 from fedboost.wire.status import SessionStatus
 
 LIVE = "overview"
 MAX_CHARTS = 4
 MAX_ENDED = 10
 """Sessions that ended which the overview has; the page of sessions has all."""
+MAX_REASON = 160
+"""Characters of the reason of a failure; the page of the session has all."""
 SAID_ROUNDS = 10
 """A screen reader is told of every tenth round."""
 TITLES = {
@@ -71,7 +73,7 @@ def _session(live: LiveFacts | None) -> Markup:
         "terms": element("code", f"{status.terms[:12]}…"),
         "parties": names(status.parties),
         "rounds": f"{done} of {status.rounds}",
-        "time left": "not known yet" if left is None else f"about {duration(left)}",
+        "time left": "not known yet" if left is None else f"about {_about(left)}",
         "now": f"turn {live.turn}: it {live.phase}",
         "waits for": names(status.awaited) if status.awaited else "nobody in particular",
         "slowest": _slowest(live),
@@ -89,6 +91,10 @@ def _session(live: LiveFacts | None) -> Markup:
         element("div", *charts(live.rounds), class_="charts"),
         _traffic(live),
     )
+
+
+def _about(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < MINUTE else duration(seconds)
 
 
 def _slowest(live: LiveFacts) -> str:
@@ -110,8 +116,9 @@ def charts(rounds: Iterable[Mapping[str, float]]) -> Iterable[Markup]:
         ]
         yield lines(f"{metric} by round", series, "round", metric, whole=True)
     seconds = [(number, row["seconds"]) for number, row in enumerate(history, 1) if "seconds" in row]
-    if len(seconds) > 1:
-        yield lines("Seconds of a round", [Series("seconds", seconds)], "round", "seconds", whole=True)
+    if len(seconds) > 2:  # the first round includes what comes before it
+        title = "Seconds of a round, from the second on"
+        yield lines(title, [Series("seconds", seconds[1:])], "round", "seconds", whole=True)
 
 
 def _traffic(live: LiveFacts) -> Markup:
@@ -161,13 +168,13 @@ def ended_table(ended: Iterable[EndedFacts]) -> Markup:
     headings = ["session", "ended", "analyst", "program", "rounds", "took", "end"]
     rows = [
         (
-            element("a", each.name, href=f"/sessions/{each.name}"),
+            element("a", each.name[:16], href=f"/sessions/{each.name}"),
             f"{time_of(each.ended)} UTC",
             each.analyst or "without keys",
             f"{each.program}, {each.protection}",
             str(len(each.rounds)),
             duration(each.seconds),
-            each.reason or f"model of {size(each.model_bytes)}",
+            shorten(each.reason, MAX_REASON) or f"model of {size(each.model_bytes)}",
         )
         for each in ended
     ]

@@ -73,7 +73,7 @@ def _seen(member: Member) -> str:
 def sessions_page(facts: ConsoleFacts, caller: str) -> str:
     """Return the page of the sessions that are over."""
     note = paragraph(
-        "The last ones, each with its model, are kept in the aggregator's state folder. A report is drawn from "
+        "The last ones are kept with their models in the aggregator's state folder. A report is drawn of "
         "the model file; nobody's rows are in it."
     )
     section = part("ended", "Sessions that are over", joined(note, ended_table(facts.ended)))

@@ -7,7 +7,7 @@ Refuses: nothing.
 import math
 from collections.abc import Sequence
 
-from fedboost.people.comparison import SHORT, for_whom, overall, sentence
+from fedboost.people.comparison import SHORT, digits_of, figure, for_whom, overall, sentence
 from fedboost.people.facts import (
     ALONE,
     FEDERATED,
@@ -64,19 +64,18 @@ def _together(facts: ComparisonFacts) -> Markup:
     site = facts.together
     if not site.models:
         return left_out("No rows were held out, so there are no figures.")
-    headings = ["metric", *(words for model, words in _MODELS.items() if model in site.models)]
+    models = [model for model in _MODELS if model in site.models]
+    headings = ["metric", *(_MODELS[model] for model in models)]
     headings += ["better by", "at least", "at most"] if site.better_by else []
-    rows = (
-        (
-            metric,
-            *(_figure(site.models[model][metric].value) for model in _MODELS if model in site.models),
-            *_gain(site, metric),
-        )
-        for metric in facts.metrics
-    )
+    rows = (_figures(facts, site, metric, models, bool(site.better_by)) for metric in facts.metrics)
     title = f"Means by row over {site.rows:,} rows, {site.held_out:,} of them held out each time"
     return joined(
-        table(title, headings, rows, folded=False),
+        table(
+            title,
+            headings,
+            ([metric, *row] for metric, row in zip(facts.metrics, rows, strict=True)),
+            folded=False,
+        ),
         paragraph(
             "At least, at most: with other rows held out, the gain of joining would lie between these 95 "
             "times of 100. Below 0 joining does worse."
@@ -91,8 +90,7 @@ def _sites(facts: ComparisonFacts) -> Markup:
         (
             site.site,
             f"{site.rows:,}",
-            *(_figure(_value(site, model, metric)) for model in (ALONE, FEDERATED)),
-            *(_gain(site, metric) or ("-", "-", "-")),
+            *_figures(facts, site, metric, (ALONE, FEDERATED)),
             SHORT[site.verdict],
         )
         for site in facts.sites
@@ -112,13 +110,9 @@ def _chart(sites: Sequence[SiteComparison], metric: str) -> Markup:
     if len(ranked) > MAX_BARS:
         few = f", the {MAX_BARS} that gain most and least of {len(ranked)}"
         ranked = [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
-    values = [(site.site, *_ends(site, metric)) for site in ranked]
+    gains = [(site.site, site.better_by[metric]) for site in ranked]
+    values = [(name, gain.value, gain.low, gain.high) for name, gain in gains]
     return intervals(f"Gain of joining in {metric}, by site{few}", values, f"better by ({metric})")
-
-
-def _ends(site: SiteComparison, metric: str) -> tuple[float, float, float]:
-    gain = site.better_by[metric]
-    return gain.value, gain.low, gain.high
 
 
 def _all_metrics(facts: ComparisonFacts) -> Markup:
@@ -126,16 +120,24 @@ def _all_metrics(facts: ComparisonFacts) -> Markup:
         return Markup("")
     headings = ["site", "metric", *_MODELS.values(), "better by", "at least", "at most"]
     rows = (
-        (
-            site.site,
-            metric,
-            *(_figure(_value(site, model, metric)) for model in _MODELS),
-            *(_gain(site, metric) or ("-", "-", "-")),
-        )
+        (site.site, metric, *_figures(facts, site, metric, [*_MODELS]))
         for site in facts.sites
         for metric in facts.metrics
     )
     return table("Every figure of each site", headings, rows, range(2, 8), folded=True)
+
+
+def _figures(
+    facts: ComparisonFacts, site: SiteComparison, metric: str, models: Sequence[str], gain: bool = True
+) -> list[str]:
+    """A metric of these models of a site, and the gain with its interval; a dash for what there is not."""
+    known = [site.models[model][metric].value if model in site.models else math.nan for model in models]
+    if gain:
+        better = site.better_by.get(metric)
+        known += [math.nan] * 3 if better is None else [better.value, better.low, better.high]
+    of_all = facts.together.models.get(FEDERATED)
+    digits = 4 if of_all is None else digits_of(of_all[metric].value)
+    return [figure(value, digits) for value in known]
 
 
 def _how(facts: ComparisonFacts) -> Markup:
@@ -157,15 +159,3 @@ def _how(facts: ComparisonFacts) -> Markup:
             "and nothing of this page was hidden from who made it."
         ),
     )
-
-
-def _gain(site: SiteComparison, metric: str) -> tuple[str, ...]:
-    return tuple(map(_figure, _ends(site, metric))) if site.better_by else ()
-
-
-def _value(site: SiteComparison, model: str, metric: str) -> float:
-    return site.models[model][metric].value if model in site.models else math.nan
-
-
-def _figure(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.4g}"

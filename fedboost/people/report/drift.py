@@ -95,11 +95,19 @@ def _bins(columns: Sequence[Any]) -> Markup:
 
 
 def _chart(column: Any) -> Markup:
-    values = [(values_of(one), 100 * before, 100 * after) for one, before, after in _shares(column)]
+    values = [(_short(one), 100 * before, 100 * after) for one, before, after in _shares(column)]
     few = f", the first {MAX_BARS} of {len(values)} bins" if len(values) > MAX_BARS else ""
     return pairs(
         f"Percent of the rows by {column['name']}{few}", values, ("training", "today"), "percent of the rows"
     )
+
+
+def _short(one: Any) -> str:
+    """The values of a bin in few characters."""
+    ends = one.get("low"), one.get("high")
+    if None in ends:
+        return values_of(one)
+    return f"{ends[0]:.4g} to {ends[1]:.4g}" + (" or missing" if one.get("missing") else "")
 
 
 def _shares(column: Any) -> Iterator[tuple[Any, float, float]]:

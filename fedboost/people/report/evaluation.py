@@ -52,7 +52,7 @@ def _split(title: str, split: Split, floor: int) -> Markup:
     sets = split["sets"]
     if not sets:
         return left_out(f"No group has {floor} rows, or each would tell of fewer.")
-    metrics = [*next(iter(sets.values()))["metrics"]]
+    metrics = [*dict.fromkeys(name for one in sets.values() for name in one["metrics"])]
     rates = {key: words for key, words in _RATES.items() if any("rates" in one for one in sets.values())}
     rows = (
         (
@@ -74,7 +74,10 @@ def _split(title: str, split: Split, floor: int) -> Markup:
 
 def _charts(sets: Split, metrics: list[str], rates: Mapping[str, str]) -> Iterator[Markup]:
     """Yield the first metric, and the share that is predicted 1."""
-    figures = [(metrics[0], {name: known["metrics"].get(metrics[0]) for name, known in sets.items()})]
+    figures = [
+        (metric, {name: known["metrics"].get(metric) for name, known in sets.items()})
+        for metric in metrics[:1]
+    ]
     if rates:
         selected = {name: known.get("rates", {}).get("selection_rate") for name, known in sets.items()}
         figures.append(("share predicted 1", selected))

@@ -128,8 +128,8 @@ def _session(facts: ReportFacts) -> Markup:
     return joined(
         attendance(facts),
         left_out(
-            "Traffic and the time of a round are not in a model file: fedboost train --report has them, and "
-            "prints them at its end."
+            "Traffic and the time of a round are not in a model file: fedboost train prints them at its end, "
+            "and writes a page with them (--report)."
         )
         if facts.session is None
         else turns(facts.session, facts.model.terms),

@@ -17,7 +17,7 @@ from fedboost.people.report.skeleton import Sections, document
 from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
-_ALWAYS = "program", "objective", "protection", "min_count"
+_ALWAYS = "program", "objective", "protection"
 
 
 def result_page(facts: ResultFacts, heading: str, lead: str, command: str, sections: Sections) -> str:
@@ -31,7 +31,7 @@ def result_page(facts: ResultFacts, heading: str, lead: str, command: str, secti
         more = {"agreed": ("What was agreed, and by whom", left_out(why))}
     else:
         more = {
-            "agreed": ("What was agreed, and by whom", _agreed(terms, facts.signed_by)),
+            "agreed": ("What was agreed, and by whom", _agreed(terms, facts)),
             "privacy": ("Privacy: who saw what", _privacy(terms)),
         }
     if session is not None and terms is not None:
@@ -51,6 +51,7 @@ def warned(texts: Sequence[str], facts: ResultFacts) -> Markup:
 def _of_session(facts: ResultFacts) -> Iterator[str]:
     terms = facts.terms
     if terms is None:
+        yield "This page is made from a file that nobody signed: anybody may have made these figures."
         return
     if not facts.signed_by:
         yield "Nobody signed what was answered: anybody may have made these figures."
@@ -61,7 +62,8 @@ def _of_session(facts: ResultFacts) -> Iterator[str]:
         yield f"Protection {terms.hiding.protection}: {not_hidden(terms)}."
 
 
-def _agreed(terms: Terms, signed_by: Sequence[str]) -> Markup:
+def _agreed(terms: Terms, facts: ResultFacts) -> Markup:
+    signed_by = facts.signed_by
     parties = dict.fromkeys((*terms.parties, *signed_by))
     rows = (
         (party, part_of(terms, party), "what it answered" if party in signed_by else "nothing")
@@ -74,6 +76,11 @@ def _agreed(terms: Terms, signed_by: Sequence[str]) -> Markup:
             ".",
         ),
         table("Parties", ["party", "takes part with", "signed"], rows, ()),
+        paragraph(
+            "The signatures were not checked for this page: fedboost verify checks them."
+            if facts.session is None
+            else "Signatures are checked where the result arrives, if the analyst has keys."
+        ),
         columns_and_settings(terms, _ALWAYS),
     )
 

@@ -13,36 +13,41 @@ from fedboost.people.report.markup import Markup, element, joined, left_out, par
 from fedboost.people.text import counted, duration, size
 from fedboost.terms.terms import Terms
 
-MEGABYTE = 1e6
+_UNITS = ("bytes", 1.0), ("kilobytes", 1e3), ("megabytes", 1e6), ("gigabytes", 1e9)
 
 
 def turns(session: SessionFacts, terms: Terms) -> Markup:
     """Return the time and bytes of each round, where there are any, and the bytes of each party."""
-    rounds = session.rounds
-    seconds = [row["seconds"] for row in rounds]
-    total = sum(map(sum, session.traffic.values()))
-    since = ", since the aggregator was restarted" if session.since_restart else ""
-    said = [f"{size(total)} in all{since}"]
-    if rounds:
-        said.append(f"{counted(len(rounds), 'round')} in {duration(sum(seconds))}")
-        said.append(f"the median round took {median(seconds):.3g} seconds")
     return joined(
-        paragraph(f"{'; '.join(said)}. Bytes are those of messages between parties and aggregator."),
+        paragraph(_said(session)),
         element("div", *_by_round(session), class_="charts"),
         _rounds(session),
         _by_party(session, terms),
     )
 
 
+def _said(session: SessionFacts) -> str:
+    seconds = [row["seconds"] for row in session.rounds]
+    said = size(sum(map(sum, session.traffic.values())))
+    said += " since the aggregator was restarted" if session.since_restart else " in all"
+    if seconds:
+        said += f"; {counted(len(seconds), 'round')} in {duration(sum(seconds))}"
+    if len(seconds) > 1:
+        said += (
+            f": the first, with what comes before it (keys, counts, cut points, compiling), took "
+            f"{duration(seconds[0])}, the median of the others {median(seconds[1:]):.3g} s"
+        )
+    return f"{said}. Bytes are those of the messages between parties and aggregator, both ways."
+
+
 def _by_round(session: SessionFacts) -> Iterator[Markup]:
-    if len(session.rounds) < 2:
+    later = [*enumerate(session.rounds, 1)][1:]
+    if len(later) < 2:
         return
-    for key, title, scale in (
-        ("seconds", "Seconds of each round", 1.0),
-        ("bytes", "Megabytes of each round, all parties", MEGABYTE),
-    ):
-        points = [(number, row[key] / scale) for number, row in enumerate(session.rounds, 1)]
-        yield lines(title, [Series(key, points)], "round", title.split(" of ")[0].lower(), whole=True)
+    words, scale = _unit([row["bytes"] for _, row in later])
+    for key, unit, factor in (("seconds", "seconds", 1.0), ("bytes", words, scale)):
+        series = Series(key, [(number, row[key] / factor) for number, row in later])
+        yield lines(f"{_capital(unit)} of each round after the first", [series], "round", unit, whole=True)
 
 
 def _rounds(session: SessionFacts) -> Markup:
@@ -52,10 +57,7 @@ def _rounds(session: SessionFacts) -> Markup:
         (str(number), f"{row['seconds']:.3g}", size(row["bytes"]))
         for number, row in enumerate(session.rounds, 1)
     )
-    return joined(
-        table("Time and traffic of each round", ["round", "seconds", "bytes"], rows, folded=True),
-        paragraph("The first round includes what comes before it: keys, counts, cut points, and compiling."),
-    )
+    return table("Time and traffic of each round", ["round", "seconds", "bytes"], rows, folded=True)
 
 
 def _by_party(session: SessionFacts, terms: Terms) -> Markup:
@@ -64,11 +66,21 @@ def _by_party(session: SessionFacts, terms: Terms) -> Markup:
     order = {party: number for number, party in enumerate(terms.parties)}
     parties = sorted(session.traffic, key=lambda party: order.get(party, len(order)))
     rows: list[Sequence[str]] = [(party, *map(size, session.traffic[party])) for party in parties]
-    sent = [(party, session.traffic[party][0] / MEGABYTE) for party in parties]
-    chosen = ends(sent)
-    title = "Megabytes sent by each party"
-    title += f", the {len(chosen)} that sent most and least of {len(sent)}" if len(sent) > MAX_BARS else ""
+    unit, scale = _unit([session.traffic[party][0] for party in parties])
+    chosen = ends([(party, session.traffic[party][0] / scale) for party in parties])
+    title = f"{_capital(unit)} sent by each party"
+    title += f", the {MAX_BARS} that sent most and least of {len(parties)}" if len(parties) > MAX_BARS else ""
     return joined(
-        bars(title, chosen, "megabytes sent"),
+        bars(title, chosen, f"{unit} sent"),
         table("Traffic of each party", ["party", "sent", "received"], rows),
     )
+
+
+def _unit(values: Sequence[float]) -> tuple[str, float]:
+    """The largest unit of which the largest value has one at least, and its bytes."""
+    largest = max(values, default=0.0)
+    return next(((unit, scale) for unit, scale in reversed(_UNITS) if largest >= scale), _UNITS[0])
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]

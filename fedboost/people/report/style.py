@@ -45,6 +45,7 @@ th, td { text-align: left; vertical-align: top; padding: .25rem .9rem .25rem 0;
   overflow-wrap: anywhere; min-width: 4.5rem; }
 th[scope=col] { overflow-wrap: break-word; }
 th[scope=row] { font-weight: 500; min-width: 6rem; }
+.scroll[role=group] td:not(.number) { min-width: 6.5rem; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: normal;
   white-space: nowrap; min-width: 0; }
 details { margin: .5rem 0; }

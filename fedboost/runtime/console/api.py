@@ -34,7 +34,7 @@ class Api:
     def __init__(self, office: Office, logins: Logins) -> None:
         self._office = office
         self._logins = logins
-        self._reports = Reports(office.archive)
+        self._reports = Reports(office.archive, office.trust)
 
     def routes(self) -> list[BaseRoute]:
         """The routes of the interface."""

@@ -8,14 +8,11 @@ Refuses: pages that there are not, and callers without a token where one is need
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import parse_qs
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route, Router
 
 from fedboost.people.console import assets, openapi, overview, pages
 from fedboost.people.console.facts import ConsoleFacts
@@ -58,16 +55,9 @@ def application(office: Office, live: Live, logins: Logins) -> App:
         Route("/logout", own.log_out, methods=["POST"]),
         *Api(office, logins).routes(),
     ]
-    app: Any = Starlette(routes=routes, exception_handlers={HTTPException: _refuse})
-    app.router.redirect_slashes = False
-    return app  # type: ignore[no-any-return]
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    """Leave what Starlette refuses to the guard."""
-    assert isinstance(error, HTTPException)
-    reason = "there is no such page" if error.status_code == HTTPStatus.NOT_FOUND else error.detail
-    raise Refusal(error.status_code, reason, error.headers)
+    return Router(
+        routes, redirect_slashes=False
+    )  # without Starlette's own pages of errors: the guard has them
 
 
 async def _asset(content: str, kind: str, request: Request) -> Response:
@@ -91,11 +81,9 @@ class _Pages:
             raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
         return HTMLResponse(pages.session_page(ended, caller.name if caller.by_cookie else ""))
 
-    async def events(self, request: Request) -> Response:
+    async def events(self, request: Request) -> App:
         self._logins.caller(request.scope)
-        page = request.path_params["page"]
-        self._live.check(page)
-        return StreamingResponse(self._live.events(page), media_type="text/event-stream")
+        return partial(self._live.serve, request.path_params["page"])
 
     async def log_in(self, request: Request) -> Response:
         body = await request.body()

@@ -7,13 +7,13 @@ Refuses: more than MAX_READERS at a time (Refusal).
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from fedboost.people.console.facts import ConsoleFacts
 from fedboost.runtime.console.office import Office
-from fedboost.runtime.web.guard import Refusal
+from fedboost.runtime.web.guard import Receive, Refusal, Scope, Send
 
 DRAW_SECONDS = 0.5
 MAX_READERS = 256
@@ -56,33 +56,29 @@ class Live:
             for queue in queues:
                 _hang_up(queue)
 
-    def check(self, page: str) -> None:
-        """Raise Refusal if a reader more of this page is none, or one too many."""
+    async def serve(self, page: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the parts of a page, and then each part that changes, until the reader is gone or dropped.
+        Raises Refusal if this is no page, or one reader too many."""
         if page not in self._pages:
             raise Refusal(HTTPStatus.NOT_FOUND, "there is no such page")
         if self.readers >= MAX_READERS:
             wait = {"Retry-After": "10"}
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_READERS} pages are open already", wait)
-
-    async def events(self, page: str) -> AsyncIterator[bytes]:
-        """Yield the parts of a page, and then each part that changes, until the reader is dropped."""
-        queue: Queue = asyncio.Queue()
         if not self._readers[page]:
             self._draw(page, self._office.facts())
+        queue: Queue = asyncio.Queue()
+        queue.put_nowait(_event(self._drawn[page]))
         self._readers[page].add(queue)
+        gone = asyncio.create_task(_until_gone(receive, queue), name="console reader")
         try:
-            yield _event(self._drawn[page])
-            while True:
-                try:
-                    async with asyncio.timeout(QUIET_SECONDS):
-                        event = await queue.get()
-                except TimeoutError:
-                    event = b":\n\n"
-                if event is None:
-                    return
-                yield event
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            while (event := await _next(queue)) is not None:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
         finally:
             self._readers[page].discard(queue)
+            gone.cancel()
 
     async def _draw_on(self) -> None:
         while True:
@@ -111,6 +107,22 @@ class Live:
             else:
                 queues.discard(queue)
                 _hang_up(queue)
+
+
+async def _until_gone(receive: Receive, queue: Queue) -> None:
+    """Wait until a reader hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    _hang_up(queue)
+
+
+async def _next(queue: Queue) -> bytes | None:
+    """The next event of a reader; a sign of life where there is none for a while."""
+    try:
+        async with asyncio.timeout(QUIET_SECONDS):
+            return await queue.get()
+    except TimeoutError:
+        return b":\n\n"
 
 
 def _hang_up(queue: Queue) -> None:

@@ -7,6 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterable
 
 from fedboost.people.console.facts import ConsoleFacts, LiveFacts
+from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import Archive
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
@@ -43,6 +44,11 @@ class Office:
     def metrics(self) -> AggregatorMetrics:
         """The metrics of the aggregator."""
         return self._sessions.metrics
+
+    @property
+    def trust(self) -> Trust | None:
+        """Whom the aggregator trusts; None without keys."""
+        return self._sessions.trust
 
     def facts(self) -> ConsoleFacts:
         """The facts now."""

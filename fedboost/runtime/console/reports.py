@@ -9,9 +9,11 @@ from http import HTTPStatus
 
 from fedboost.people.console.facts import EndedFacts
 from fedboost.people.report.facts import SessionFacts
+from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import Archive
 from fedboost.runtime.model_report import written
 from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.verification import verified
 from fedboost.runtime.web.guard import Refusal
 
 MAX_DRAWN = 4
@@ -19,10 +21,11 @@ MAX_DRAWN = 4
 
 
 class Reports:
-    """The reports of an archive's models."""
+    """The reports of an archive's models. trust: by which signatures are checked; None without keys."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive, trust: Trust | None) -> None:
         self._archive = archive
+        self._trust = trust
         self._drawn: dict[tuple[str, int], str] = {}
         self._one = asyncio.Lock()
 
@@ -40,4 +43,8 @@ class Reports:
         if data is None:
             raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
         model = SignedModel.from_bytes(data, ended.name)
-        return written(model, session=SessionFacts(ended.traffic, ended.rounds))
+        trust = self._trust
+        known = None
+        if trust is not None:
+            known = verified(model, "model", trust.roots, trust.clock(), trust.denied)
+        return written(model, verification=known, session=SessionFacts(ended.traffic, ended.rounds))

@@ -14,6 +14,7 @@ from cryptography import x509
 
 from fedboost.errors import ConfigError
 from fedboost.people.console.shell import refused
+from fedboost.privacy.identity.certificates import SERVER_NAME
 from fedboost.runtime.aggregator.config import ConsoleConfig
 from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.config import is_loopback
@@ -50,14 +51,14 @@ class Console:
         if not local and config.tokens is None:
             raise ConfigError(
                 f"console: {config.listen} is no loopback address, so whoever reads needs a token: make one "
-                f"with `fedboost keys token NAME --file tokens.toml`, and name the file as `tokens` in [console]"
+                f"with `fedboost keys token NAME --file tokens.toml`, and name the file in `tokens`"
             )
         tokens = None if config.tokens is None else Tokens(config.tokens, log)
         self._log = log
         self._refusals = refusals
         self._live = Live(office, LIVE, log)
         logins = Logins(tokens, is_open=local, encrypted=not local)
-        names = is_loopback_name if local or bundle is None else _names_of(bundle)
+        names = is_loopback_name if local or bundle is None else names_of(bundle)
         app = Guard(application(office, self._live, logins), names, self._note, log, refused, MAX_BODY)
         folder = None if local or bundle is None else bundle.folder
         pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)
@@ -65,9 +66,9 @@ class Console:
         self._who = "anybody on this machine may read" if local else "TLS; whoever reads needs a token"
 
     @property
-    def address(self) -> str:
-        """The address that it listens on."""
-        return self._server.address
+    def url(self) -> str:
+        """The address of its pages."""
+        return self._server.url
 
     async def start(self) -> None:
         """Serve, in tasks of the running event loop."""
@@ -91,12 +92,14 @@ class Console:
         self._refusals.note(EVENT, peer, reason, address=end, asked=asker.what)
 
 
-def _names_of(bundle: Bundle) -> Any:
+def names_of(bundle: Bundle) -> Any:
     """Tells whether a host's name is in the aggregator's certificate, or an address: no website's name leads
     here under one of these."""
     leaf = x509.load_pem_x509_certificates(bundle.certificate)[0]
-    extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    known = {name.lower() for name in extension.get_values_for_type(x509.DNSName)}
+    known = {SERVER_NAME}
+    for extension in leaf.extensions:
+        if isinstance(extension.value, x509.SubjectAlternativeName):
+            known |= {name.lower() for name in extension.value.get_values_for_type(x509.DNSName)}
 
     def is_own(name: str) -> bool:
         try:

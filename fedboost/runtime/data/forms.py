@@ -135,6 +135,8 @@ def form_of(locations: Locations, options: ReadOptions) -> Form:
     if form is None and location.name.endswith(tuple(COMPRESSIONS)) and location.name.count(".") == 1:
         form = FORMS[0]
     if form is None:
+        if location.path is not None and not location.path.exists():
+            raise ConfigError(f"{location.shown}: no such file or folder")
         suffix = "." + location.name.rpartition(".")[2] if "." in location.name else ""
         known = ", ".join(suffix for form in FORMS for suffix in form.suffixes)
         packed = f"CSV and JSON lines also with {', '.join(COMPRESSIONS)} behind"

@@ -102,6 +102,8 @@ class Guard:
         async def answer(message: MutableMapping[str, Any]) -> None:
             nonlocal began
             if message["type"] == "http.response.start":
+                if message["status"] >= HTTPStatus.BAD_REQUEST:
+                    raise _refused_by_app(message["status"])
                 began = True
                 message = {**message, "headers": _guarded(message.get("headers", ()))}
             await send(message)
@@ -109,21 +111,19 @@ class Guard:
         try:
             self._check(scope)
             await self._app(scope, _Body(scope, receive, self._max_body), answer)
-        except Refusal as refusal:
+            return
+        except Refusal as error:
+            refusal = error
             self._note(asker_of(scope), refusal)
-            if not began:
-                await self._refuse(scope, refusal, answer)
         except FedboostError as error:
-            unfit = Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, quoted(error.public))
-            self._note(asker_of(scope), unfit)
-            if not began:
-                await self._refuse(scope, unfit, answer)
+            refusal = Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, quoted(error.public))
+            self._note(asker_of(scope), refusal)
         except Exception as error:  # noqa: BLE001 - a page that fails must not end what the process is for
             what = quoted(f"{type(error).__name__}: {error}".partition("\n")[0])
             self._log.error("a page failed", asked=asker_of(scope).what, reason=what)
-            if not began:
-                gone = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log has the reason")
-                await self._refuse(scope, gone, answer)
+            refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log has the reason")
+        if not began:
+            await self._refuse(scope, refusal, send)
 
     def _check(self, scope: Scope) -> None:
         """Raise Refusal for a request that no page should see."""
@@ -165,7 +165,8 @@ class Guard:
         body, kind = refusal_body(scope, refusal, self._error_page)
         headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
         headers += [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
-        await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+        start = {"type": "http.response.start", "status": refusal.status, "headers": _guarded(headers)}
+        await send(start)
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
@@ -231,6 +232,11 @@ def is_loopback_name(name: str) -> bool:
     """Tell if a host's name is one that only this machine's own programs use: no website can have it lead
     here."""
     return is_loopback(f"[{name}]:0" if ":" in name else f"{name}:0")
+
+
+def _refused_by_app(status: int) -> Refusal:
+    reasons = {404: "there is no such page", 405: "this page does not take this method"}
+    return Refusal(status, reasons.get(status, HTTPStatus(status).phrase.lower()))
 
 
 def _guarded(headers: Any) -> list[tuple[bytes, bytes]]:

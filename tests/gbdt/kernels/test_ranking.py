@@ -12,6 +12,7 @@ def same(found, due):
     assert [value.hex() for value in found.tolist()] == [float(value).hex() for value in due]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("margins", ["apart", "equal", "tied", "far"])
 @pytest.mark.parametrize("by_ndcg", [False, True])
 @pytest.mark.parametrize("normal", [False, True])

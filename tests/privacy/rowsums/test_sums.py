@@ -53,6 +53,7 @@ def all_rows(rows):
 # ---- sums -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [256, 512, 528, 784])
 @pytest.mark.parametrize("threads", [ONE, TWO], ids=["one", "two"])
 def test_opened_sums_are_the_plain_ones(bits, threads, engine):

@@ -74,6 +74,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_same_rows_give_one_model(folder, source):
     assert model_of(SOURCES[source]()) == model_of("rows.csv")

@@ -107,6 +107,7 @@ def test_absent_files_and_directories(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.csv").mkdir()
     assert config_error(lambda: read_table("t.csv")) == f"{tmp_path / 't.csv'}: no such file"
+    assert config_error(lambda: read_table("t")) == f"{tmp_path / 't'}: no such file or folder"
     assert config_error(lambda: read_table("folder.csv")).endswith("holds no Parquet file (*.parquet, *.pq)")
 
 

@@ -155,6 +155,7 @@ def test_a_party_that_goes_in_the_middle_is_named_at_once(folder):
     assert training.model.to_bytes() == expected(tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [
@@ -294,6 +295,7 @@ OUT_OF_ORDER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", OUT_OF_ORDER.values(), ids=OUT_OF_ORDER)
 def test_words_out_of_order_fail_the_session(folder, words):
     tables = shared_out(1)

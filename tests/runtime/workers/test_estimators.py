@@ -24,6 +24,7 @@ def fitted(estimator, X, y, **options):
         return estimator.fit(X, y, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"subsample": 0.5}, {"validation_fraction": 0.3}])
 @pytest.mark.parametrize("label", ["benign", "word", "classes"])
 def test_a_classifier_of_a_dataframe(frame, label, settings):

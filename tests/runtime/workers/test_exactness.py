@@ -52,6 +52,7 @@ CASES |= {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_model_is_that_of_one_machine(name):
     agreed, frame = terms(**CASES[name]), table()
@@ -60,6 +61,7 @@ def test_the_model_is_that_of_one_machine(name):
     assert on_workers(agreed, {"north": north}, 3).to_bytes() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 7])
 @pytest.mark.parametrize("parts", [1, 2, 9])
 def test_any_workers_and_any_sharing_out(workers, parts):
@@ -69,6 +71,7 @@ def test_any_workers_and_any_sharing_out(workers, parts):
     assert on_workers(agreed, {"north": north}, workers).to_bytes() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"vote_top_k": 1}, {"vote_top_k": 2}])
 @pytest.mark.parametrize("protection", ["plain", "masked"])
 def test_among_other_parties_votes_and_masks_are_the_sites_own(settings, protection):

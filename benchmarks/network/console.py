@@ -1,0 +1,183 @@
+"""Does a console with many open pages slow a training?
+
+Generated dense float32 rows, shared by three parties, binary:logistic, `masked`, with keys; every process on
+this machine, which also has the pages: clients in a process of their own that read server-sent events as a
+browser does. Trainings without and with pages take turns in one run, with the console served in both.
+
+A turn's milliseconds are the median round of a training, divided by its turns; the first rounds are left out.
+CPU seconds are those of the aggregator, of a whole training.
+
+The claim: with 50 pages open the median turn takes at most 1.05 times as long.
+"""
+
+# One thread in every process, and that must be said before the libraries are imported.
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+import json
+import re
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import common
+import pyarrow as pa
+from common import LABEL, generate, spread
+from pyarrow import parquet
+
+import fedboost as fb
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+
+PARTIES, ROUNDS, EARLY = 3, 300, 10
+AT_MOST = 1.05
+READY = "ready"
+
+
+class WithConsole(LocalCluster):
+    """A consortium with keys whose aggregator serves a console, and whose parties have one thread each."""
+
+    def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> Any:
+        own = {"nthread": 1} if "party" in config else {"console": {"listen": "127.0.0.1:0"}}
+        return super()._spawn(stem, {**config, **own}, *options)
+
+    @property
+    def console(self) -> str:
+        """The address of the console, as the aggregator's log has it."""
+        log = (self._folder / "aggregator.log").read_text()
+        return re.findall(r"console is served.*?(http://[\w.:]+)", log)[-1]
+
+
+def main() -> None:
+    """Measure, or be the process that has the pages."""
+    parser = common.arguments(__doc__ or "", needs_data=False)
+    parser.add_argument("--repeats", type=int, default=7, help="trainings of each kind (default 7)")
+    parser.add_argument("--pages", type=int, default=50, help="open pages (default 50)")
+    parser.add_argument("--rows", type=int, default=60_000, help="rows of all parties (default 60,000)")
+    parser.add_argument("--look", help="read so many pages at this address, until killed")
+    options = parser.parse_args()
+    if options.look:
+        look(options.look, options.pages)
+        return
+    if options.repeats < 1 or options.pages < 1:
+        common.fail("--repeats and --pages must be at least 1")
+    report(measure(options), options)
+
+
+def measure(options: Any) -> dict[str, list[dict[str, float]]]:
+    """Trainings without and with pages, in turns."""
+    columns, label = generate(options.rows, 20)
+    table = pa.table({**columns, LABEL: label})
+    names = [f"party-{number + 1}" for number in range(PARTIES)]
+    settings = {"columns": {"label": LABEL, "numeric": list(columns)}, "rounds": ROUNDS, "parties": names}
+    terms = fb.Terms.read({**settings, "protection": "masked"})
+    found: dict[str, list[dict[str, float]]] = {"none": [], "open": []}
+    with TemporaryDirectory(prefix="fedboost-") as folder:
+        files = {name: Path(folder) / f"{name}.parquet" for name in names}
+        for path, part in zip(files.values(), common.equal_parts(table, PARTIES), strict=True):
+            parquet.write_table(part, path)
+        with WithConsole(Path(folder), files, policy=ANYTHING) as one:
+            train(one, terms)  # kernels are loaded, rows are read
+            for number in range(options.repeats):
+                print(f"repeat {number + 1} of {options.repeats} ...", file=sys.stderr)
+                kinds = ("none", "open") if number % 2 else ("open", "none")
+                for kind in kinds:
+                    with pages(one.console, options.pages if kind == "open" else 0):
+                        found[kind].append(train(one, terms))
+    return found
+
+
+def train(one: WithConsole, terms: fb.Terms) -> dict[str, float]:
+    """One training: milliseconds of a turn, and the aggregator's CPU seconds."""
+    before, turns = cpu_seconds(one.aggregator.pid), turns_of(one.console)
+    training = one.analyst.train(terms)
+    seconds = [row["seconds"] for row in training]
+    taken = turns_of(one.console) - turns
+    turn = statistics.median(seconds[EARLY:]) * ROUNDS / taken
+    return {"turn_ms": 1000 * turn, "cpu_s": cpu_seconds(one.aggregator.pid) - before, "turns": taken}
+
+
+def turns_of(console: str) -> float:
+    """The turns that the aggregator has counted."""
+    with urllib.request.urlopen(f"{console}/api/v1/metrics", timeout=30) as answer:
+        return float(re.findall(rb"fedboost_turns_total ([0-9.e+]+)", answer.read())[0])
+
+
+def cpu_seconds(process: int) -> float:
+    """Seconds that all threads of a process have run so far (Linux: its clock is known by its id)."""
+    return time.clock_gettime(~process << 3 | 2)
+
+
+@contextmanager
+def pages(console: str, count: int) -> Iterator[None]:
+    """So many pages are open at this address."""
+    if not count:
+        yield
+        return
+    command = [sys.executable, __file__, "--look", console, "--pages", str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline().strip() != READY:
+                common.fail("the pages cannot be opened")
+            yield
+        finally:
+            process.kill()
+
+
+def look(console: str, count: int) -> None:
+    """Read the events of so many pages, two of three the overview, until killed."""
+    place = urlsplit(console)
+    waiting, opened = selectors.DefaultSelector(), []
+    for number in range(count):
+        page = "sites" if number % 3 == 2 else "overview"
+        client = socket.create_connection((place.hostname, place.port), 30)
+        client.sendall(f"GET /events/{page} HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
+        if not client.recv(1 << 16).startswith(b"HTTP/1.1 200"):
+            common.fail("a page is refused")
+        waiting.register(client, selectors.EVENT_READ)
+        opened.append(client)
+    print(READY, flush=True)
+    while True:
+        for key, _ in waiting.select():
+            if not key.fileobj.recv(1 << 20):  # type: ignore[union-attr]
+                common.fail("a page was closed")
+
+
+def report(found: dict[str, list[dict[str, float]]], options: Any) -> None:
+    """The table, with the claim, and the JSON file."""
+    pairs = zip(found["open"], found["none"], strict=True)
+    ratios = [with_pages["turn_ms"] / without["turn_ms"] for with_pages, without in pairs]
+    medians = {kind: statistics.median(one["turn_ms"] for one in runs) for kind, runs in found.items()}
+    ratio = medians["open"] / medians["none"]
+    rows = []
+    for kind, name in (("none", "no page"), ("open", f"{options.pages} pages")):
+        turns, cpu = [one["turn_ms"] for one in found[kind]], [one["cpu_s"] for one in found[kind]]
+        row = [name, spread(turns, 2), spread(cpu, 2)]
+        if kind == "open":
+            row += [f"{ratio:.3f}", f"{AT_MOST:g}", "yes" if ratio <= AT_MOST else "NO"]
+        rows.append(row)
+    table = common.Table(
+        f"{options.rows:,} x 20, {PARTIES} parties, masked, {os.cpu_count()} cores: "
+        f"median (least - most) of {options.repeats} trainings of {ROUNDS} rounds",
+        ("open", "ms a turn", "CPU seconds of the aggregator", "ratio of the medians", "claim", "holds"),
+        rows,
+    )
+    values = {"runs": found, "ratio": ratio, "ratios": ratios, "at_most": AT_MOST, "pages": options.pages}
+    common.publish(options, [table], json.loads(json.dumps(values)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Pages of a console by themselves: what they say, and that nothing from outside is markup."""
+
+import json
+import re
+
+import pytest
+from console_facts import AWAY, NAMES, ODD, ROUNDS, ended, facts, history
+
+from fedboost.people.console import openapi, overview, pages
+from fedboost.people.console.facts import LiveFacts
+from fedboost.people.console.shell import refused
+from fedboost.runtime.aggregator.pace import STRAGGLER_SECONDS, Pace
+
+ALL = {
+    "overview": lambda: overview.page(facts(), "marie"),
+    "sites": lambda: pages.sites_page(facts(), ""),
+    "sessions": lambda: pages.sessions_page(facts(), ""),
+    "session": lambda: pages.session_page(ended(), ODD),
+    "log": lambda: pages.log_page(facts(), ""),
+    "api": lambda: openapi.page(""),
+    "refused": lambda: refused(401, ODD),
+}
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_what_comes_from_outside_is_text(page):
+    text = ALL[page]()
+    assert "<img" not in text
+    assert "onerror=&quot;" in text or page == "api"
+    assert "style=" not in text
+    assert "javascript:" not in text
+    assert not re.search(r"\son\w+=\"", text)
+    assert len(re.findall(r"<h1[ >]", text)) == 1
+
+
+def test_the_same_facts_are_the_same_bytes():
+    assert overview.parts(facts()) == overview.parts(facts())
+    assert {
+        name for name, part in overview.parts(facts()).items() if part != overview.parts(facts(101))[name]
+    } == {"session"}
+
+
+def test_sites_that_are_missed_come_first():
+    names = re.findall(r'<th scope="row">([^<]*)</th>', pages.sites_parts(facts())["members"])
+    assert len(names) == len(NAMES)
+    assert names[: len(AWAY)] == sorted(AWAY)
+
+
+def test_the_time_left_is_that_of_the_last_rounds():
+    def live(rounds):
+        values = vars(facts().live)
+        return LiveFacts(**{**values, "rounds": rounds})
+
+    assert live(history(1)).seconds_left is None
+    slow_first = [{"seconds": 99.0}, *({"seconds": 2.0} for _ in range(9))]
+    assert live(slow_first).seconds_left == 2.0 * (ROUNDS - 10)
+    assert live(history(ROUNDS + 5)).seconds_left == 0
+
+
+def test_a_party_that_answers_last_is_the_slowest():
+    pace, now = Pace(), 100.0
+    for turn in range(4):
+        for wait, party in ((0.1, "a"), (0.2, "b"), (0.3, "b"), (1.3, "c" if turn else "a")):
+            pace.heard(party, now + turn + wait, ends_turn=wait == 1.3)
+    assert pace.slowest == "c"
+    assert (pace.waits["c"].turns, pace.waits["a"].turns) == (3, 1)
+    assert pace.waits["c"].seconds == pytest.approx(3.0)
+    assert not pace.look(("c",), now)
+    assert pace.look(("c",), now + STRAGGLER_SECONDS)
+    assert pace.slow == ("c",)
+    assert pace.look((), now + STRAGGLER_SECONDS)
+
+
+def test_the_document_is_whole():
+    """Every reference leads somewhere, every schema is used, and the page has every path."""
+    document = openapi.openapi()
+    text, page = json.dumps(document), openapi.page("")
+    for place in set(re.findall(r'"#/components/(\w+/\w+)"', text)):
+        kind, name = place.split("/")
+        assert name in document["components"][kind]
+    assert all(f'"#/components/schemas/{name}"' in text for name in document["components"]["schemas"])
+    assert all(f"{openapi.BASE}{path}" in page for path in document["paths"])
+    assert document["openapi"].startswith("3.1.")

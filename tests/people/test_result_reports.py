@@ -1,0 +1,284 @@
+"""Pages of results that are no model: what an evaluation, a drift, a description and a comparison say."""
+
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from html_pages import HOSTILE, check, section
+from sites import rows, shared_out, terms
+
+import fedboost as fb
+from fedboost.people.facts import Figure
+from fedboost.people.report.charts import MAX_BARS, ends, intervals, pairs
+from fedboost.people.report.facts import SessionFacts
+from fedboost.people.report.session import turns
+from fedboost.people.text import size
+from fedboost.runtime.result_files import result_of
+
+TABLE = rows(900, seed=4)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return fb.simulate(terms(max_bin=64, reference=True, rounds=4), shared_out(3, TABLE))
+
+
+@pytest.fixture(scope="module")
+def evaluation(trained):
+    return fb.evaluate(trained.model, shared_out(3, TABLE), by=["ward"], by_site=True)
+
+
+@pytest.fixture(scope="module")
+def drift(trained):
+    place = TABLE.schema.get_field_index("age")
+    moved = TABLE.set_column(place, "age", pa.array(TABLE["age"].to_numpy() + 12))
+    return fb.drift(trained.model, shared_out(3, moved))
+
+
+@pytest.fixture(scope="module")
+def description():
+    return fb.describe(terms(), shared_out(3, TABLE))
+
+
+def from_file(folder, summary):
+    """The page of a result that is written to a file as JSON."""
+    lines = summary if isinstance(summary, list) else [summary]
+    (folder / "r.json").write_text("\n".join(map(json.dumps, lines)))
+    return result_of(folder / "r.json")
+
+
+def test_an_evaluation_is_drawn_as_it_is(evaluation, trained, tmp_path):
+    page = evaluation.report(tmp_path / "e.html", trained.model)
+    assert (tmp_path / "e.html").read_text(encoding="utf-8") == page
+    check(page)
+    summary = evaluation.summary
+    said = section(page, "quality")
+    assert f"logloss {summary['metrics']['logloss']:.5g}" in said
+    assert f"ROC curve, area {summary['auc']['value']:.4f}" in said
+    outcomes = summary["confusion"]
+    assert f"label 0 {outcomes['tn']} {outcomes['fp']} label 1 {outcomes['fn']} {outcomes['tp']}" in said
+    for name, split in (("subgroups-0", summary["subgroups"]["ward"]), ("sites", summary["sites"])):
+        for group, known in split["sets"].items():
+            rate = f"{known['rates']['selection_rate']:.1%}"
+            figures = f"{group} {known['rows']} {known['metrics']['logloss']:.5g} {rate}"
+            assert figures in section(page, name)
+    assert "these seem to be the rows that the model was trained on" in section(page, "warnings")
+    assert "these seem to be" not in evaluation.report()
+
+
+def test_a_page_of_a_session_says_who_agreed_what_was_told_and_what_travelled(evaluation, drift, description):
+    for known in (evaluation, drift, description):
+        page = known.report()
+        check(page)
+        assert known.terms.digest in section(page, "agreed")
+        assert "north rows nothing" in section(page, "agreed")
+        assert "Nobody signed what was answered" in section(page, "warnings")
+        assert "the aggregator sees each party's own counts" in section(page, "privacy")
+        sent, received = map(size, known.traffic["north"])
+        assert f"north {sent} {received}" in section(page, "session")
+    assert "the model in them, and how many rows there are in all" in section(evaluation.report(), "privacy")
+    assert "where their values lie" in section(description.report(), "privacy")
+
+
+def test_a_file_gives_the_same_figures_and_says_what_it_lacks(evaluation, drift, description, tmp_path):
+    of_description = description.summary | {"advice": [*description.advice]}
+    for known, command, summary, name in (
+        (evaluation, "evaluate", evaluation.summary, "quality"),
+        (drift, "drift", drift.summary, "bins"),
+        (description, "describe", of_description, "levels"),
+    ):
+        found, page = from_file(tmp_path, summary)
+        assert found == command
+        check(page)
+        assert section(page, name) == section(known.report(), name)
+        assert f"fedboost {command} --report writes a page that does" in section(page, "agreed")
+        assert 'id="privacy"' not in page
+        assert "made from a file that nobody signed" in section(page, "warnings")
+
+
+def test_drift_names_the_columns_that_moved_and_where_to(drift):
+    page = drift.report()
+    assert "1 column moved since the training: age." in section(page, "warnings")
+    assert "The score of the model moved" in section(page, "warnings")
+    age = next(each for each in drift.columns if each["name"] == "age")
+    assert f"age {age['psi']:.3f} {age['by_chance']:.3f} shifted" in section(page, "columns")
+    bins = section(page, "bins")
+    first = age["bins"][0]
+    assert f"age below {first['high']:.4g} {first['reference']}" in bins
+    assert "Percent of the rows by age" in bins
+    assert "Percent of the rows by dose" not in bins  # it did not move
+
+
+def test_a_description_says_what_to_change(tmp_path):
+    levels = {"a": 0, "b": 500, "c": None}
+    column = {"name": "ward", "kind": "categorical", "missing": 0, "undeclared": 0, "levels": levels}
+    label = {"name": "y", "levels": {"0": 400, "1": 500}}
+    summary = {"rows": 900, "min_count": 10, "columns": [column], "label": label}
+    page = from_file(tmp_path, summary)[1]
+    assert "Column ward never has a: take them away, or correct them." in section(page, "advice")
+    assert "ward c … …" in section(page, "levels")
+    assert "ward b 500 55.6%" in section(page, "levels")
+    assert "1 500 55.6%" in section(page, "label")
+    assert "The terms have no numeric features." in section(page, "numbers")
+
+
+def figures(value, low, high):
+    return {"logloss": Figure(value, low, high).as_json()}
+
+
+def compared(names, gains):
+    """The lines of a comparison with these gains."""
+    lines = []
+    for name, gain in zip([*names, "all sites"], [*gains, 0.1], strict=True):
+        low, high = gain - 0.05, gain + 0.05
+        lines.append(
+            {
+                "event": "site",
+                "site": name,
+                **{"rows": 100, "held_out": 20, "different_held_out": 60, "splits": 3},
+                "models": {
+                    model: figures(0.5 - gain * (model != "alone"), 0.4, 0.6)
+                    for model in ("alone", "federated", "pooled")
+                },
+                "better_by": figures(gain, low, high),
+                "decided_by": "logloss",
+                "verdict": "worth it" if low > 0 else "not worth it" if high < 0 else "cannot be told",
+                "sentence": "",
+            }
+        )
+    *sites, together = lines
+    last = {
+        "event": "done",
+        "splits": 3,
+        "held_out": 0.2,
+        "equal": True,
+        "together": together,
+        "verdicts": {},
+    }
+    return [*sites, last]
+
+
+def test_a_comparison_says_for_whom_it_is_worth_it(tmp_path):
+    command, page = from_file(tmp_path, compared(["north", "south", "east"], [0.2, -0.2, 0.01]))
+    assert command == "compare"
+    check(page)
+    said = section(page, "answer")
+    assert "Joining pays: over all sites logloss 0.4000 instead of 0.5000, better by 0.1000" in said
+    assert "it is worth it for 1 (north); it is NOT worth it for 1 (south)" in said
+    assert "north 100 0.5000 0.3000 0.2000 0.1500 0.2500 yes" in section(page, "sites")
+    assert "20% of each site's rows were held out in each of 3 splits" in section(page, "how")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_name_in_a_result_becomes_markup(text, evaluation, drift, tmp_path):
+    shown = text.replace("\u202e", "\\u202e")
+    of_sites = {**evaluation.summary["sites"], "left_out": [text]}
+    of_sites["sets"] = {text: next(iter(of_sites["sets"].values()))}
+    subgroups = {text: of_sites}
+    (moved, *columns) = drift.summary["columns"]
+    bins = [{"levels": [text], "reference": 5, "rows": 6}]
+    levels = {text: 500}
+    numbers = {
+        "quantiles": dict.fromkeys(("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")),
+        "constant": False,
+    }
+    described = [
+        {"name": text, "kind": "categorical", "missing": 0, "undeclared": 0, "levels": levels},
+        {"name": text, "kind": "numeric", "missing": 7, **numbers},
+    ]
+    for summary in (
+        {**evaluation.summary, "subgroups": subgroups, "sites": of_sites, "metrics": {text: 0.5}},
+        {**drift.summary, "columns": [{**moved, "name": text, "bins": bins}, *columns]},
+        {"rows": 900, "min_count": 10, "columns": described, "label": {"name": text, "levels": levels}},
+        compared([text, "b"], [0.2, 0.3]),
+    ):
+        read = check(from_file(tmp_path, summary)[1])
+        assert any(shown in one for one in read.texts)
+        assert not any("\u202e" in one for one in read.texts)
+
+
+def test_186_sites_and_200_columns_stay_readable(evaluation, drift, description, tmp_path):
+    (known, *_) = evaluation.summary["sites"]["sets"].values()
+    sites = {**evaluation.summary["sites"], "sets": {f"site {n}": known for n in range(186)}}
+    evaluated = from_file(tmp_path, {**evaluation.summary, "sites": sites})[1]
+    moved, *_, score = drift.summary["columns"]
+    columns = [{**moved, "name": f"column {n}"} for n in range(200)]
+    drifted = from_file(tmp_path, {**drift.summary, "columns": [*columns, score]})[1]
+    columns = [{**each, "name": f"{each['name']} {n}"} for n in range(70) for each in description.columns]
+    described = from_file(tmp_path, {**description.summary, "columns": columns})[1]
+    draw = np.random.default_rng(0)
+    many = from_file(tmp_path, compared([f"site {n}" for n in range(186)], draw.normal(size=186)))[1]
+    for page, folded in (
+        (evaluated, "Figures by site (186)"),
+        (drifted, "Columns, the furthest first, and the score (201)"),
+        (described, "Quantiles of each numeric feature (140)"),
+        (many, "Each site, by logloss (186)"),
+    ):
+        assert folded in check(page).texts
+        assert len(page) < 700_000
+        assert page.count("<circle") < 40 * 8
+        assert page.count("<rect") < 500
+    assert "the 20 that gain most and least of 186" in section(many, "sites")
+    assert "200 columns moved since the training" in section(drifted, "warnings")
+    assert "and 180 more" in section(drifted, "warnings")
+
+
+def test_a_training_that_was_followed_has_traffic_and_time(trained):
+    page = trained.report()
+    check(page)
+    said = section(page, "session")
+    sent, received = trained.traffic["south"]
+    assert f"south {sent / 1000:.1f} kB {received / 1000:.1f} kB" in said
+    last = trained.history[-1]
+    assert f"4 {last['seconds']:.3g} {last['bytes'] / 1000:.1f} kB" in said
+    assert "4 rounds in" in said
+    assert "Made by fedboost" in page
+    for name in ("model", "agreed", "curves", "importance", "trees", "privacy"):
+        assert section(page, name) == section(trained.model.report(), name)
+    with_rows = trained.report(data=TABLE)
+    assert section(with_rows, "quality") == section(trained.model.report(data=TABLE), "quality")
+
+
+def test_traffic_of_186_parties_and_200_rounds_stays_readable(trained):
+    parties = [f"site {n}" for n in range(186)]
+    history = [{"round": n, "seconds": 1 + n % 7, "bytes": 1e6 * (n + 1)} for n in range(200)]
+    traffic = {party: (2_000_000 + n, 3_000_000) for n, party in enumerate(parties)}
+    many = fb.Result(trained.model, history, traffic)
+    page = many.report()
+    read = check(page)
+    assert "Traffic of each party (186)" in read.texts
+    assert "Time and traffic of each round (200)" in read.texts
+    assert "Megabytes sent by each party, the 20 that sent most and least of 186" in read.texts
+    assert len(page) < 120_000
+
+
+def test_bars_of_a_pair_are_as_long_as_their_values():
+    drawn = pairs("t", [("a", 8.0, 4.0), ("b", 2.0, 0.0)], ("then", "now"), "rows")
+    widths = [float(width) for width in re.findall(r'class="bar[^"]*" x="156[^>]* width="([^"]*)"', drawn)]
+    assert widths[0] == pytest.approx(2 * widths[1], abs=0.2)
+    assert widths[0] == pytest.approx(4 * widths[2], abs=0.4)
+    assert widths[3] == 1.0
+    assert "a then 8, now 4" in drawn
+
+
+def test_an_interval_has_its_point_inside_and_a_line_at_0():
+    drawn = intervals("t", [("a", 1.0, -0.5, 2.0), ("b", float("nan"), 0, 1)], "gain")
+    (zero,) = re.findall(r'class="faint" x1="([^"]*)"', drawn)
+    ((low, high),) = re.findall(r'class="line s0" x1="([^"]*)"[^>]* x2="([^"]*)"', drawn)
+    (point,) = re.findall(r'<circle[^>]* cx="([^"]*)"', drawn)
+    assert float(low) < float(zero) < float(point) < float(high)
+
+
+def test_of_many_values_the_highest_and_the_lowest_are_drawn():
+    values = [(str(n), float(n)) for n in range(100)]
+    assert ends(values[:MAX_BARS]) == values[:MAX_BARS]
+    assert [value for _, value in ends(values)] == [*range(99, 89, -1), *range(9, -1, -1)]
+
+
+def test_nothing_that_was_counted_is_no_traffic(trained):
+    assert "No bytes were counted." in turns(SessionFacts({}), trained.model.terms)
+    assert "since the aggregator was restarted" in turns(
+        SessionFacts({"north": (5, 6)}, since_restart=True), trained.model.terms
+    )

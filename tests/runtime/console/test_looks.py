@@ -1,0 +1,99 @@
+"""The console as a reader sees it: in Chromium, light, dark and narrow, with 186 sites and 200 rounds."""
+
+import asyncio
+import time
+
+import pytest
+from browser import DARK, LIGHT, paper
+from console_facts import ODD, facts
+from consoles import served
+from sites import PATIENCE, rows, terms
+
+from fedboost.runtime.console.office import Office
+
+PAGES = "/", "/sites", "/sessions", "/log", "/api"
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("console"), {"north": rows()}, tokens=["viewer"]) as one:
+        yield one
+
+
+@pytest.fixture
+def large(console, monkeypatch):
+    """A console of a large consortium."""
+    monkeypatch.setattr(Office, "facts", lambda self: facts())
+    console.one.server.pages._archive.ended = list(facts().ended)
+    yield console
+    console.one.server.pages._archive.ended = []
+
+
+def wait(tab, script):
+    """Wait until a script is true; by questions, for the page's policy lets no code in that would wait."""
+    end = time.monotonic() + PATIENCE
+    while not tab.run(script):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def named(path):
+    return "console-" + (path.strip("/").replace("/", "-")[:20] or "overview")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [*PAGES, "/sessions/session-0000000000000001"])
+def test_every_page_is_readable_and_asks_nobody_else(large, browser, path):
+    with browser.tab(large.url + path) as tab:
+        wide, window = tab.widths()
+        assert wide <= window
+        assert (tab.foreign, tab.errors) == ([], [])
+        assert tab.run("document.querySelectorAll('img').length") == 0
+        assert paper(tab.screenshot(named(path), whole=True)) == (255, 255, 255)
+        assert tab.faults() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [LIGHT, DARK])
+def test_the_overview_is_readable_on_a_telephone(large, browser, scheme):
+    with browser.tab(large.url, width=360, height=740, scheme=scheme) as tab:
+        wait(tab, "document.getElementById('state').textContent == 'live'")
+        assert tab.widths() == (360, 360)
+        assert (max(paper(tab.screenshot(f"console-narrow-{scheme}", whole=True))) < 60) == (scheme == DARK)
+        assert tab.faults() == []
+        assert ODD in tab.run("document.body.innerText")
+
+
+@pytest.mark.slow
+def test_a_page_follows_a_session_without_being_loaded_again(console, browser):
+    """Also what is open, and where the focus is, stays."""
+    with browser.tab(console.url) as tab:
+        tab.run("window.kept = 1")
+        assert "No session is under way." in tab.run("document.getElementById('session').innerText")
+        training = asyncio.run_coroutine_threadsafe(console.one.train(terms(["north"])), console._loop)
+        tab.do(lambda page: page.wait_for_selector("#ended td >> text=model of"))
+        assert len(training.result(PATIENCE).history) == 3
+        assert tab.run("window.kept") == 1
+        assert [url for url in tab.asked if url.endswith("/events/overview")] != []
+        assert sum(url == f"{console.url}/" for url in tab.asked) == 1
+        assert (tab.foreign, tab.errors) == ([], [])
+        tab.do(lambda page: page.keyboard.press("Tab"))
+        assert tab.run("document.activeElement.textContent") == "Skip to the content"
+
+
+@pytest.mark.slow
+def test_what_is_open_or_focused_stays_so(console, browser, monkeypatch):
+    number = [0]
+
+    def changing(self):
+        number[0] += 1
+        return facts(20 + number[0])
+
+    monkeypatch.setattr(Office, "facts", changing)
+    with browser.tab(console.url) as tab:
+        opened = "#session details:last-of-type"
+        tab.do(lambda page: page.click(f"{opened} > summary"))
+        before = tab.run("document.querySelector('#session progress').value")
+        wait(tab, f"document.querySelector('#session progress').value > {before + 1}")
+        assert tab.run(f"document.querySelector('{opened}').open") is True
+        assert tab.run("document.activeElement.tagName") == "SUMMARY"

@@ -1,0 +1,175 @@
+"""Sessions on the console: submitted as signed terms, under way, over; and what goes wrong ends none."""
+
+import json
+import time
+
+import pytest
+from consoles import ANYWHERE, served
+from sites import PATIENCE, bundles_of, fedboost, rows, shared_out, terms
+
+import fedboost as fb
+from fedboost.runtime.aggregator.archive import FOLDER
+from fedboost.runtime.terms_file import terms_to_toml
+
+THREE = shared_out(3)
+API = "/api/v1"
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    return bundles_of(tmp_path_factory.mktemp("consortium") / "keys", [*THREE, "away"])
+
+
+def until(condition):
+    """Wait until it holds, and return what it gave."""
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def signed(folder, agreed, *options):
+    """The content of the file that `fedboost sign` writes."""
+    (folder / "terms.toml").write_text(terms_to_toml(agreed))
+    end = fedboost("sign", folder / "terms.toml", "--out", folder / "signed.json", "--force", *options)
+    assert end.code == 0, end.err
+    return (folder / "signed.json").read_bytes()
+
+
+def submit(console, data, role="analyst"):
+    return console.ask(f"{API}/sessions", "POST", data, role=role)
+
+
+def ended(console):
+    sessions = console.ask(f"{API}/sessions", role="viewer").json
+    return [each for each in sessions if each["state"] in ("done", "failed")]
+
+
+@pytest.mark.slow
+def test_signed_terms_train_a_model(tmp_path, bundles):
+    """From the file to the model and its report; the same again over a restart."""
+    agreed, key = terms(THREE, protection="masked", rounds=4), bundles["analyst"].folder
+    state = tmp_path / "state"
+    settings = {"bundles": bundles, "listen": ANYWHERE, "tokens": ["viewer", "analyst"], "state": state}
+    with served(tmp_path, THREE, **settings) as console:
+        data = signed(tmp_path, agreed, "--keys", key)
+        answer = submit(console, data)
+        assert (answer.status, answer.json["terms"]) == (202, agreed.digest)
+        (session,) = until(lambda: ended(console))
+        assert (session["state"], session["analyst"], session["rounds_done"]) == ("done", "analyst", 4)
+        assert (session["parties"], session["protection"]) == ([*THREE], "masked")
+        detail = console.ask(f"{API}/sessions/{session['name']}", role="viewer").json
+        assert [row["round"] for row in detail["rounds"]] == [0, 1, 2, 3]
+        assert {name: min(moved) > 1000 for name, moved in detail["traffic"].items()} == dict.fromkeys(
+            THREE, True
+        )
+        (model,) = console.ask(f"{API}/models", role="viewer").json
+        file = console.ask(f"{API}/models/{model['name']}", role="viewer")
+        assert f'filename="{model["name"]}.json"' in file.headers["Content-Disposition"]
+        assert fb.Model.from_bytes(file.text.encode()).terms == agreed
+        report = console.ask(f"{API}/models/{model['name']}/report", role="viewer")
+        assert "Report of a model" in report.text
+        assert "not checked" not in report.text
+        assert report.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src")
+        page = console.ask(f"/sessions/{model['name']}", role="viewer").text
+        assert "Report of the model" in page
+        until(lambda: not [*state.glob("*.journal")])  # nobody is waited for who would fetch it
+    assert (state / FOLDER).stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (state / FOLDER).iterdir())
+    (tmp_path / "again").mkdir()
+    (state / FOLDER / "session-0123456789abcdef.json").write_text("[")
+    with served(tmp_path / "again", **settings) as console:
+        assert ended(console) == [session]
+        assert console.ask(f"{API}/models/{model['name']}", role="viewer").text == file.text
+        assert console.one.log.named("not the record of a session")
+
+
+@pytest.mark.slow
+def test_who_did_not_sign_the_terms_submits_nothing(tmp_path, bundles):
+    agreed, key = terms(["away"]), bundles["analyst"].folder
+    settings = {"bundles": bundles, "listen": ANYWHERE, "tokens": ["viewer", "analyst"]}
+    with served(tmp_path, **settings) as console:
+        data = signed(tmp_path, agreed, "--keys", key)
+        values = json.loads(data)
+        other = json.loads(signed(tmp_path, agreed.changed(rounds=5), "--keys", key))
+        unsigned = json.dumps({"terms": values["terms"]}).encode()
+        for wrong, said in (
+            (json.dumps({**values, "terms": other["terms"]}).encode(), "signature"),
+            (unsigned, "not signed by analyst"),
+            (json.dumps({**values, "terms": "{"}).encode(), "terms"),
+            (json.dumps({**values, "more": 1}).encode(), "not signed terms"),
+            (json.dumps({**values, "request": {}}).encode(), "not signed terms"),
+            (b"[" * 100_000, "not signed terms"),
+            (b"\xff", "not signed terms"),
+            (b"", "not signed terms"),
+        ):
+            console.one.log.events.clear()
+            console.one.server.refusals._peers.clear()
+            answer = submit(console, wrong)
+            assert answer.status == 422, answer.text
+            assert said in answer.json["error"]
+            assert console.refused == [("POST /api/v1/sessions", f"422: {answer.json['error']}")]
+        assert submit(console, data, "viewer").status == 403
+        assert console.one.server.analysts.waiters == []
+        for _ in range(2):
+            answer = submit(console, data)
+            assert (answer.status, answer.json["state"], answer.json["missing"]) == (202, "waiting", ["away"])
+        until(lambda: console.one.server.analysts.waiters)
+        assert len(console.one.server.analysts.waiters) == 1
+        (session,) = console.ask(f"{API}/sessions", role="viewer").json
+        assert (session["state"], session["analyst"], session["name"]) == ("waiting", "analyst", "")
+        assert "waits for" in console.ask("/", role="viewer").text
+    assert fedboost("sign", tmp_path / "terms.toml", "--out", tmp_path / "no.json").code == 2
+
+
+@pytest.mark.slow
+def test_a_token_of_another_analyst_submits_nothing(tmp_path, bundles):
+    """A token and a signature must be of the same analyst."""
+    settings = {"bundles": bundles, "listen": ANYWHERE, "tokens": ["viewer", "analyst"]}
+    with served(tmp_path, **settings) as console:
+        file = tmp_path / "tokens.toml"
+        file.write_text(file.read_text().replace('name = "analyst"', 'name = "somebody"'))
+        data = signed(tmp_path, terms(["away"]), "--keys", bundles["analyst"].folder)
+        answer = submit(console, data)
+        assert answer.status == 422
+        assert "not signed by analyst 'somebody'" in answer.json["error"]
+
+
+@pytest.mark.slow
+def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
+    """Whatever cannot be drawn, or kept, the training goes on."""
+    tables = {"north": rows()}
+    with served(tmp_path, tables, tokens=["analyst"], state=tmp_path / "state") as console:
+        monkeypatch.setattr("fedboost.runtime.console.office.Office.facts", lambda self: 1 / 0)
+        monkeypatch.setattr("fedboost.runtime.aggregator.archive.facts_of", lambda session: 1 / 0)
+        answer = console.ask("/")
+        assert (answer.status, answer.json["error"]) == (500, "this page failed; the log has the reason")
+        assert console.one.log.named("a page failed")[0]["reason"].startswith("ZeroDivisionError")
+        training = console.run(console.one.train(terms(["north"])))
+        assert len(training.history) == 3
+        until(lambda: console.one.log.named("a session is not kept"))
+        monkeypatch.undo()
+        assert console.ask("/").status == 200
+
+
+@pytest.mark.slow
+def test_live_events_while_a_session_trains(tmp_path, monkeypatch):
+    """A page hears of every change, is drawn once for all, and who reads nothing is dropped."""
+    monkeypatch.setattr("fedboost.runtime.console.live.DRAW_SECONDS", 0.05)
+    monkeypatch.setattr("fedboost.runtime.console.live.UNREAD_EVENTS", 2)
+    with served(tmp_path, {"north": rows()}) as console:
+        ask = f"GET /events/overview HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode()
+        with console.open() as reader:
+            reader.sendall(ask)
+            heard = b""
+            console.run(console.one.train(terms(["north"], rounds=3)))
+            end = time.monotonic() + PATIENCE
+            while b"model of" not in heard:
+                assert time.monotonic() < end
+                heard += reader.recv(1 << 16)
+        assert heard.startswith(b"HTTP/1.1 200")
+        assert b"text/event-stream" in heard
+        until(lambda: console.one.server.pages.console._live.readers == 0)
+        data = [line for line in heard.split(b"\n") if line.startswith(b"data: ")]
+        assert len(data) >= 2

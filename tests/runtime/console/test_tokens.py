@@ -1,0 +1,241 @@
+"""A console elsewhere than on loopback: TLS, tokens and their roles, logins of browsers."""
+
+import re
+import socket
+from datetime import UTC, datetime, timedelta
+from http.cookies import SimpleCookie
+from urllib.parse import urlencode
+
+import pytest
+from consoles import ANYWHERE, served
+from sites import bundles_of, fedboost
+
+from fedboost.errors import ConfigError
+from fedboost.runtime.aggregator.config import ConsoleConfig, read_aggregator
+from fedboost.runtime.console.server import names_of
+from fedboost.runtime.net.keys import read_bundle
+from fedboost.runtime.web import tokens
+from fedboost.runtime.web.tokens import add_token, read_tokens
+
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    return bundles_of(tmp_path_factory.mktemp("consortium") / "keys", [])
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory, bundles):
+    folder = tmp_path_factory.mktemp("console")
+    with served(folder, bundles=bundles, listen=ANYWHERE, tokens=["viewer", "analyst"]) as one:
+        one.file = folder / "tokens.toml"
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def with_a_clean_log(request):
+    """Each test begins with no refusals, and no wrong tokens."""
+    if "console" in request.fixturenames:
+        console = request.getfixturevalue("console")
+        console.one.server.refusals._peers.clear()
+        console.one.log.events.clear()
+        live(console)._tries.clear()
+
+
+def live(console):
+    """The tokens that the console knows."""
+    app = console.one.server.pages.console._server._server.config.loaded_app._app
+    (page,) = [route.endpoint for route in app.routes if route.path == "/login"]
+    return page.__self__._logins._tokens
+
+
+@pytest.mark.parametrize("path", ["/", "/log", "/events/overview", "/api/v1/health", "/api/v1/metrics"])
+def test_without_a_token_nothing_is_read(console, path):
+    answer = console.ask(path)
+    assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert "needs a token" in answer.json["error"]
+    assert console.refused == [(f"GET {path}", f"401: {answer.json['error']}")]
+
+
+@pytest.mark.parametrize("role", ["viewer", "analyst"])
+def test_with_a_token_all_is_read(console, role):
+    for path in ("/", "/log", "/api/v1/health", "/api/v1/metrics"):
+        assert console.ask(path, role=role).status == 200
+    assert console.refused == []
+
+
+@pytest.mark.parametrize(
+    "given", ["Bearer", "Bearer x", "Basic YTpi", "Bearer " + "é" * 10, "Bearer " + "x" * 999]
+)
+def test_a_wrong_token_is_refused(console, given):
+    answer = console.ask("/api/v1/health", Authorization=given.encode())
+    assert answer.status == 401
+    assert len(console.refused) == 1
+
+
+def test_after_some_wrong_tokens_an_address_has_to_wait(console):
+    for _ in range(int(tokens.TRIES_SAVED)):
+        assert console.ask("/", Authorization="Bearer wrong").status == 401
+    console.one.server.refusals._peers.clear()
+    answer = console.ask("/", role="viewer")
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "10")
+    assert console.refused[-1][1].startswith("429: too many wrong tokens")
+
+
+def test_a_viewer_may_not_submit(console):
+    answer = console.ask("/api/v1/sessions", "POST", b"{}", role="viewer")
+    assert answer.status == 403
+    assert console.refused == [("POST /api/v1/sessions", f"403: {answer.json['error']}")]
+    assert console.ask("/api/v1/sessions", "POST", b"{}", Origin=console.url).status == 403  # of another name
+    own = {"Origin": f"https://{console.host}"}
+    assert console.ask("/api/v1/sessions", "POST", b"{}", **own).status == 401
+    assert console.ask("/api/v1/sessions", "POST", b"{}", role="analyst").status == 422
+
+
+def test_another_name_is_refused_and_an_address_is_not(console):
+    assert console.ask("/", host="evil.example", role="viewer").status == 421
+    assert console.ask("/", host="192.0.2.7:443", role="viewer").status == 200
+
+
+def test_nothing_is_said_without_tls(console):
+    port = int(console.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), 30) as opened:
+        opened.sendall(b"GET / HTTP/1.1\r\nHost: aggregator.fedboost\r\n\r\n")
+        assert not opened.recv(100).startswith(b"HTTP")
+
+
+@pytest.mark.slow
+def test_a_browser_logs_in_and_out(console):
+    page = console.ask("/", **HTML)
+    assert (page.status, '<form method="post" action="/login">' in page.text) == (401, True)
+    own = {"Origin": f"https://{console.host}", **HTML}
+    wrong = console.ask("/login", "POST", urlencode({"token": "wrong"}).encode(), **own)
+    assert (wrong.status, wrong.headers["Set-Cookie"]) == (401, None)
+    answer = console.ask("/login", "POST", urlencode({"token": console.token["viewer"]}).encode(), **own)
+    assert (answer.status, answer.headers["Location"]) == (303, "/")
+    header = answer.headers["Set-Cookie"]
+    assert {"HttpOnly", "SameSite=Strict", "Secure", "Path=/"} <= {part.strip() for part in header.split(";")}
+    assert console.token["viewer"] not in header
+    ((name, morsel),) = SimpleCookie(header).items()
+    assert name == "__Host-fedboost"
+    cookie = {"Cookie": f"{name}={morsel.value}"}
+    assert "viewer <button>Log out</button>" in console.ask("/", **cookie).text
+    assert console.ask("/api/v1/sessions", "POST", b"{}", **cookie, **own).status == 403
+    assert console.ask("/", Cookie=f"{name}={morsel.value}x").status == 401
+    gone = console.ask("/logout", "POST", b"", **cookie, **own)
+    assert "Max-Age=0" in gone.headers["Set-Cookie"]
+    assert console.ask("/", **cookie).status == 401
+
+
+@pytest.mark.slow
+def test_a_token_that_is_deleted_or_ended_counts_no_more(console):
+    made, _ = add_token(console.file, "guest", "viewer", 1)
+    given = {"Authorization": f"Bearer {made}"}
+    assert console.ask("/", **given).status == 200
+    own = {"Origin": f"https://{console.host}"}
+    login = console.ask("/login", "POST", urlencode({"token": made}).encode(), **own)
+    cookie = {"Cookie": login.headers["Set-Cookie"].partition(";")[0]}
+    assert console.ask("/", **cookie).status == 200
+    text = console.file.read_text()
+    today = datetime.now(UTC).date()
+    console.file.write_text(text.replace(str(today + timedelta(days=1)), str(today - timedelta(days=1))))
+    answer = console.ask("/", **given)
+    assert (answer.status, "ended on" in answer.json["error"]) == (401, True)
+    assert console.ask("/", **cookie).status == 401
+    console.file.write_text(text[: text.rindex("[[tokens]]")])
+    assert console.ask("/", **given).json["error"] == "this is no token of this process"
+    assert console.ask("/", role="viewer").status == 200
+    before = console.file.read_text()
+    console.file.write_text("[[tokens]]\nname = 3\n")
+    assert console.ask("/", role="viewer").status == 401
+    assert console.one.log.named("no token counts until this file is put right")
+    console.file.write_text(before)
+    assert console.ask("/", role="viewer").status == 200
+
+
+def test_tokens_are_in_no_file_and_no_log(console):
+    console.ask("/nothing", role="viewer")
+    for token in console.token.values():
+        assert token not in console.file.read_text()
+        assert token not in str(console.one.log.events)
+    assert console.file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_command_makes_a_token(tmp_path):
+    file = tmp_path / "tokens.toml"
+    end = fedboost("keys", "token", "marie", "--role", "analyst", "--file", file, "--days", "7")
+    assert (end.code, len(end.out.strip())) == (0, 43)
+    assert end.out.strip() not in end.err
+    (entry,) = read_tokens(file)
+    assert (entry.name, entry.role) == ("marie", "analyst")
+    assert entry.ends == datetime.now(UTC).date() + timedelta(days=7)
+    assert fedboost("keys", "token", "paul", "--file", file).code == 0
+    again = fedboost("keys", "token", "marie", "--file", file)
+    assert (again.code, again.out) == (2, "")
+    assert "has a token of 'marie'; delete its entry first" in again.err
+    assert fedboost("keys", "token", "x" * 300, "--file", file).code == 2
+    assert len(read_tokens(file)) == 2
+    file.chmod(0o622)
+    with pytest.raises(ConfigError, match=r"others can write it .mode 622.; run: chmod 600"):
+        read_tokens(file)
+
+
+@pytest.mark.parametrize(
+    ("listen", "tokens", "keys", "said"),
+    [
+        ("0.0.0.0:0", True, False, "without keys nothing is encrypted"),
+        ("0.0.0.0:0", False, True, "whoever reads needs a token: make one with `fedboost keys token NAME"),
+        ("127.0.0.1:0", "gone.toml", False, "gone.toml: cannot read: No such file"),
+        ("192.0.2.7:0", True, True, "console: cannot listen on 192.0.2.7:0: .*give `listen` another address"),
+    ],
+)
+def test_what_would_be_open_to_all_does_not_start(tmp_path, bundles, listen, tokens, keys, said):
+    roles = ["viewer"] if tokens is True else []
+    if isinstance(tokens, str):
+        config = ConsoleConfig(listen=listen, tokens=tmp_path / tokens)
+        with pytest.raises(ConfigError, match=said), served(tmp_path, config=config):
+            pass
+        return
+    given = bundles if keys else None
+    with pytest.raises(ConfigError, match=said), served(tmp_path, bundles=given, listen=listen, tokens=roles):
+        pass
+
+
+def test_the_file_names_the_console(tmp_path):
+    file = tmp_path / "aggregator.toml"
+    file.write_text('[console]\nlisten = "127.0.0.1:7071"\ntokens = "tokens.toml"\n')
+    console = read_aggregator(file).console
+    assert (console.listen, console.tokens) == ("127.0.0.1:7071", tmp_path.resolve() / "tokens.toml")
+    for text, said in (
+        ("[console]\n", "console.listen"),
+        ('[console]\nlisten = "here"\n', "'here' is not an address"),
+        ('[console]\nlisten = "127.0.0.1:0"\ntoken = "x"\n', "did you mean tokens"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=re.escape(said) if said[0] == "'" else said):
+            read_aggregator(file)
+
+
+def test_a_missing_extra_is_said_with_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedboost.runtime.web.serving.find_spec", lambda name: None)
+    with (
+        pytest.raises(
+            ConfigError, match=r'console. needs the extra console: pip install "fedboost\[console\]"'
+        ),
+        served(tmp_path),
+    ):
+        pass
+
+
+def test_a_certificate_names_the_machine_for_browsers(tmp_path):
+    keys = tmp_path / "keys"
+    assert fedboost("keys", "init-consortium", "--folder", keys).code == 0
+    bad = fedboost("keys", "aggregator", "--folder", keys, "--host", "no host")
+    assert (bad.code, "'no host' is no name of a host" in bad.err) == (2, True)
+    names = ["--host", "Fed.Example.org", "--host", "192.0.2.7"]
+    assert fedboost("keys", "aggregator", "--folder", keys, *names).code == 0
+    bundle = read_bundle(keys / "aggregator", "aggregator")
+    is_own = names_of(bundle)
+    assert all(is_own(name) for name in ("fed.example.org", "aggregator.fedboost", "192.0.2.7", "::1"))
+    assert not any(is_own(name) for name in ("evil.example", "example.org", "x.fed.example.org", ""))
