@@ -10,14 +10,11 @@ import hmac
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import parse_qs
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from fedboost.errors import ConfigError
 from fedboost.people.console import assets
@@ -50,16 +47,7 @@ def application(office: SiteOffice, logins: Logins, tokens: Tokens) -> App:
         Route("/login", own.log_in, methods=["POST"]),
         Route("/logout", own.log_out, methods=["POST"]),
     ]
-    app: Any = Starlette(routes=routes, exception_handlers={HTTPException: _refuse})
-    app.router.redirect_slashes = False
-    return app  # type: ignore[no-any-return]
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    """Leave what Starlette refuses to the guard."""
-    assert isinstance(error, HTTPException)
-    reason = "there is no such page" if error.status_code == HTTPStatus.NOT_FOUND else error.detail
-    raise Refusal(error.status_code, reason, error.headers)
+    return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
 
 async def _asset(content: str, kind: str, request: Request) -> Response:
