@@ -97,7 +97,7 @@ def test_every_page_runs_no_script_and_is_framed_nowhere(site, officer):
 
 
 def approvals(site):
-    return [*(site.state / "approved").glob("*")] + [*(site.state / "refused").glob("*")]
+    return [*(site.state / "approved").glob("*"), *(site.state / "refused").glob("*")]
 
 
 ELSEWHERE = [

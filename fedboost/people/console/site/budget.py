@@ -10,7 +10,10 @@ from fedboost.errors import quoted
 from fedboost.people.console.site.facts import BudgetFacts, Reader
 from fedboost.people.console.site.shell import document, section
 from fedboost.people.report.markup import Markup, left_out, paragraph, table
-from fedboost.people.text import counted
+from fedboost.people.text import counted, moment
+
+DIGITS = 8
+"""Of the hash of a release."""
 
 
 def page(facts: BudgetFacts | None, fault: str, reader: Reader) -> str:
@@ -65,7 +68,7 @@ def _releases(facts: BudgetFacts) -> Iterator[Markup]:
     if facts.charged > len(facts.charges):
         yield paragraph(f"The last {len(facts.charges)} of {facts.charged}.")
     rows = (
-        (charge.at, quoted(charge.session, 24), charge.release, f"{charge.epsilon:.3g}")
+        (moment(charge.at), quoted(charge.session, 24), charge.release[:DIGITS], f"{charge.epsilon:.3g}")
         for charge in facts.charges
     )
     headings = ["when (UTC)", "session", "release", "epsilon alone"]

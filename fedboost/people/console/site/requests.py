@@ -14,6 +14,8 @@ from fedboost.people.report.markup import Markup, element, items, joined, left_o
 from fedboost.people.status import time_of
 from fedboost.people.text import counted, listed
 
+DIGITS = 8
+"""Of a digest, in a table."""
 WITHOUT_KEYS = "anybody: connections have no keys"
 
 
@@ -46,7 +48,7 @@ def requests_table(requests: Sequence[RequestFacts], caption: str) -> Markup:
         return left_out("There are none.")
     rows = (
         (
-            element("a", f"{request.digest[:12]}…", href=f"/requests/{request.name}"),
+            element("a", f"{request.digest[:DIGITS]}…", href=f"/requests/{request.name}"),
             request.analyst or WITHOUT_KEYS,
             f"{time_of(int(request.last))} UTC",
             f"to {request.task}, {counted(request.parties, 'party', 'parties')}",
@@ -82,7 +84,7 @@ def decision_page(facts: DecisionFacts, reader: Reader) -> str:
 def _request(request: RequestFacts) -> Markup:
     decided = f", {request.decided}" if request.decided else ""
     entries = {
-        "analyst": request.analyst or WITHOUT_KEYS,
+        "analyst": f"{request.analyst}, by signature" if request.analyst else WITHOUT_KEYS,
         "digest of the terms": element("code", request.digest),
         "at this site": f"{request.standing.value}{decided}",
         "asked first": f"{time_of(int(request.first))} UTC",
@@ -135,7 +137,8 @@ def _rules(facts: DecisionFacts) -> Iterator[Markup]:
         yield paragraph("The policy has nothing against these terms. A yes pins their names.")
     if rules:
         count = counted(len(rules), "rule")
-        yes = "" if facts.rules.impossible else " A yes allows it for these terms alone."
+        them = "it" if len(rules) == 1 else "them"
+        yes = "" if facts.rules.impossible else f" A yes allows {them} for these terms alone."
         yield paragraph(f"The terms break {count} of the policy.{yes}")
     for rule in rules:
         yield element("h3", f"{rule.key} = {rule.value}")
@@ -190,10 +193,14 @@ def _form(facts: DecisionFacts, reader: Reader) -> Markup:
     buttons = joined("" if facts.fault else yes, " ", "" if known else no)
     if facts.fault and known:
         return left_out("These terms were refused here.")
+    approve = (
+        "Approve writes what the command fedboost approve writes: these terms, of the digest above, and no "
+        "others may be used from the next offer on. "
+    )
     about = paragraph(
-        "Approve writes what `fedboost approve` writes: these terms, of the digest above, and no others may "
-        "be used from the next offer on. Refuse is remembered: this site answers the analyst that a person "
-        "refused. Give the token again: the log says whose it was."
+        "" if facts.fault else approve,
+        "Refuse is remembered: this site answers this analyst that a person refused these terms. Give the "
+        "token again: the log says whose it was.",
     )
     return element(
         "form",

@@ -27,6 +27,7 @@ from fedboost.people.console.site.facts import (
 )
 from fedboost.people.facts import SiteFacts
 from fedboost.people.summary import summary_lines
+from fedboost.people.text import listed
 from fedboost.privacy.noise import accounting
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.locations import shown
@@ -236,9 +237,18 @@ class SiteOffice:
         return [
             RuleOfPolicy(
                 key,
-                to_toml(values[key]) if key in values else "none",
+                _in_words(values.get(key)),
                 key in policy.model_fields_set,
                 purpose,
             )
             for key, purpose in PROTECTS.items()
         ]
+
+
+def _in_words(value: object) -> str:
+    """A value of the policy: as its file has it, columns by role."""
+    if value is None:
+        return "none"
+    if isinstance(value, dict):
+        return "; ".join(f"{role}: {listed(names)}" for role, names in value.items() if names) or "none"
+    return to_toml(value)
