@@ -34,7 +34,7 @@ def request(text="marie", standing=Standing.OPEN, answer="no"):
 
 def seen(live, found=()):
     return overview.page(
-        OverviewFacts("north", "localhost:7070", "93 of x.csv", live, found, None, "no file", "", NOW), JO
+        OverviewFacts("north", "localhost:7070", "93 of x.csv", live, found, None, "no file", False, NOW), JO
     )
 
 
@@ -57,7 +57,9 @@ def test_any_text_stays_text(text):
     rule = RuleFacts("columns", text, text, text, text, text, (text,) * 30)
     site = SiteFacts("north", 20, 1, file=text, rows=3, renamed=text)
     rules = ApprovalFacts([rule], False, (text,), (text, (text,)))
-    facts = DecisionFacts(request(text), site, [("terms", text), ("", text)], rules, text, "ef" * 32, [text])
+    facts = DecisionFacts(
+        request(text), site, [("terms", text), ("", text)], rules, text, "ef" * 32, [text], text
+    )
     warning = WarningFacts(text, text, text, text, (text,), text, text, text)
     audited = AuditFacts(text, 1, "00" * 32, None, [text], [warning], [], False)
     pages = [

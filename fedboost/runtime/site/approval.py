@@ -163,7 +163,7 @@ def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) 
     relaxed = {breach.key: breach.allow for breach in breaches if breach.rule not in PINNED}
     values = config.policy.model_dump(mode="json")
     relaxed_from = {breach.rule: values[breach.rule] for breach in breaches}
-    path = _file(config, terms.digest)
+    path = approval_file(config, terms.digest)
     lines = [
         f"digest = {to_toml(terms.digest)}",
         f"time = {to_toml(now.isoformat(timespec='seconds'))}",
@@ -237,7 +237,7 @@ def approved(config: PartyConfig, terms: Terms) -> Approval | None:
 
 def approval_of(config: PartyConfig, digest: str) -> Approval | None:
     """The approval of the terms with a digest, as `approved`."""
-    path = _file(config, digest)
+    path = approval_file(config, digest)
     if not path.exists():
         return None
     approval = read_model(Approval, read_toml(path), str(path))
@@ -279,7 +279,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
             **_names(config.policy, approval),
             "approval": "auto",
         }
-        return read_model(Policy, values, str(_file(config, terms.digest)))
+        return read_model(Policy, values, str(approval_file(config, terms.digest)))
     except ConfigError as error:
         refusal = (
             f"site {config.party} refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
@@ -347,5 +347,6 @@ def _folder(config: PartyConfig) -> Path:
     return state_folder(config) / "approved"
 
 
-def _file(config: PartyConfig, digest: str) -> Path:
+def approval_file(config: PartyConfig, digest: str) -> Path:
+    """The path of the approval of the terms with a digest."""
     return _folder(config) / f"{digest}.toml"

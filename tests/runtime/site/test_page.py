@@ -240,6 +240,17 @@ def test_approve_writes_what_the_command_writes_and_shows_what_it_shows(site, of
     assert 'value="approve"' not in officer.get(path)
 
 
+def test_an_approval_that_no_longer_holds_can_be_given_again(site, officer):
+    path = site.asked_for(offered())
+    assert officer.decide(path, "approve", site.token)[0] == 303
+    site.asked_for(offered(), answer=("max_sessions of its policy has changed since",))
+    page = officer.get(path)
+    assert "approved, and refused since" in page
+    assert path in request_paths(officer.get("/"))
+    assert officer.decide(path, "approve", site.token)[0] == 303
+    assert "<td>approved, 20" in officer.get(path)
+
+
 def test_refuse_is_remembered_and_an_approval_outweighs_it(site, officer):
     path = site.asked_for(offered())
     assert officer.decide(path, "refuse", site.token)[0] == 303

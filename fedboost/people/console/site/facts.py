@@ -22,6 +22,12 @@ class Standing(Enum):
     REFUSED = "refused here by a person"
     ALLOWED = "allowed by the policy"
     OPEN = "not approved"
+    OUTDATED = "approved, and refused since"
+
+    @property
+    def is_open(self) -> bool:
+        """Tell if a person may want to decide."""
+        return self in (Standing.OPEN, Standing.OUTDATED)
 
 
 @dataclass
@@ -68,7 +74,8 @@ class RequestFacts:
 @dataclass(frozen=True)
 class DecisionFacts:
     """A request with all that a person decides on. terms: in words; fault: why no yes can allow them; seen: a
-    hash of what a yes would allow; notes: what else is to be known."""
+    hash of what a yes would allow; notes: what else is to be known; file: of the approval, if there is
+    one."""
 
     request: RequestFacts
     site: SiteFacts
@@ -77,6 +84,7 @@ class DecisionFacts:
     fault: str
     seen: str
     notes: Sequence[str]
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ class RuleOfPolicy:
 @dataclass(frozen=True)
 class OverviewFacts:
     """A site now. rows: how many it has, and of which table, '' for a key holder; aggregator: its address;
-    requests: the latest first; nothing_yet: the advice where nothing is allowed yet; fault: why the budget
+    requests: the latest first; nothing_yet: no terms are allowed yet; fault: why the budget
     cannot be told, where `budget` is None."""
 
     party: str
@@ -122,7 +130,7 @@ class OverviewFacts:
     requests: Sequence[RequestFacts]
     budget: BudgetFacts | None
     fault: str
-    nothing_yet: str
+    nothing_yet: bool
     time: float
 
 

@@ -7,7 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterator
 
 from fedboost.people.console.site.budget import left_of
-from fedboost.people.console.site.facts import LiveFacts, OverviewFacts, Reader, Standing
+from fedboost.people.console.site.facts import LiveFacts, OverviewFacts, Reader
 from fedboost.people.console.site.requests import WITHOUT_KEYS, requests_table
 from fedboost.people.console.site.shell import document, section
 from fedboost.people.report.markup import Markup, element, items, joined, left_out, paragraph, table
@@ -19,7 +19,7 @@ RECENT = 10
 
 def page(facts: OverviewFacts, reader: Reader) -> str:
     """Return the overview."""
-    undecided = [request for request in facts.requests if request.standing is Standing.OPEN]
+    undecided = [request for request in facts.requests if request.standing.is_open]
     return document(
         "/",
         f"Site {facts.party}",
@@ -40,7 +40,8 @@ def _as_of(facts: OverviewFacts) -> Markup:
 
 def _advice(facts: OverviewFacts) -> Iterator[Markup]:
     if facts.nothing_yet:
-        text = f"Every session is refused: {facts.nothing_yet}"
+        text = "Every session is refused: nothing is approved here, and the policy does not name parties, "
+        text += "analysts and columns. Approve a request below, or write a policy into the site's file."
         yield element("div", items([text]), class_="warnings")
 
 
@@ -68,7 +69,7 @@ def _undecided(facts: OverviewFacts, count: int) -> Iterator[Markup]:
     if not count:
         yield left_out("No request waits for a decision.")
     else:
-        shown = [request for request in facts.requests if request.standing is Standing.OPEN][:RECENT]
+        shown = [request for request in facts.requests if request.standing.is_open][:RECENT]
         yield paragraph(f"{counted(count, 'request')} of analysts not approved here; open one to decide.")
         yield requests_table(shown, "Not approved")
     yield _more("/requests", "All requests")

@@ -35,11 +35,16 @@ def page(requests: Sequence[RequestFacts], reader: Reader) -> str:
 
 
 def _open(requests: Iterable[RequestFacts]) -> list[RequestFacts]:
-    return [request for request in requests if request.standing is Standing.OPEN]
+    return [request for request in requests if request.standing.is_open]
 
 
 def _others(requests: Iterable[RequestFacts]) -> list[RequestFacts]:
-    return [request for request in requests if request.standing is not Standing.OPEN]
+    return [request for request in requests if not request.standing.is_open]
+
+
+def moment_of(time: str) -> str:
+    """Return the time of a decision, as its file has it, for people."""
+    return quoted(time).replace("T", " ").replace("+00:00", " UTC")
 
 
 def requests_table(requests: Sequence[RequestFacts], caption: str) -> Markup:
@@ -48,7 +53,7 @@ def requests_table(requests: Sequence[RequestFacts], caption: str) -> Markup:
         return left_out("There are none.")
     rows = (
         (
-            element("a", f"{request.digest[:DIGITS]}…", href=f"/requests/{request.name}"),
+            element("a", request.digest[:DIGITS], href=f"/requests/{request.name}"),
             request.analyst or WITHOUT_KEYS,
             f"{time_of(int(request.last))} UTC",
             f"to {request.task}, {counted(request.parties, 'party', 'parties')}",
@@ -82,7 +87,7 @@ def decision_page(facts: DecisionFacts, reader: Reader) -> str:
 
 
 def _request(request: RequestFacts) -> Markup:
-    decided = f", {request.decided}" if request.decided else ""
+    decided = f", {moment_of(request.decided)}" if request.decided else ""
     entries = {
         "analyst": f"{request.analyst}, by signature" if request.analyst else WITHOUT_KEYS,
         "digest of the terms": element("code", request.digest),
@@ -139,6 +144,8 @@ def _rules(facts: DecisionFacts) -> Iterator[Markup]:
         count = counted(len(rules), "rule")
         them = "it" if len(rules) == 1 else "them"
         yes = "" if facts.rules.impossible else f" A yes allows {them} for these terms alone."
+        if facts.request.standing is Standing.APPROVED:
+            yes = f" The approval allows {them} for these terms alone."
         yield paragraph(f"The terms break {count} of the policy.{yes}")
     for rule in rules:
         yield element("h3", f"{rule.key} = {rule.value}")
@@ -146,7 +153,7 @@ def _rules(facts: DecisionFacts) -> Iterator[Markup]:
     if facts.rules.earlier is not None:
         time, kept = facts.rules.earlier
         names = f" for {listed(kept)}" if kept else ""
-        yield paragraph(f"These terms are approved already, at {quoted(time)}{names}.")
+        yield paragraph(f"These terms are approved since {moment_of(time)}{names}.")
 
 
 def _rule(rule: RuleFacts) -> Iterator[str]:
@@ -167,10 +174,8 @@ def _decision(facts: DecisionFacts, reader: Reader) -> Iterator[Markup]:
     if facts.fault:
         yield paragraph(f"No yes can allow these terms: {facts.fault}.")
     if request.standing is Standing.APPROVED:
-        yield paragraph(
-            "These terms are approved for this analyst. To withdraw that, remove the file "
-            f"approved/{request.digest}.toml in the state folder of this site."
-        )
+        yield paragraph("These terms are approved for this analyst. To withdraw that, remove this file:")
+        yield paragraph(element("code", facts.file))
         return
     if not reader.may_decide:
         yield left_out("This token may read. A token of the role officer may approve and refuse.")

@@ -31,7 +31,7 @@ from fedboost.people.text import listed
 from fedboost.privacy.noise import accounting
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.locations import shown
-from fedboost.runtime.site.approval import approval_of, approve, nothing_approved
+from fedboost.runtime.site.approval import analysts_of, approval_file, approval_of, approve, nothing_approved
 from fedboost.runtime.site.approving import (
     Counted,
     Look,
@@ -93,7 +93,7 @@ class SiteOffice:
         config, live = self._config, self._watch.live
         rows = f"{self._rows.rows:,} of {shown(config.data)}" if config.data is not None else ""
         budget, fault = self.budget()
-        nothing = nothing_approved(config)
+        nothing = bool(nothing_approved(config))
         return OverviewFacts(
             config.party, config.aggregator, rows, live, self.requests(), budget, fault, nothing, time.time()
         )
@@ -123,11 +123,13 @@ class SiteOffice:
         try:
             approval = approval_of(self._config, entry.digest)
             if approval is not None:
-                if not entry.analyst or entry.analyst in approval.analysts:
-                    return Standing.APPROVED, quoted(approval.time)
-                return Standing.OPEN, ""
+                if entry.analyst and entry.analyst not in analysts_of(self._config, approval):
+                    return Standing.OPEN, ""
+                refused = entry.answer not in ("", ANSWERING)
+                since = refused and entry.last > approval_file(self._config, entry.digest).stat().st_mtime
+                return Standing.OUTDATED if since else Standing.APPROVED, quoted(approval.time)
             refusal = refusal_of(self._config, entry.digest)
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:
             return Standing.OPEN, quoted(f"a decision cannot be read: {error}")
         if refusal is not None and refusal.is_of(entry.analyst):
             return Standing.REFUSED, quoted(refusal.time)
@@ -148,6 +150,7 @@ class SiteOffice:
             fault=looked.review.fault,
             seen=looked.digest,
             notes=notes,
+            file=str(approval_file(self._config, entry.digest)),
         )
 
     def _find(self, name: str) -> tuple[Asked, Terms]:
