@@ -144,7 +144,10 @@ class AskedFolder:
             most = sizes.most_common(1)[0][0]
             oldest = min((e for e in self._known.values() if e.analyst == most), key=lambda e: e.last)
             del self._known[oldest.name]
-            self._file(oldest).unlink(missing_ok=True)
+            try:
+                self._file(oldest).unlink(missing_ok=True)
+            except OSError as error:
+                self._log.warning("an old request cannot be removed", reason=quoted(str(error)))
 
     def _file(self, entry: Asked) -> Path:
         return self._folder / f"{entry.name}.json"

@@ -1,15 +1,19 @@
 """The page of a site over HTTP: who is refused, what is shown, what a decision writes."""
 
 import tomllib
+from datetime import UTC, datetime
 
 import pytest
 from site_page import SiteWithPage, Visitor, request_paths
 from sites import fedboost, rows, terms
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, Refused
 from fedboost.runtime.aggregator import refusals
 from fedboost.runtime.site import asked
+from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.page.office import SiteOffice
+from fedboost.runtime.site.refused import refusal_of, refuse
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import tokens
 from fedboost.runtime.web.tokens import add_token
@@ -369,3 +373,46 @@ def test_tokens_are_throttled_by_address(site, officer):
         assert Visitor(site.address).ask("POST", "/login", {"token": "wrong"})[0] == 401
     assert Visitor(site.address).ask("POST", "/login", {"token": "wrong"})[0] == 429
     officer.get("/")  # who is logged in goes on
+
+
+def test_a_page_that_fails_harms_no_other(site, officer, monkeypatch):
+    def fails(self):
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(SiteOffice, "overview", fails)
+    status, _, body = officer.ask("GET", "/")
+    assert (status, "a defect" in body) == (500, False)
+    assert site.log.named("a page failed")[0]["reason"] == "ZeroDivisionError: a defect"
+    officer.get("/requests")
+
+
+def test_what_cannot_be_kept_is_a_line_in_the_log(tmp_path):
+    (tmp_path / "fedboost.state" / "north").mkdir(parents=True)
+    (tmp_path / "fedboost.state" / "north" / "asked").write_text("a file")
+    with SiteWithPage(tmp_path, NOBODY, rows()).in_thread() as site:
+        site.node.watch.checked(offered(), "marie", ("no",))
+        assert "There are none." in Visitor(site.address).log_in(site.token).get("/requests")
+    assert "asked" in site.log.named("a request is not kept")[0]["reason"]
+
+
+def test_decisions_that_cannot_be_read_are_said(site, officer):
+    path = site.asked_for(offered())
+    assert officer.decide(path, "refuse", site.token)[0] == 303
+    (written,) = approvals(site)
+    written.write_text("digest = 3")
+    assert "a decision cannot be read" in officer.get(path)
+    with pytest.raises(Refused, match="its refusal of these terms cannot be read"):
+        policy_for(site.config, offered(), "marie")
+
+
+def test_a_refusal_holds_for_its_analyst_whatever_the_policy_allows(tmp_path):
+    config = SiteWithPage(tmp_path, NOBODY, rows()).config
+    refuse(config, offered().digest, "marie", datetime.now(UTC))
+    with pytest.raises(Refused, match="a person there refused these terms on 20"):
+        policy_for(config, offered(), "marie")
+    refuse(config, offered(rounds=2).digest, "", datetime.now(UTC))
+    with pytest.raises(Refused, match="a person there refused"):
+        policy_for(config, offered(rounds=2), "anybody")
+    refuse(config, offered().digest, "pierre", datetime.now(UTC))
+    assert refusal_of(config, offered().digest).analysts == ("marie", "pierre")
+    policy_for(config, offered(rounds=9), "marie")
