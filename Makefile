@@ -45,6 +45,7 @@ bench: $(VENV)/dev
 	$(call measure,columns)
 	$(call measure,encrypted)
 	$(call measure,network)
+	$(call measure,console)
 	$(call measure,estimates)
 	$(if $(DATA),$(call measure,accuracy,--data $(DATA)))
 	$(if $(DATA),$(call measure,parity,--data $(DATA)))

@@ -92,6 +92,7 @@ SECTIONS = {
         "`decrypt`.",
     ),
     "network": Section("Network"),
+    "console": Section("Open pages of the console"),
     "protections": Section("Protections"),
     "wire": Section("Bytes"),
     "estimates": Section("Estimates"),

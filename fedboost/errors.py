@@ -10,6 +10,8 @@ MAX_QUOTE_LENGTH = 500
 
 def printable(text: str) -> str:
     """A text on one line, with escapes for control characters."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -111,7 +111,13 @@ class AggregatorMetrics(Metrics):
         self._waiting = self.gauge("analysts_waiting", "Analysts that wait for a session to begin.")
         self._turn: tuple[int, float] | None = None
         """The turn under way, and when it began."""
-        for event in ("peer refused", "party refused", "analyst refused", "handshake refused"):
+        for event in (
+            "peer refused",
+            "party refused",
+            "analyst refused",
+            "handshake refused",
+            "console refused",
+        ):
             self._refused.labels(event)
 
     def begun(self) -> None:

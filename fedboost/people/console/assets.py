@@ -19,9 +19,11 @@ input, button { font: inherit; color: inherit; background: var(--panel); border:
   border-radius: 4px; padding: .4rem .6rem; margin: .25rem .25rem .25rem 0; max-width: 100%; }
 button { cursor: pointer; }
 progress { width: min(100%, 34rem); height: 1rem; accent-color: var(--bar); display: block; }
-[role=group] > table td:last-child:not(.number) { min-width: 14rem; }
+#ended td:last-child, #queue td:last-child { min-width: 14rem; }
 .log { white-space: pre-wrap; overflow-wrap: anywhere; }
 .log .warning, .log .error, .log .critical { font-weight: 700; }
+@media print { .state, form { display: none; }
+  #session table, #short table, tr { break-inside: auto !important; } }
 """
 )
 
@@ -33,7 +35,7 @@ SCRIPT = """"use strict";
 (() => {
   const page = document.body.dataset.live, state = document.getElementById("state");
   const reachable = "a, button, summary, [tabindex]";
-  let source;
+  let source, timer;
 
   function put(part, html) {
     const open = [...part.querySelectorAll("details")].map((each) => each.open);
@@ -48,6 +50,8 @@ SCRIPT = """"use strict";
   }
 
   function dial() {
+    source?.close();
+    clearTimeout(timer);
     source = new EventSource("/events/" + page);
     source.onopen = () => { state.textContent = "live"; };
     source.onmessage = (event) => {
@@ -58,11 +62,19 @@ SCRIPT = """"use strict";
     };
     source.onerror = () => {
       state.textContent = "not live: the aggregator does not answer";
-      if (source.readyState === EventSource.CLOSED) setTimeout(dial, 10000);
+      if (source.readyState === EventSource.CLOSED) timer = setTimeout(dial, 10000);
     };
   }
 
-  dial();
-  addEventListener("pagehide", () => source.close());
+  function pause() {
+    clearTimeout(timer);
+    source?.close();
+    state.textContent = "paused";
+  }
+
+  // A browser has six connections to an address: pages that nobody sees need none.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) pause(); else dial(); });
+  addEventListener("pagehide", pause);
+  if (!document.hidden) dial();
 })();
 """

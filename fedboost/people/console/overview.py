@@ -57,7 +57,7 @@ def said(facts: ConsoleFacts) -> str:
         return "No session is under way."
     done = len(live.rounds) // SAID_ROUNDS * SAID_ROUNDS
     late = f" It waits for {counted(len(live.status.awaited), 'site')}." if live.status.awaited else ""
-    return f"A session is under way, more than {counted(done, 'round')} are done.{late}"
+    return f"A session is under way; rounds done: at least {done} of {live.status.rounds}.{late}"
 
 
 def _session(live: LiveFacts | None) -> Markup:

@@ -96,11 +96,14 @@ def session_page(ended: EndedFacts, caller: str) -> str:
     }
     links = []
     if ended.has_report:
-        links.append(element("a", "Report of the model", href=f"{address}/report"))
+        links.append(element("a", "Report", href=f"{address}/report"))
     if ended.model_bytes:
         links.append(
             element(
-                "a", f"Model file, {size(ended.model_bytes)}", href=address, download=f"{ended.name}.json"
+                "a",
+                f"Model file, or the result in its form, {size(ended.model_bytes)}",
+                href=address,
+                download=f"{ended.name}.json",
             )
         )
     model = (

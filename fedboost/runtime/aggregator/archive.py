@@ -21,13 +21,15 @@ from fedboost.people.console.facts import EndedFacts
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import PART_BEGINS
-from fedboost.terms.session import TO_TRAIN
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_TRAIN
 
 MAX_ENDED = 64
 """Sessions that are kept."""
 MAX_IN_MEMORY = 4
 """Models that are kept in memory where there is no state folder."""
 FOLDER = "ended"
+REPORTED = TO_TRAIN, TO_DESCRIBE, TO_EVALUATE
+"""Sessions of whose end there is a report."""
 _NAME = re.compile(r"session-[0-9a-f]{16}")
 
 
@@ -141,6 +143,6 @@ def facts_of(session: ActiveSession) -> tuple[EndedFacts, bytes]:
         rounds=[*session.meter.history],
         traffic=dict(session.meter.traffic),
         model_bytes=len(model),
-        has_report=whole and terms.task == TO_TRAIN,
+        has_report=whole and terms.task in REPORTED,
     )
     return facts, model

@@ -5,19 +5,31 @@ Refuses: models that are gone (Refusal).
 """
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
 from fedboost.people.console.facts import EndedFacts
-from fedboost.people.report.facts import SessionFacts
+from fedboost.people.report.description import description_page
+from fedboost.people.report.evaluation import evaluation_page
+from fedboost.people.report.facts import ResultFacts, SessionFacts
 from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import Archive
 from fedboost.runtime.model_report import written
 from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.summaries import is_description, is_evaluation
 from fedboost.runtime.verification import verified
 from fedboost.runtime.web.guard import Refusal
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
+from fedboost.terms.terms import Terms
 
 MAX_DRAWN = 4
 """Reports that are kept."""
+_RESULTS: dict[str, tuple[Callable[[Any, Terms], bool], Callable[[ResultFacts], str]]] = {
+    TO_DESCRIBE: (is_description, description_page),
+    TO_EVALUATE: (is_evaluation, evaluation_page),
+}
+"""Sessions that leave a result in place of trees, by their task: what tells it, and its page."""
 
 
 class Reports:
@@ -43,8 +55,14 @@ class Reports:
         if data is None:
             raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
         model = SignedModel.from_bytes(data, ended.name)
+        session = SessionFacts(ended.traffic, ended.rounds)
+        if model.terms.task in _RESULTS:
+            fits, page = _RESULTS[model.terms.task]
+            if not fits(model.summary, model.terms):
+                raise Refusal(HTTPStatus.NOT_FOUND, "what this session left is no result under its terms")
+            return page(ResultFacts(model.summary, model.terms, tuple(model.attestations), session))
         trust = self._trust
         known = None
         if trust is not None:
             known = verified(model, "model", trust.roots, trust.clock(), trust.denied)
-        return written(model, verification=known, session=SessionFacts(ended.traffic, ended.rounds))
+        return written(model, verification=known, session=session)

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fedboost.errors import FedboostError, quoted
+from fedboost.runtime.bucket import Buckets
 from fedboost.runtime.config import is_loopback
 
 Scope = MutableMapping[str, Any]
@@ -27,6 +28,10 @@ MAX_HEADERS = 64
 MAX_QUERY = 512
 BODY_SECONDS = 20.0
 """Seconds in which the whole body of a request must be here."""
+REQUESTS_PER_SECOND, REQUESTS_SAVED = 50.0, 1000.0
+"""Requests of one address: so many a second, and some in one go after it was quiet."""
+LATE_SECONDS = 2.0
+"""A request beyond that is refused so late, so that the next comes late."""
 METHODS = ("GET", "HEAD", "POST")
 CHANGES = ("POST",)
 """Methods that change something: a browser may call them from the pages themselves alone."""
@@ -92,6 +97,7 @@ class Guard:
         self._log = log
         self._error_page = error_page
         self._max_body = max_body
+        self._requests = Buckets(REQUESTS_PER_SECOND, REQUESTS_SAVED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -109,6 +115,7 @@ class Guard:
             await send(message)
 
         try:
+            await self._share(scope)
             self._check(scope)
             await self._app(scope, _Body(scope, receive, self._max_body), answer)
             return
@@ -124,6 +131,14 @@ class Guard:
             refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log has the reason")
         if not began:
             await self._refuse(scope, refusal, send)
+
+    async def _share(self, scope: Scope) -> None:
+        """Raise Refusal for a request of an address that makes too many."""
+        now = asyncio.get_running_loop().time()
+        if not self._requests.of(asker_of(scope).address, now).take(now):
+            await asyncio.sleep(LATE_SECONDS)
+            reason = f"more than {REQUESTS_PER_SECOND:g} requests a second"
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "10"})
 
     def _check(self, scope: Scope) -> None:
         """Raise Refusal for a request that no page should see."""

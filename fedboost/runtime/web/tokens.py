@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.bucket import Bucket
+from fedboost.runtime.bucket import Buckets
 from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.web.guard import Refusal
 from fedboost.terms.reading import Frozen, Name, read_model
@@ -31,7 +31,6 @@ Role = Literal["viewer", "analyst", "officer"]
 TOKEN_BYTES = 32
 TRIES_PER_SECOND, TRIES_SAVED = 0.1, 5.0
 """Wrong tokens of one address: so many in one go, then one each ten seconds."""
-MAX_ADDRESSES = 4096
 MAX_TOKENS = 1000
 LONGEST_TOKEN = 128
 
@@ -56,14 +55,14 @@ class Tokens:
         """Read the file. ConfigError."""
         self._path = path
         self._log = log
-        self._tries: dict[str, Bucket] = {}
+        self._tries = Buckets(TRIES_PER_SECOND, TRIES_SAVED)
         self._stamp = self._stamp_of()
         self._tokens = read_tokens(path)
 
     def owner(self, offered: str, address: str) -> Token:
         """The entry of a token that was offered from this address. Raises Refusal."""
         now = time.monotonic()
-        tries = self._tries_of(address, now)
+        tries = self._tries.of(address, now)
         if tries.tokens(now) < 1.0:
             wait = {"Retry-After": "10"}
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens; wait ten seconds", wait)
@@ -98,15 +97,6 @@ class Tokens:
         except OSError:
             return 0, 0, 0
         return status.st_mtime_ns, status.st_size, status.st_ino
-
-    def _tries_of(self, address: str, now: float) -> Bucket:
-        if address not in self._tries:
-            if len(self._tries) >= MAX_ADDRESSES:
-                self._tries = {known: kept for known, kept in self._tries.items() if not kept.is_full(now)}
-            if len(self._tries) >= MAX_ADDRESSES:
-                address = ""
-            self._tries.setdefault(address, Bucket(TRIES_PER_SECOND, TRIES_SAVED, now))
-        return self._tries[address]
 
 
 def is_current(token: Token) -> bool:

@@ -4,14 +4,14 @@ import asyncio
 import time
 
 import pytest
-from browser import DARK, LIGHT, paper
+from browser import DARK, LIGHT, paper, sheets
 from console_facts import ODD, facts
 from consoles import served
 from sites import PATIENCE, rows, terms
 
 from fedboost.runtime.console.office import Office
 
-PAGES = "/", "/sites", "/sessions", "/log", "/api"
+LONG = [pytest.param(path, marks=pytest.mark.long) for path in ("/sessions", "/log", "/api")]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def named(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*PAGES, "/sessions/session-0000000000000001"])
+@pytest.mark.parametrize("path", ["/", "/sites", "/sessions/session-0000000000000001", *LONG])
 def test_every_page_is_readable_and_asks_nobody_else(large, browser, path):
     with browser.tab(large.url + path) as tab:
         wide, window = tab.widths()
@@ -62,6 +62,13 @@ def test_the_overview_is_readable_on_a_telephone(large, browser, scheme):
         assert (max(paper(tab.screenshot(f"console-narrow-{scheme}", whole=True))) < 60) == (scheme == DARK)
         assert tab.faults() == []
         assert ODD in tab.run("document.body.innerText")
+
+
+@pytest.mark.slow
+def test_the_overview_on_paper(large, browser):
+    """Without links to other pages, and with what is folded open: 186 sites take some sheets."""
+    with browser.tab(large.url) as tab:
+        assert 3 < sheets(tab.printed("console-printed")) < 12
 
 
 @pytest.mark.slow

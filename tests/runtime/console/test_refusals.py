@@ -8,6 +8,7 @@ import time
 import pytest
 from consoles import served
 
+from fedboost.runtime.bucket import Buckets
 from fedboost.runtime.console import live
 from fedboost.runtime.console.server import MAX_BODY
 from fedboost.runtime.web import guard, serving
@@ -26,6 +27,7 @@ def console(tmp_path_factory):
 def every_refusal_has_its_line(console):
     """A flood of refusals has a line a minute: each test begins with none."""
     console.one.server.refusals._peers.clear()
+    console.one.server.pages.console._server._server.config.loaded_app._requests.clear()
     console.one.log.events.clear()
 
 
@@ -177,6 +179,16 @@ def test_a_browser_gets_a_page_that_says_why(console):
     assert (answer.status, answer.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
     assert "Refused (404)" in answer.text
     assert "There is no such page." in answer.text
+
+
+def test_an_address_that_asks_without_end_has_to_wait(console, monkeypatch):
+    monkeypatch.setattr(guard, "LATE_SECONDS", 0.05)
+    flood = Buckets(0.1, 3.0)
+    monkeypatch.setattr(
+        console.one.server.pages.console._server._server.config.loaded_app, "_requests", flood
+    )
+    assert [console.ask("/api/v1/health").status for _ in range(5)] == [200] * 3 + [429] * 2
+    assert console.refused[0] == ("GET /api/v1/health", "429: more than 50 requests a second")
 
 
 @pytest.mark.slow

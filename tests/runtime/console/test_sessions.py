@@ -1,15 +1,23 @@
 """Sessions on the console: submitted as signed terms, under way, over; and what goes wrong ends none."""
 
+import asyncio
+import itertools
 import json
+import socket
 import time
 
 import pytest
+from console_facts import facts
 from consoles import ANYWHERE, served
 from sites import PATIENCE, bundles_of, fedboost, rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.runtime.aggregator.archive import FOLDER
+from fedboost.runtime.console import live
+from fedboost.runtime.console.office import Office
 from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.web import serving
+from fedboost.terms.describing import terms_to_describe
 
 THREE = shared_out(3)
 API = "/api/v1"
@@ -41,8 +49,8 @@ def submit(console, data, role="analyst"):
     return console.ask(f"{API}/sessions", "POST", data, role=role)
 
 
-def ended(console):
-    sessions = console.ask(f"{API}/sessions", role="viewer").json
+def ended(console, role="viewer"):
+    sessions = console.ask(f"{API}/sessions", role=role).json
     return [each for each in sessions if each["state"] in ("done", "failed")]
 
 
@@ -73,7 +81,7 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         assert "not checked" not in report.text
         assert report.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src")
         page = console.ask(f"/sessions/{model['name']}", role="viewer").text
-        assert "Report of the model" in page
+        assert f'href="/api/v1/models/{model["name"]}/report">Report</a>' in page
         until(lambda: not [*state.glob("*.journal")])  # nobody is waited for who would fetch it
     assert (state / FOLDER).stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (state / FOLDER).iterdir())
@@ -83,6 +91,18 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         assert ended(console) == [session]
         assert console.ask(f"{API}/models/{model['name']}", role="viewer").text == file.text
         assert console.one.log.named("not the record of a session")
+
+
+@pytest.mark.slow
+def test_a_description_has_a_report(tmp_path):
+    with served(tmp_path, {"north": rows()}) as console:
+        agreed = terms_to_describe(terms(["north"]))
+        console.run(console.one.train(agreed))
+        (session,) = until(lambda: ended(console, None))
+        report = console.ask(f"{API}/models/{session['name']}/report")
+        assert (report.status, session["program"]) == (200, "describe")
+        assert "Traffic" in report.text
+        assert "dose" in report.text
 
 
 @pytest.mark.slow
@@ -173,3 +193,49 @@ def test_live_events_while_a_session_trains(tmp_path, monkeypatch):
         until(lambda: console.one.server.pages.console._live.readers == 0)
         data = [line for line in heard.split(b"\n") if line.startswith(b"data: ")]
         assert len(data) >= 2
+
+
+@pytest.mark.slow
+def test_a_session_that_was_submitted_is_the_one_that_its_analyst_waits_for(tmp_path, bundles):
+    """Not a second one under the same terms."""
+    settings = {"bundles": bundles, "listen": ANYWHERE, "tokens": ["viewer", "analyst"]}
+    agreed = terms(["north", "away"])
+    with served(tmp_path, {"north": rows()}, state=tmp_path / "state", **settings) as console:
+        assert submit(console, signed(tmp_path, agreed, "--keys", bundles["analyst"].folder)).status == 202
+        following = asyncio.run_coroutine_threadsafe(console.one.train(agreed), console._loop)
+        until(lambda: len(console.one.server.analysts.waiters) == 2)
+
+        async def arrive():
+            console.one.start_party("away", rows(seed=1))
+
+        console.run(arrive())
+        assert following.result(PATIENCE).model.terms == agreed
+        assert len(console.one.log.named("session begins")) == 1
+        until(lambda: console.one.server.analysts.waiters == [])
+
+
+@pytest.mark.slow
+def test_a_reader_that_does_not_keep_up_is_dropped(tmp_path, monkeypatch):
+    """And holds up neither the others nor the aggregator."""
+    numbers = itertools.count(3)
+    monkeypatch.setattr(live, "DRAW_SECONDS", 0.005)
+    monkeypatch.setattr(serving, "UNREAD_SECONDS", 0.2)
+    monkeypatch.setattr(serving, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(Office, "facts", lambda self: facts(next(numbers) % 100))
+    with served(tmp_path) as console:
+        ask = f"GET /events/overview HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode()
+        readers = console.one.server.pages.console._live
+        with console.open() as deaf, console.open() as good:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            for each in (deaf, good):
+                each.sendall(ask)
+            heard, most, end = 0, 0, time.monotonic() + PATIENCE
+            while heard < 20_000_000 and (heard < 1_000_000 or readers.readers > 1):
+                assert time.monotonic() < end
+                heard += len(good.recv(1 << 20))
+                most = max(most, readers.readers)
+            assert (most, readers.readers) == (2, 1)
+            connections = console.one.server.pages.console._server._server.server_state.connections
+            while len(connections) > 1:
+                assert time.monotonic() < end
+                assert good.recv(1 << 20)
