@@ -8,8 +8,10 @@ Refuses: who has no token, and whose token does not fit (Refusal).
 import asyncio
 import hmac
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
 from http import HTTPStatus
+from typing import TypeVar
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -25,15 +27,16 @@ from fedboost.runtime.web.guard import App, Refusal, asker_of
 from fedboost.runtime.web.logins import Caller, Logins
 from fedboost.runtime.web.tokens import Tokens
 
+T = TypeVar("T")
 READERS, OFFICER = ("viewer", "officer"), "officer"
 ASSETS = {"/style.css": (style.STYLE, "text/css"), "/icon.svg": (assets.ICON, "image/svg+xml")}
 MAX_FORM = 4096
 DECISIONS = {"approve": True, "refuse": False}
 
 
-def application(office: SiteOffice, logins: Logins, tokens: Tokens) -> App:
-    """The application."""
-    own = _Pages(office, logins, tokens)
+def application(office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> App:
+    """The application. pool: threads that read files and rows, which sessions do not need."""
+    own = _Pages(office, logins, tokens, pool)
     routes = [Route(path, partial(_asset, *content)) for path, content in ASSETS.items()]
     routes += [
         Route("/", own.overview),
@@ -55,43 +58,54 @@ async def _asset(content: str, kind: str, request: Request) -> Response:
 
 
 class _Pages:
-    def __init__(self, office: SiteOffice, logins: Logins, tokens: Tokens) -> None:
+    def __init__(self, office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> None:
         self._office = office
+        self._pool = pool
         self._logins = logins
         self._tokens = tokens
 
     async def overview(self, request: Request) -> Response:
-        reader = self._reader(request)
-        return _page(overview.page(await asyncio.to_thread(self._office.overview), reader))
+        return await self._page(request, lambda reader: overview.page(self._office.overview(), reader))
 
     async def requests(self, request: Request) -> Response:
-        reader = self._reader(request)
-        return _page(requests.page(await asyncio.to_thread(self._office.requests), reader))
+        return await self._page(request, lambda reader: requests.page(self._office.requests(), reader))
 
     async def request(self, request: Request) -> Response:
-        reader, name = self._reader(request), request.path_params["name"]
-        return _page(requests.decision_page(await asyncio.to_thread(self._office.decision, name), reader))
+        name = request.path_params["name"]
+        return await self._page(
+            request, lambda reader: requests.decision_page(self._office.decision(name), reader)
+        )
 
     async def audit(self, request: Request) -> Response:
-        reader = self._reader(request)
-        try:
-            return _page(audit.page(await asyncio.to_thread(self._office.audit), "", reader))
-        except ConfigError as error:
-            return _page(audit.page(None, str(error), reader))
+        def drawn(reader: Reader) -> str:
+            try:
+                return audit.page(self._office.audit(), "", reader)
+            except ConfigError as error:
+                return audit.page(None, str(error), reader)
+
+        return await self._page(request, drawn)
 
     async def session(self, request: Request) -> Response:
-        reader, number = self._reader(request), request.path_params["number"]
-        facts = await asyncio.to_thread(self._office.audit)
-        if not 1 <= number <= len(facts.sessions):
-            raise Refusal(HTTPStatus.NOT_FOUND, "the log has no such session")
-        return _page(audit.session_page(number, facts.sessions[number - 1], reader))
+        number = request.path_params["number"]
+
+        def drawn(reader: Reader) -> str:
+            sessions = self._office.audit().sessions
+            if not 1 <= number <= len(sessions):
+                raise Refusal(HTTPStatus.NOT_FOUND, "the log has no such session")
+            return audit.session_page(number, sessions[number - 1], reader)
+
+        return await self._page(request, drawn)
 
     async def budget(self, request: Request) -> Response:
-        reader = self._reader(request)
-        return _page(budget.page(*await asyncio.to_thread(self._office.budget), reader))
+        return await self._page(request, lambda reader: budget.page(*self._office.budget(), reader))
 
     async def policy(self, request: Request) -> Response:
-        return _page(policy.page(self._office.policy(), self._reader(request)))
+        return await self._page(request, lambda reader: policy.page(self._office.policy(), reader))
+
+    async def _page(self, request: Request, draw: Callable[[Reader], str]) -> Response:
+        """A page for who asks, drawn beside the event loop. Raises Refusal."""
+        text = await self._beside(draw, self._reader(request))
+        return HTMLResponse(text, headers={"Content-Security-Policy": shell.POLICY})
 
     async def decide(self, request: Request) -> Response:
         caller = self._caller(request)
@@ -105,7 +119,7 @@ class _Pages:
             raise Refusal(HTTPStatus.BAD_REQUEST, "neither approve nor refuse")
         decision = Decision(approves, form("digest"), form("analyst"), form("seen"), by.name)
         name = request.path_params["name"]
-        await asyncio.to_thread(self._office.decide, name, decision)
+        await self._beside(self._office.decide, name, decision)
         return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
 
     async def log_in(self, request: Request) -> Response:
@@ -120,6 +134,10 @@ class _Pages:
         await self._form(request, self._caller(request))
         cookie = self._logins.log_out(request.scope)
         return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+    async def _beside(self, work: Callable[..., T], *arguments: object) -> T:
+        """The result of what must not hold up the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
     def _caller(self, request: Request) -> Caller:
         caller = self._logins.caller(request.scope)
@@ -139,10 +157,6 @@ class _Pages:
         if not hmac.compare_digest(form("key").encode(), self._logins.form_key(request.scope).encode()):
             raise Refusal(HTTPStatus.FORBIDDEN, "this form is of no page of this login: read the page again")
         return form
-
-
-def _page(text: str) -> Response:
-    return HTMLResponse(text, headers={"Content-Security-Policy": shell.POLICY})
 
 
 def _check_role(role: str) -> None:

@@ -5,6 +5,7 @@ needs a token; whatever fails here ends no session.
 Refuses: an address that is taken, a file of tokens that is none (ConfigError).
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedboost.errors import ConfigError
@@ -19,6 +20,8 @@ from fedboost.runtime.web.serving import WebServer
 from fedboost.runtime.web.tokens import Tokens
 
 WHAT = "site's page"
+THREADS = 2
+"""Pages that are drawn at a time."""
 EVENT = "page refused"
 """The name of refusals in the log."""
 
@@ -37,7 +40,10 @@ class SitePage:
         self._log = log
         self._refusals = Refusals(log, None)
         logins = Logins(tokens, is_open=False, encrypted=False)
-        app = Guard(application(office, logins, tokens), is_loopback_name, self._note, log, refused)
+        self._pool = ThreadPoolExecutor(THREADS, "page")
+        app = Guard(
+            application(office, logins, tokens, self._pool), is_loopback_name, self._note, log, refused
+        )
         self._server = WebServer(WHAT, config.listen, app, log, self._note)
         port = self.address.rpartition(":")[2]
         logins.cookie = f"fedboost-site-{port}"  # browsers keep one jar for all ports of a machine
@@ -56,6 +62,7 @@ class SitePage:
     async def stop(self) -> None:
         """End all that is open."""
         await self._server.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _note(self, asker: Asker, refusal: Refusal) -> None:
         """Log a refusal."""
