@@ -8,6 +8,7 @@ from site_page import SiteWithPage, Visitor, request_paths
 from sites import fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
+from fedboost.people.console.site.facts import LiveSession
 from fedboost.runtime.aggregator import refusals
 from fedboost.runtime.site import asked
 from fedboost.runtime.site.approval import policy_for
@@ -296,8 +297,12 @@ def test_what_comes_from_outside_is_text(site, officer):
     assert request_paths(officer.get("/requests")) == [path]
     for page in ("/", "/requests"):
         assert ("<script" in officer.get(page), "\u202e" in officer.get(page)) == (False, False)
-    status, _, body = officer.ask("GET", path)  # the table has no such column
-    assert (status, "<script" in body) == (422, False)
+    page = officer.get(path)
+    assert "No yes can allow these terms" in page  # the table has no such column
+    assert ("<script" in page, 'value="approve"' in page, 'value="refuse"' in page) == (False, False, True)
+    assert officer.decide(path, "approve", site.token)[0] == 422
+    assert approvals(site) == []
+    assert officer.decide(path, "refuse", site.token)[0] == 303
 
 
 def test_a_flood_of_requests_has_bounds_and_drops_its_own(site, officer, monkeypatch):
@@ -373,6 +378,16 @@ def test_tokens_are_throttled_by_address(site, officer):
         assert Visitor(site.address).ask("POST", "/login", {"token": "wrong"})[0] == 401
     assert Visitor(site.address).ask("POST", "/login", {"token": "wrong"})[0] == 429
     officer.get("/")  # who is logged in goes on
+
+
+def test_rows_are_not_counted_while_a_session_is_under_way(site, officer):
+    path = site.asked_for(offered())
+    assert "categories" in officer.get(path)
+    site.node.watch.live.session = LiveSession("session-1", "marie", offered(), 0.0)
+    page = officer.get(path)
+    assert "the rows of this site were not counted: a session is under way" in page
+    assert "this site</dt>" not in page
+    assert officer.decide(path, "approve", site.token)[0] == 303
 
 
 def test_a_page_that_fails_harms_no_other(site, officer, monkeypatch):

@@ -143,7 +143,7 @@ def _rules(facts: DecisionFacts) -> Iterator[Markup]:
     if rules:
         count = counted(len(rules), "rule")
         them = "it" if len(rules) == 1 else "them"
-        yes = "" if facts.rules.impossible else f" A yes allows {them} for these terms alone."
+        yes = "" if facts.fault else f" A yes allows {them} for these terms alone."
         if facts.request.standing is Standing.APPROVED:
             yes = f" The approval allows {them} for these terms alone."
         yield paragraph(f"The terms break {count} of the policy.{yes}")
@@ -172,7 +172,9 @@ def _decision(facts: DecisionFacts, reader: Reader) -> Iterator[Markup]:
     if facts.notes:
         yield element("div", items(facts.notes), class_="warnings")
     if facts.fault:
-        yield paragraph(f"No yes can allow these terms: {facts.fault}.")
+        yield paragraph(
+            f"No yes can allow these terms: {facts.fault}{'' if facts.fault.endswith('.') else '.'}"
+        )
     if request.standing is Standing.APPROVED:
         yield paragraph("These terms are approved for this analyst. To withdraw that, remove this file:")
         yield paragraph(element("code", facts.file))

@@ -140,14 +140,14 @@ class SiteOffice:
         """All that a person decides on. Refusal if the request is not kept; ConfigError."""
         with self._deciding:
             entry, terms = self._find(name)
-            looked, notes = self._look(entry, terms)
+            looked, notes, misfit = self._look(entry, terms)
         counts = None if looked.counted is None else looked.counted.counts
         return DecisionFacts(
             request=self._facts(entry),
             site=looked.site,
             terms=summary_lines(terms, looked.review.analysts, counts),
             rules=looked.decision,
-            fault=looked.review.fault,
+            fault=looked.review.fault or misfit,
             seen=looked.digest,
             notes=notes,
             file=str(approval_file(self._config, entry.digest)),
@@ -159,18 +159,19 @@ class SiteOffice:
             raise Refusal(HTTPStatus.NOT_FOUND, "no request of this name is kept")
         return entry, self._asked.terms(entry)
 
-    def _look(self, entry: Asked, terms: Terms) -> tuple[Look, list[str]]:
-        """What a person is shown of a request, and what else is to be known."""
+    def _look(self, entry: Asked, terms: Terms) -> tuple[Look, list[str], str]:
+        """What a person is shown of a request, what else is to be known, and why the rows do not fit it."""
         earlier, fault = earlier_approval(self._config, terms)
         notes = [f"an earlier approval counts for nothing, and yes replaces it: {fault}"] if fault else []
+        counted, misfit = None, ""
         try:
             counted = self._count(terms)
-        except Refused as error:
-            raise ConfigError(str(error)) from None
-        if counted is None and self._config.data is not None:
+        except (ConfigError, Refused) as error:
+            misfit = str(error)
+        if counted is None and not misfit and self._config.data is not None:
             notes.append(BUSY)
         analysts = (entry.analyst,) if entry.analyst and not terms.vertical.predicts else ()
-        return look(self._config, terms, analysts, earlier, counted), notes
+        return look(self._config, terms, analysts, earlier, counted), notes, misfit
 
     def _count(self, terms: Terms) -> Counted | None:
         """The rows under these terms; None where there are none, or a session is under way."""
@@ -195,7 +196,9 @@ class SiteOffice:
                 path = refuse(self._config, entry.digest, entry.analyst, datetime.now(UTC))
                 self._log.info("terms refused on the page", **about, file=str(path))
                 return
-            looked, _ = self._look(entry, terms)
+            looked, _, misfit = self._look(entry, terms)
+            if misfit:
+                raise ConfigError(misfit)
             if looked.digest != decision.seen:
                 reason = "the rules or the past of this site have changed since this was shown: read it again"
                 raise Refusal(HTTPStatus.CONFLICT, reason)
