@@ -21,6 +21,7 @@ _HOMES = {
     "FederatedClassifier": "fedboost.estimators",
     "FederatedRanker": "fedboost.estimators",
     "FederatedRegressor": "fedboost.estimators",
+    "MLflowCallback": "fedboost.runtime.tracking",
     "Terms": "fedboost.sdk",
     "Model": "fedboost.runtime.model_file",
     "PartyModel": "fedboost.runtime.party_model",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.party_model import PartyModel
     from fedboost.runtime.result import Result
+    from fedboost.runtime.tracking import MLflowCallback
     from fedboost.runtime.tuning import Tuning
     from fedboost.sdk import Terms, simulate
 
@@ -76,6 +78,7 @@ __all__ = [
     "FederatedClassifier",
     "FederatedRanker",
     "FederatedRegressor",
+    "MLflowCallback",
     "Model",
     "PartyModel",
     "PeerError",

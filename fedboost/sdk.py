@@ -72,8 +72,9 @@ class Terms(terms.Terms):
 
         label, weight, base_margin, group, label_upper_bound: names of columns; exclude: columns that are to
         be no features; settings: fields of Terms, under XGBoost's names. Words are drafted as classes, more
-        than two numbers as amounts, unless the objective is set. Warns (TableWarning) of columns that were
-        left out, and of what else is odd.
+        than two numbers as amounts, unless the objective is set. Settings that are not given have XGBoost's
+        defaults: min_child_weight too, where `fedboost terms` drafts ten rows in a leaf, as most sites want.
+        Warns (TableWarning) of columns that were left out, and of what else is odd.
         """
         chosen = base_margin, settings.get("objective"), label_upper_bound, group
         table = as_table(data)

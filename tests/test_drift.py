@@ -106,6 +106,11 @@ def test_the_score_is_that_of_the_model_that_is_kept(name):
     assert {each["psi"] for each in known.columns} == {0.0}
 
 
+def test_the_rows_of_one_are_held_against_a_model_of_three_parties():
+    own = fb.simulate(terms(max_bin=64, reference=True, protection="masked"), among(3)).model
+    assert {each["psi"] for each in fb.drift(own, among(1)).columns} == {0.0}
+
+
 @pytest.mark.parametrize("rounds", [9, 2])
 def test_a_training_that_a_callback_stops_has_its_reference(rounds):
     stop = {"callbacks": [lambda number, _: number == 1]}

@@ -92,6 +92,17 @@ def test_it_is_that_of_the_pooled_rows(model, parties, protection):
     assert known.rows == len(label)
 
 
+@pytest.mark.parametrize("settings", [{}, {"colluding": 2}, {"on_loss": "shrink", "quorum": 3}])
+def test_a_model_of_several_parties_is_measured_on_the_rows_of_fewer(settings):
+    own = fb.simulate(terms(protection="masked", **settings), among(4)).model
+    pooled = fb.evaluate(own, among(4))
+    for parties in (1, 2, 3):
+        known = fb.evaluate(own, among(parties))
+        assert (known.metrics, known.rows) == (pooled.metrics, pooled.rows)
+    with pytest.raises(fb.ConfigError, match="masked"):
+        fb.evaluate(own, among(1), own.terms)  # who gives terms means them
+
+
 @pytest.mark.parametrize("parties", [1, 3, 7])
 def test_before_it_is_rounded_it_is_that_of_the_pooled_rows_to_nine_digits(model, parties, monkeypatch):
     monkeypatch.setattr(by_set, "DIGITS", 17)

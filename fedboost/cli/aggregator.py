@@ -8,7 +8,9 @@ import typer
 from fedboost.cli.options import InsecureLoopback, Json, LogFormat, LogLevel
 
 if TYPE_CHECKING:
+    from fedboost.cli.live import LiveDisplay
     from fedboost.runtime.aggregator.handshakes import Handshakes
+    from fedboost.runtime.aggregator.server import AggregatorServer
 
 EPILOG = "Example: fedboost aggregator --config aggregator.toml"
 
@@ -38,6 +40,7 @@ def _run(
     log_level: str,
     traced: "Handshakes | None",
 ) -> None:
+    from fedboost.cli.live import live_display
     from fedboost.cli.output import print_json
     from fedboost.cli.serving import run_until_stopped
     from fedboost.runtime.aggregator.config import read_aggregator
@@ -46,8 +49,8 @@ def _run(
     from fedboost.runtime.log_tail import LogTail
     from fedboost.runtime.telemetry import logger
 
-    tail = LogTail()
-    log = logger("aggregator", log_format, log_level, tail)
+    tail, display = LogTail(), live_display(plain=json or log_format != "text")
+    log = logger("aggregator", log_format, log_level, display, tail)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
 
@@ -73,9 +76,20 @@ def _run(
             if console is not None:
                 print(f"console at {console.url}", flush=True)
         try:
-            await server.serve()
+            await _serve(server, display)
         finally:
             await server.stop()
 
     share_freed_memory()
     run_until_stopped(serve())
+
+
+async def _serve(server: "AggregatorServer", display: "LiveDisplay | None") -> None:
+    """Serve until stopped, with a display on the terminal if there is one."""
+    if display is None:
+        await server.serve()
+        return
+    from fedboost.runtime.aggregator.live import AggregatorProgress
+
+    with display.showing(AggregatorProgress(server).facts):
+        await display.beside(server.serve())

@@ -20,7 +20,5 @@ def keyholder(
 ) -> None:
     """Hold the key of sessions that encrypt sums: take part without rows, and open sums it cannot read."""
     from fedboost.cli.serving import take_part
-    from fedboost.runtime.telemetry import logger
 
-    log = logger("keyholder", log_format, log_level)
-    take_part(config, wait, once, insecure_loopback, log, holds_rows=False)
+    take_part("keyholder", config, wait, once, insecure_loopback, log_format, log_level)

@@ -15,7 +15,5 @@ def party(
 ) -> None:
     """Take part with this site's rows, session after session."""
     from fedboost.cli.serving import take_part
-    from fedboost.runtime.telemetry import logger
 
-    log = logger("party", log_format, log_level)
-    take_part(config, wait, once, insecure_loopback, log, holds_rows=True)
+    take_part("party", config, wait, once, insecure_loopback, log_format, log_level)

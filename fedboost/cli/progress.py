@@ -4,16 +4,17 @@ Promises: nothing is drawn before there is something to show; about ten lines wh
 Refuses: nothing.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from statistics import median
 
 from fedboost.cli.output import notice, print_json
 from fedboost.people import as_json
+from fedboost.people.live import time_left
 from fedboost.people.not_hidden import not_hidden
-from fedboost.people.text import MINUTE, duration, one_line, shorten, size
+from fedboost.people.text import one_line, shorten, size
 from fedboost.people.training import figures
 from fedboost.terms.terms import Terms
 
@@ -28,8 +29,6 @@ BESIDE = 42
 """Columns of a terminal that a bar takes at least, with the number of the round, bytes and time."""
 _BETWEEN = ", "
 
-RECENT = 5
-"""Rounds that tell how long the others take."""
 ESTIMATED_SECONDS = 3600.0
 """Of rounds that tell a bar how long the others take: where rows are encrypted one may take minutes."""
 
@@ -45,7 +44,7 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
     """Show the rounds of a training."""
     if json:
         yield lambda row: print_json(as_json.round_of(row))
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         with _bar_of_rounds(terms) as draw:
             yield draw
     else:
@@ -64,17 +63,15 @@ def _lines_of_rounds(terms: Terms) -> Draw:
         done, rounds = int(row["round"]) + 1, terms.trees.rounds
         if done == rounds or done % max(1, rounds // 10) == 0 or unsaid > SLOW_SECONDS:
             unsaid = 0.0
-            texts = f"round {done}/{rounds}", figures(row, terms), size(total), _left(seconds, rounds - done)
+            texts = (
+                f"round {done}/{rounds}",
+                figures(row, terms),
+                size(total),
+                time_left(seconds, rounds - done),
+            )
             print(" ".join(filter(None, texts)), flush=True)
 
     return draw
-
-
-def _left(seconds: list[float], rounds: int) -> str:
-    """The time that so many further rounds take, as the last ones did; '' if that is less than a minute, and
-    after the first, which includes compiling and making keys."""
-    left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
-    return f"about {duration(left)} left" if left >= MINUTE else ""
 
 
 @contextmanager

@@ -7,25 +7,39 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedboost.cli.live import live_display
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.runtime.config import choose_keys
 from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.site.config import PartyConfig, read_party
+from fedboost.runtime.telemetry import logger
 
 if TYPE_CHECKING:
     from fedboost.runtime.net.keys import Bundle
 
 
 def take_part(
-    config: Path, wait: float, once: bool, insecure_loopback: bool, log: Any, holds_rows: bool
+    role: str,
+    config: Path,
+    wait: float,
+    once: bool,
+    insecure_loopback: bool,
+    log_format: str,
+    log_level: str,
 ) -> None:
     """Take part in sessions, as a party or as a key holder, which holds no rows."""
     from fedboost.runtime.site.node import PartyNode
 
-    site, bundle = site_and_keys(config, insecure_loopback, holds_rows)
-
+    display = live_display(plain=log_format != "text")
+    log = logger(role, log_format, log_level, display)
+    site, bundle = site_and_keys(config, insecure_loopback, holds_rows=role == "party")
     node = PartyNode(site, log, bundle)
-    run_until_stopped(node.run(wait, once))
+    if display is None:
+        run_until_stopped(node.run(wait, once))
+    else:
+        node.watch.ask = display.asking(node.watch.ask)
+        with display.showing(node.watch.progress.facts):
+            run_until_stopped(display.beside(node.run(wait, once)))
     if once and node.ended and node.ended[-1]:
         raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
 

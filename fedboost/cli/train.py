@@ -28,18 +28,20 @@ def train(
         ),
     ] = False,
     report: PageFile = None,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Log the training to this MLflow server, too.", show_default=False),
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
     Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
     again stops at once."""
-    from fedboost.cli.interruption import finish_at_interrupt
+    from fedboost.cli.live_training import TrainingProgress, follow
     from fedboost.cli.output import notice, show
-    from fedboost.cli.progress import notice_not_hidden, progress
-    from fedboost.cli.trained import check_outputs, facts_of, notice_parts, save, write_report
+    from fedboost.cli.trained import check_outputs, facts_of, notice_parts, save, tracked, write_report
     from fedboost.people import as_json, training
-    from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.terms_file import read_training
@@ -47,25 +49,19 @@ def train(
     check_address(aggregator, "--aggregator")
     agreed = read_training(terms)
     check_outputs(agreed, out, report, terms, force)
-    session = connect(aggregator, keys, insecure_loopback).train(
-        agreed, wait, lambda parties: notice(waiting(parties, session.absent))
-    )
-    try:
-        with finish_at_interrupt(session.finish) as interruption, progress(agreed, json) as draw:
-            for row in session:
-                if row["round"] == 0:
-                    notice_not_hidden(agreed)
-                draw(row)
-                interruption.count()
-    except KeyboardInterrupt:
-        session.stop()
-        raise
-    model = session.model
-    if session.asked is not None:
-        notice(f"this model is that of your request of {session.asked:%Y-%m-%d %H:%M} UTC, under these terms")
-    save(model, out, reproducible)
-    if report is not None:
-        write_report(report, model, session, keys)
-    facts = facts_of(model, session.traffic, out, session.uncounted)
-    show(json, as_json.training(facts), training.conclusion(facts))
-    notice_parts(model)
+    with tracked(agreed, mlflow) as log:
+        progress = TrainingProgress(agreed, aggregator)
+        session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, progress.waiting)
+        progress.training = session
+        follow(session, progress, json, log or (lambda row: None))
+        model, asked = session.model, session.asked
+        if asked is not None:
+            notice(f"this model is that of your request of {asked:%Y-%m-%d %H:%M} UTC, under these terms")
+        save(model, out, reproducible)
+        if report is not None:
+            write_report(report, model, session, keys)
+        facts = facts_of(model, session.traffic, out, session.uncounted)
+        show(json, as_json.training(facts), training.conclusion(facts))
+        notice_parts(model)
+        if log is not None:
+            log.log_model(model)

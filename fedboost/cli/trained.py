@@ -6,6 +6,9 @@ Refuses: nothing.
 """
 
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +18,11 @@ from fedboost.people.facts import Traffic, TrainingFacts
 from fedboost.runtime.files import check_writable, saved
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel, session_file
+from fedboost.runtime.tracking import MLflowCallback
+from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
     from fedboost.runtime.analyst import Training
-    from fedboost.terms.terms import Terms
 
 
 def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
@@ -41,7 +45,7 @@ def facts_of(
     return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart, shares)
 
 
-def check_outputs(agreed: "Terms", out: Path, report: Path | None, terms: Path, force: bool) -> None:
+def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, force: bool) -> None:
     """Raise ConfigError now if the model, its session or its report could not be written later. agreed: what
     the file `terms` says."""
     files = out, session_file(out)
@@ -73,3 +77,16 @@ def notice_parts(model: SignedModel) -> None:
     if isinstance(model, PartyModel):
         name = model.id[:NAME_CHARS]
         notice(f"model id {name}: each party keeps its part in its state folder, as models/{name}.json")
+
+
+@contextmanager
+def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
+    """Log a training to an MLflow server, if there is one; what fails in its midst is a notice."""
+    from fedboost.cli.output import notice
+
+    if uri is None:
+        yield None
+        return
+    with warnings.catch_warnings(), MLflowCallback(terms, uri) as log:
+        warnings.showwarning = lambda message, *about, **more: notice(str(message))
+        yield log

@@ -183,7 +183,7 @@ def test_rows_that_do_not_fit_are_one_bit_and_counted(tmp_path, bundles, monkeyp
         first = await replies(one, terms(["north"]))
         again = await replies(one, terms(["north"]))
         others = [await replies(one, terms(["north"], rounds=n)) for n in (4, 5, 6)]
-        return first, again, others, one.nodes["north"].rows._misfits
+        return first, again, others, one.nodes["north"]._rows._misfits
 
     found, log = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask, {"north": spoilt})
     first, again, others, misfits = found

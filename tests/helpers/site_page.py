@@ -82,10 +82,10 @@ class SiteWithPage:
 
     def asked_for(self, terms, analyst="marie", answer=("its policy says no",)):
         """An analyst checked these terms; the address of the request on the page."""
-        self.node.watch.checked(terms, analyst, answer)
+        self.node.watch.page_state.checked(terms, analyst, answer)
         (entry,) = [
             each
-            for each in self.node.watch.requests.all()
+            for each in self.node.watch.page_state.requests.all()
             if (each.digest, each.analyst) == (terms.digest, analyst)
         ]
         return f"/requests/{entry.name}"

@@ -20,6 +20,7 @@ input, button { font: inherit; color: inherit; background: var(--panel); border:
 button { cursor: pointer; }
 progress { width: min(100%, 34rem); height: 1rem; accent-color: var(--bar); display: block; }
 #ended td:last-child, #queue td:last-child { min-width: 14rem; }
+section:has(> div[id]:empty) { display: none; }
 .log { white-space: pre-wrap; overflow-wrap: anywhere; }
 .log .warning, .log .error, .log .critical { font-weight: 700; }
 @media print { .state, form { display: none; }

@@ -26,6 +26,8 @@ SAID_ROUNDS = 10
 """A screen reader is told of every tenth round."""
 TITLES = {
     "session": "Session under way",
+    "curves": "Curves",
+    "traffic": "Traffic",
     "queue": "Queue",
     "sites": "Sites",
     "ended": "Sessions that ended last",
@@ -44,6 +46,8 @@ def parts(facts: ConsoleFacts) -> Mapping[str, str]:
     return {
         "said": said(facts),
         "session": _session(facts.live),
+        "curves": _curves(facts.live),
+        "traffic": _traffic(facts.live),
         "queue": _queue(facts),
         "sites": _sites(facts),
         "ended": ended_table(facts.ended[:MAX_ENDED]),
@@ -88,9 +92,13 @@ def _session(live: LiveFacts | None) -> Markup:
     return joined(
         bar,
         table("The session in short", ["what", "value"], entries.items(), (), folded=False),
-        element("div", *charts(live.rounds), class_="charts"),
-        _traffic(live),
     )
+
+
+def _curves(live: LiveFacts | None) -> Markup:
+    """Return charts of the rounds; nothing, and the part is hidden, before there are any."""
+    drawn = [] if live is None else [*charts(live.rounds)]
+    return element("div", *drawn, class_="charts") if drawn else Markup("")
 
 
 def _about(seconds: float) -> str:
@@ -121,7 +129,9 @@ def charts(rounds: Iterable[Mapping[str, float]]) -> Iterable[Markup]:
         yield lines(title, [Series("seconds", seconds[1:])], "round", "seconds", whole=True)
 
 
-def _traffic(live: LiveFacts) -> Markup:
+def _traffic(live: LiveFacts | None) -> Markup:
+    if live is None:
+        return Markup("")
     waits = live.slowest[0] if live.slowest else ""
     rows = (
         (party + (" (slowest)" if party == waits else ""), *map(size, moved))

@@ -63,7 +63,9 @@ class Archive:
         """Keep a session that has just ended."""
         try:
             facts, model = facts_of(session)
-            kept = [facts, *(known for known in self.ended if known.name != facts.name)]
+            if self.find(facts.name) is not None:  # it ended in an earlier process, which counted all of it
+                return
+            kept = [facts, *self.ended]
             self.ended, dropped = kept[:MAX_ENDED], kept[MAX_ENDED:]
             if model:
                 self._models[facts.name] = model

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.runtime.drift import Drift, drift_terms
-from fedboost.runtime.local.simulation import run_session
+from fedboost.runtime.local.simulation import run_session, terms_for_tables
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.terms.terms import Terms
@@ -29,6 +29,6 @@ def drift(
     """
     agreed, reference = drift_terms(model, terms, min_count)
     if terms is None:
-        agreed = agreed.changed(parties=())
+        agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Drift.of(signed_model_of(session), reference, meter.traffic)

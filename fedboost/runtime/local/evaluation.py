@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.runtime.evaluation import Evaluation, evaluation_terms
-from fedboost.runtime.local.simulation import run_session
+from fedboost.runtime.local.simulation import run_session, terms_for_tables
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.terms.terms import Terms
@@ -27,13 +27,13 @@ def evaluate(
 
     model: or the path of its file, of fedboost or XGBoost; shards, seed, nthread, site: as for `simulate`;
     terms: those that say the columns, which XGBoost's own files need; the parties of a model's own terms may
-    be others. by: categorical features, by whose levels results are split; by_site: also by site; threshold:
-    probability above which a row counts as predicted positive; min_count: fewest rows of a count that is
-    given. Over the network: `fedboost evaluate`, or `connect(...).evaluate(model)`. Raises ConfigError,
-    SessionFailed.
+    be others, and so few that only `plain` takes them. by: categorical features, by whose levels results are
+    split; by_site: also by site; threshold: probability above which a row counts as predicted positive;
+    min_count: fewest rows of a count that is given. Over the network: `fedboost evaluate`, or
+    `connect(...).evaluate(model)`. Raises ConfigError, SessionFailed.
     """
     agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count)
     if terms is None:
-        agreed = agreed.changed(parties=())
+        agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Evaluation.of(signed_model_of(session), meter.traffic)

@@ -177,6 +177,16 @@ def _for_parties(terms: Terms, shards: list[str]) -> Terms:
     return terms.changed(parties=(*shards, terms.keyholder), keyholder_rows=False)
 
 
+def terms_for_tables(terms: Terms, shards: Any) -> Terms:
+    """The terms of a model for a session on these tables, whose parties may be others. In one process nobody
+    is lost, and nobody is hidden: it is plain where the tables are fewer than the protection takes."""
+    terms = terms.changed(parties=(), on_loss="wait", quorum=None, colluding=None)
+    several = isinstance(shards, (Mapping, list, tuple))
+    if not several or len(shards) >= terms.protection.min_parties:
+        return terms
+    return terms.changed(protection="plain", keyholder=None, keyholder_rows=True)
+
+
 @dataclass
 class _Node:
     """A party: its session, the messages sent to it, and the reply it is in the middle of."""

@@ -87,11 +87,6 @@ class AskedFolder:
         with self._lock:
             return self._known.get(name)
 
-    def of_session(self, session: str) -> Asked | None:
-        """The request for a session."""
-        with self._lock:
-            return next((entry for entry in self._known.values() if entry.session == session), None)
-
     def terms(self, entry: Asked) -> Terms:
         """The terms of a request. ConfigError if they are not there as they were written."""
         path = self._file(entry)

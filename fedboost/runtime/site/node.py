@@ -43,7 +43,6 @@ from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.review import Reviewer
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.session_thread import SessionThread
-from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.site.worker_rows import rows_of
 from fedboost.runtime.telemetry import AT_HAND
@@ -85,15 +84,16 @@ class PartyNode:
         self._config = config
         self._bundle = bundle
         self._log = log.bind(party=config.party)
-        self.rows = rows_of(config, self._log)
-        self._audit, self._memory, self.watch = _open_state(config, self._log, self.rows)
+        self._rows = rows_of(config, self._log)
+        self._audit, self._memory, self.watch = _open_state(config, self._log, self._rows)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._thread = SessionThread()
         self._offered = Offered("")
         self._attended = False
         self._refusals = 0
-        self._reviewer = Reviewer(config, self.rows, self._credentials, self.watch, self._log)
+        checked, busy = self.watch.page_state.checked, lambda: self._session is not None
+        self._reviewer = Reviewer(config, self._rows, self._credentials, busy, checked, self._log)
         self._left = 0
         """Sessions that it left since it took part in one."""
         self.ended: list[str] = []
@@ -107,9 +107,9 @@ class PartyNode:
         """
         if hint := nothing_approved(self._config):
             self._log.warning(hint.replace("--config party.toml", f"--config {self._config.file}"))
-        self.rows.say()
+        self._rows.say()
         try:
-            async with page_served(self._config, self.rows, self.watch, self._log):
+            async with page_served(self._config, self._rows, self.watch.page_state, self._log):
                 await self._run(wait, once)
         except asyncio.CancelledError:
             self._log.info("stopped", **({"session": self._offered.session} if self._session else {}))
@@ -129,7 +129,7 @@ class PartyNode:
             self._audit.close()
         self._memory.close()
         self.watch.close()
-        self.rows.close()
+        self._rows.close()
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
@@ -208,7 +208,7 @@ class PartyNode:
                 self.watch.connected(True)
                 reviewing = asyncio.create_task(self._reviewer.serve(opened))
             async for data in call:
-                self.watch.metrics.received(len(data))
+                self.watch.received(len(data))
                 try:
                     message: ToParty | PeerError = (
                         decode_to_party(data)
@@ -263,7 +263,7 @@ class PartyNode:
             self._offered = Offered(message.session, analyst)
             about = {"analyst": analyst} if analyst else {}
             self._log.info("session offered", session=message.session, **about, terms=message.terms.digest)
-            self.watch.offered(message, analyst, bool(analyst) or self._bundle is None)
+            self.watch.offered(message, analyst)
             self._session = PartySession(self._site())
         return self._session
 
@@ -278,17 +278,18 @@ class PartyNode:
         if self._session is not None and self._audit:
             self._audit.ended(self._offered.session, reason, paused, self._offered.analyst)
         self._session = None
-        self.rows.release()
+        self.watch.page_state.closed(paused)
+        self._rows.release()
 
     def _permit(self, offer: SessionOffer) -> Limits:
         """Hold an offer to this site's rules."""
-        self.rows.check_misfits()
+        self._rows.check_misfits()
         if self._bundle is not None and not offer.analyst:
             raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
         with naming_the_command(offer.terms):
             policy = policy_for(self._config, offer.terms, offer.analyst)
             limits = policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
-        self.rows.refresh()
+        self._rows.refresh()
         return limits
 
     def _holder(self) -> Callable[[Terms, bytes], Holder] | None:
@@ -296,14 +297,14 @@ class PartyNode:
         if self._config.data is None:
             return None
         key_of, model_of = partial(label_key, self._memory), PartFolder(self._config).model_of
-        return partial(self.rows.hold, key_of=key_of, model_of=model_of)
+        return partial(self._rows.hold, key_of=key_of, model_of=model_of)
 
     def _site(self) -> Site:
         def taken(offer: SessionOffer) -> None:
             if self._audit:
                 about = offer.analyst, offer.request.hex(), offer.attempt
                 names = self._config.party, self._config.rows_name
-                here = self.rows.names_under(offer.terms)
+                here = self._rows.names_under(offer.terms)
                 self._audit.admitted(offer.session, offer.terms, *about, *names, here)
             self._offered = Offered(offer.session)
 
@@ -316,13 +317,12 @@ class PartyNode:
         return Site(name, holder, urandom, self._credentials(), permit, taken, record, memory, keep)
 
     def _credentials(self) -> Credentials | None:
-        bundle = self._bundle
-        if bundle is None:
+        if (bundle := self._bundle) is None:
             return None
         return Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
     def _ask_somebody(self, text: str) -> bool:
-        return terminal_ask(text, self._thread.hung_up.is_set)
+        return self.watch.ask(text, self._thread.hung_up.is_set)
 
 
 def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog | None, FileMemory, Watch]:

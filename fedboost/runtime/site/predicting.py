@@ -46,9 +46,9 @@ class PredictingNode(PartyNode):
 
     def ask_for(self, min_common_rows: int | None) -> Terms:
         """The terms to ask for: with all rows of the table."""
-        assert self.rows.table is not None
+        assert self._rows.table is not None
         trained = self._model.terms
-        table = self.rows.table.under(trained.columns.row_id)
+        table = self._rows.table.under(trained.columns.row_id)
         needed = trained.blocks.columns_of(self._config.party).unlabelled()
         for fault in column_faults(table, needed):
             raise ConfigError(f"{shown(self._config.data)}: {fault.public}", fault.detail)
@@ -77,7 +77,7 @@ class PredictingNode(PartyNode):
 
     def _holder(self) -> Callable[[Terms, bytes], Holder]:
         name, nthread = self._config.party, self._config.nthread
-        make = holder_for(self.rows.read, name, nthread, lambda terms: self._model.booster)
+        make = holder_for(self._rows.read, name, nthread, lambda terms: self._model.booster)
 
         def hold(terms: Terms, secret: bytes) -> Holder:
             self._made.append(make(terms, secret))

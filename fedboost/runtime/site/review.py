@@ -10,7 +10,7 @@ Refuses: nothing; what cannot be read is a reason.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -26,7 +26,6 @@ from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.terminal import has_terminal
-from fedboost.runtime.site.watch import Watch
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.wire.bounds import terms_of
@@ -44,22 +43,28 @@ LATER = "it still works on the check before this one; ask again later"
 BUSY = "its rows were not looked at: a session is under way there"
 
 
+Checked = Callable[[Terms, str, Sequence[str]], None]
+"""Takes terms that were checked, the analyst who signed them, and what this site has against them."""
+
+
 class Reviewer:
-    """The answers of a site to checks. credentials: what it trusts now, None without keys; watch: knows
-    if a session is under way, and is told of each check."""
+    """The answers of a site to checks. credentials: what it trusts now, None without keys; busy: tells if
+    a session is under way; checked: is told of each check."""
 
     def __init__(
         self,
         config: PartyConfig,
         rows: SiteRows,
         credentials: Callable[[], Credentials | None],
-        watch: Watch,
+        busy: Callable[[], bool],
+        checked: Checked,
         log: Any,
     ) -> None:
         self._config = config
         self._rows = rows
         self._credentials = credentials
-        self._watch = watch
+        self._busy = busy
+        self._checked = checked
         self._log = log
         self._answering = threading.Lock()
         """Held while a check is answered: one of a connection that was lost may still be under way."""
@@ -106,7 +111,7 @@ class Reviewer:
             reasons = [error.public]
         short = tuple(_without_name(reason, party) for reason in reasons)
         if known is not None:
-            self._watch.checked(known, analyst, short)
+            self._checked(known, analyst, short)
         about = {"analyst": analyst} if analyst else {}
         logged = [quoted(reason) for reason in short[:MAX_LOGGED]]
         self._log.info("terms checked", **about, would=not short, **({"reasons": logged} if short else {}))
@@ -151,14 +156,14 @@ class Reviewer:
             notes.append(ASKED)
             if not has_terminal():
                 reasons.append('its policy has approval = "ask", and nobody there can be asked')
-        if not self._watch.is_busy() and (unread := _refusal(rows.refresh)):
+        if not self._busy() and (unread := _refusal(rows.refresh)):
             reasons.append(unread)
         if not any(breach.rule == "columns" for breach in breaches):
             reasons += rows.missing_columns(terms)
         yield from reasons
         if breaches or reasons:
             return
-        if self._watch.is_busy():
+        if self._busy():
             notes.append(BUSY)
         elif misfit := rows.check(terms):
             yield misfit

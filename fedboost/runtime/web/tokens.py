@@ -106,6 +106,8 @@ def is_current(token: Token) -> bool:
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
     """The tokens of a file. ConfigError for a file that is none, or that others can write."""
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file; `fedboost keys token NAME --file {path}` writes it")
     entries = read_model(_File, read_toml(path), str(path)).tokens
     mode = path.stat().st_mode
     if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):

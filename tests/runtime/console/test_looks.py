@@ -54,7 +54,7 @@ def test_every_page_is_readable_and_asks_nobody_else(large, browser, path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", [LIGHT, DARK])
+@pytest.mark.parametrize("scheme", [pytest.param(LIGHT, marks=pytest.mark.long), DARK])
 def test_the_overview_is_readable_on_a_telephone(large, browser, scheme):
     with browser.tab(large.url, width=360, height=740, scheme=scheme) as tab:
         wait(tab, "document.getElementById('state').textContent == 'live'")
@@ -98,7 +98,7 @@ def test_what_is_open_or_focused_stays_so(console, browser, monkeypatch):
 
     monkeypatch.setattr(Office, "facts", changing)
     with browser.tab(console.url) as tab:
-        opened = "#session details:last-of-type"
+        opened = "#session details"
         tab.do(lambda page: page.click(f"{opened} > summary"))
         before = tab.run("document.querySelector('#session progress').value")
         wait(tab, f"document.querySelector('#session progress').value > {before + 1}")

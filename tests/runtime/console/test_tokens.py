@@ -186,7 +186,12 @@ def test_the_command_makes_a_token(tmp_path):
     [
         ("0.0.0.0:0", True, False, "without keys nothing is encrypted"),
         ("0.0.0.0:0", False, True, "whoever reads needs a token: make one with `fedboost keys token NAME"),
-        ("127.0.0.1:0", "gone.toml", False, "gone.toml: cannot read: No such file"),
+        (
+            "127.0.0.1:0",
+            "gone.toml",
+            False,
+            "gone.toml: no such file; `fedboost keys token NAME --file .*gone.toml` writes it",
+        ),
         ("192.0.2.7:0", True, True, "console: cannot listen on 192.0.2.7:0: .*give `listen` another address"),
     ],
 )

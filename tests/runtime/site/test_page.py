@@ -310,13 +310,13 @@ def test_a_flood_of_requests_has_bounds_and_drops_its_own(site, officer, monkeyp
     first = site.asked_for(offered(), analyst="marie")
     for number in range(12):
         site.asked_for(offered(rounds=number + 1), analyst="mallory")
-    site.node.watch.checked(offered(rounds=99, reg_lambda=1.5), "marie", ("no",))
+    site.node.watch.page_state.checked(offered(rounds=99, reg_lambda=1.5), "marie", ("no",))
     paths = request_paths(officer.get("/requests"))
     assert len(paths) == 6
     assert first in paths
     assert len([*(site.state / "asked").glob("*")]) == 6
     monkeypatch.setattr(asked, "MAX_TERMS_BYTES", 10)
-    site.node.watch.checked(offered(rounds=50), "marie", ("no",))
+    site.node.watch.page_state.checked(offered(rounds=50), "marie", ("no",))
     assert len(request_paths(officer.get("/requests"))) == 6
     assert site.log.named("a request is not kept: its terms are too long")
 
@@ -383,7 +383,7 @@ def test_tokens_are_throttled_by_address(site, officer):
 def test_rows_are_not_counted_while_a_session_is_under_way(site, officer):
     path = site.asked_for(offered())
     assert "categories" in officer.get(path)
-    site.node.watch.live.session = LiveSession("session-1", "marie", offered(), 0.0)
+    site.node.watch.page_state.live.session = LiveSession("session-1", "marie", offered(), 0.0)
     page = officer.get(path)
     assert "the rows of this site were not counted: a session is under way" in page
     assert "this site</dt>" not in page
@@ -405,7 +405,7 @@ def test_what_cannot_be_kept_is_a_line_in_the_log(tmp_path):
     (tmp_path / "fedboost.state" / "north").mkdir(parents=True)
     (tmp_path / "fedboost.state" / "north" / "asked").write_text("a file")
     with SiteWithPage(tmp_path, NOBODY, rows()).in_thread() as site:
-        site.node.watch.checked(offered(), "marie", ("no",))
+        site.node.watch.page_state.checked(offered(), "marie", ("no",))
         assert "There are none." in Visitor(site.address).log_in(site.token).get("/requests")
     assert "asked" in site.log.named("a request is not kept")[0]["reason"]
 

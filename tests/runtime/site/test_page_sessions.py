@@ -47,7 +47,7 @@ def test_an_officer_approves_what_was_asked_and_the_session_goes_through(tmp_pat
                 assert answer[0] == 303, answer
                 training = await one.train(offered())
                 assert len(training.history) == 3
-                await until(lambda: site.node.watch.live.session is None)
+                await until(lambda: site.node.watch.page_state.live.session is None)
                 audit = await asyncio.to_thread(officer.get, "/audit")
                 assert ("refused" in audit, "as agreed" in audit) == (True, True)
                 left = await asyncio.to_thread(officer.get, "/audit/2")

@@ -48,10 +48,10 @@ from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_file import charges_of, read_spent
 from fedboost.runtime.site.memory_start import memory_path
+from fedboost.runtime.site.page_state import PageState
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.runtime.site.refused import refusal_of, refuse
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.web.guard import Refusal
 from fedboost.terms.terms import Terms
 
@@ -76,13 +76,13 @@ class Decision:
 class SiteOffice:
     """A site as its page sees it."""
 
-    def __init__(self, config: PartyConfig, rows: SiteRows, watch: Watch, log: Any) -> None:
-        assert watch.requests is not None
+    def __init__(self, config: PartyConfig, rows: SiteRows, state: PageState, log: Any) -> None:
+        assert state.requests is not None
         self._config = config
         self._rows = rows
-        self._watch = watch
+        self._state = state
         self._log = log
-        self._asked = watch.requests
+        self._asked = state.requests
         self._deciding = threading.Lock()
         """Held while rows are counted, and while a decision is written."""
         self._reading = threading.Lock()
@@ -90,7 +90,7 @@ class SiteOffice:
 
     def overview(self) -> OverviewFacts:
         """The facts now."""
-        config, live = self._config, self._watch.live
+        config, live = self._config, self._state.live
         rows = f"{self._rows.rows:,} of {shown(config.data)}" if config.data is not None else ""
         budget, fault = self.budget()
         nothing = bool(nothing_approved(config))
@@ -176,7 +176,7 @@ class SiteOffice:
     def _count(self, terms: Terms) -> Counted | None:
         """The rows under these terms; None where there are none, or a session is under way."""
         config = self._config
-        if config.data is None or config.party not in terms.holders or self._watch.is_busy():
+        if config.data is None or config.party not in terms.holders or self._state.is_busy:
             return None
         read = self._rows.refresh()
         assert read is not None

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.page_state import PageState
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.site.watch import Watch
 
 
 @asynccontextmanager
-async def page_served(config: PartyConfig, rows: SiteRows, watch: Watch, log: Any) -> AsyncIterator[None]:
+async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log: Any) -> AsyncIterator[None]:
     """Serve the page of a site meanwhile, if its file has one."""
     if config.console is None:
         yield
@@ -25,7 +25,7 @@ async def page_served(config: PartyConfig, rows: SiteRows, watch: Watch, log: An
     from fedboost.runtime.site.page.office import SiteOffice
     from fedboost.runtime.site.page.server import SitePage
 
-    page = SitePage(config.console, SiteOffice(config, rows, watch, log), log)
+    page = SitePage(config.console, SiteOffice(config, rows, state, log), log)
     await page.start()
     try:
         yield

@@ -1,0 +1,171 @@
+"""A training as a run of MLflow, which is an extra.
+
+Promises: what is logged is what the analyst has: settings of the terms, metrics as they are published, the
+model file; nothing is sent elsewhere than to the tracking server; a server that fails
+during a training does not end it.
+Refuses: a server that does not answer when the run begins or takes the model (ConfigError).
+"""
+
+import json
+import os
+import posixpath
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fedboost.errors import ConfigError, quoted
+from fedboost.runtime.signed_model import SignedModel
+from fedboost.terms.terms import Terms
+from fedboost.version import VERSION
+
+EXTRA = 'MLflow is an extra: pip install "fedboost[mlflow]"'
+NOT_SETTINGS = ("columns", "parties", "xgb_model", "candidates", "blocks")
+"""Keys of terms that are no parameters of a run: the model file has them."""
+MAX_NAME, MAX_VALUE, MAX_METRICS = 250, 500, 1000
+"""Characters of a name and of a parameter, and metrics in one go, which every version of MLflow takes."""
+
+VARIABLES = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # MLflow tells its makers of each run
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # four minutes else, and a training waits
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+"""What MLflow is told, unless these are set already."""
+
+
+class MLflowCallback:
+    """A run of MLflow: a context manager, to be called with each row of a training's history.
+
+        with fb.MLflowCallback(terms, "http://mlflow.example.org:5000") as log:
+            result = fb.simulate(terms, sites, on_round=log)
+            log.log_model(result.model)
+
+    tracking_uri: of the server, MLFLOW_TRACKING_URI unless given; experiment_name: MLFLOW_EXPERIMENT_NAME
+    unless given, or else Default; run_name: MLflow makes one up unless given. The run is FINISHED at the end,
+    KILLED after Ctrl-C and FAILED after another exception; `run_id` is its id.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        tracking_uri: str | None = None,
+        experiment_name: str | None = None,
+        run_name: str | None = None,
+    ) -> None:
+        if find_spec("mlflow") is None:
+            raise ConfigError(EXTRA)
+        self.run_id = ""
+        self._terms, self._uri, self._run_name = terms, tracking_uri, run_name
+        self._experiment = experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
+        self._client: Any = None
+        self._unsent: list[Any] = []
+        """Metrics that the server did not take yet."""
+        self._lost = False
+        """True once the server failed: no round is sent until the model is."""
+
+    def __enter__(self) -> Self:
+        for name, value in VARIABLES.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        with self._told():
+            client = self._client = MlflowClient(tracking_uri=self._uri)
+            known = client.get_experiment_by_name(self._experiment)
+            number = client.create_experiment(self._experiment) if known is None else known.experiment_id
+            self.run_id = client.create_run(
+                number, tags=_tags(self._terms), run_name=self._run_name
+            ).info.run_id
+            settings = [Param(key, value) for key, value in parameters(self._terms).items()]
+            client.log_batch(self.run_id, params=settings)
+        return self
+
+    def __call__(self, row: Mapping[str, float]) -> None:
+        """Log the metrics of a round, with its seconds and bytes."""
+        from mlflow.entities import Metric
+
+        now, number = int(time.time() * 1000), int(row["round"])
+        self._unsent += [Metric(metric_name(n), v, now, number) for n, v in row.items() if n != "round"]
+        if self._lost:
+            return
+        try:
+            self._send()
+        except ConfigError as error:
+            self._lost = True
+            warnings.warn(f"{error}; the training goes on", RuntimeWarning, stacklevel=2)
+
+    def log_model(self, model: SignedModel) -> None:
+        """Log the model file, with its fingerprint and who signed it as tags."""
+        self._send()
+        signed = ", ".join(model.attestations)
+        with tempfile.TemporaryDirectory() as folder, self._told():
+            model.save(Path(folder) / "model.json")
+            self._client.set_tag(self.run_id, "fedboost.fingerprint", model.fingerprint)
+            self._client.set_tag(self.run_id, "fedboost.signed_by", signed or "nobody")
+            self._client.log_artifacts(self.run_id, folder)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
+        status = "KILLED" if stopped else "FINISHED" if kind is None else "FAILED"
+        try:
+            self._send()
+            with self._told():
+                self._client.set_terminated(self.run_id, status)
+        except ConfigError as fault:
+            if kind is None:
+                raise
+            warnings.warn(str(fault), RuntimeWarning, stacklevel=2)
+
+    def _send(self) -> None:
+        """Send what the server did not take yet, MAX_METRICS at a time."""
+        while self._unsent:
+            with self._told():
+                self._client.log_batch(self.run_id, metrics=self._unsent[:MAX_METRICS])
+            del self._unsent[:MAX_METRICS]
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Make what goes wrong at the server one line."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except (MlflowException, ImportError, OSError) as error:  # as MLflow raises those of requests, too
+            where = f"at {self._uri}" if self._uri else "of MLFLOW_TRACKING_URI"
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise ConfigError(f"the MLflow server {where} failed: {quoted(lines[0])}") from None
+
+
+def metric_name(name: str) -> str:
+    """A metric's name with the characters that MLflow takes: error@0.7 is error_at_0.7."""
+    plain = re.sub(r"[^\w.\- :/]", "_", name.replace("@", "_at_"))
+    if posixpath.normpath(plain) != plain or plain.startswith(("/", "..")):
+        plain = re.sub(r"[/.]", "_", plain)
+    return plain[:MAX_NAME]
+
+
+def parameters(terms: Terms) -> dict[str, str]:
+    """The settings of terms, defaults too, as the parameters of a run."""
+    values: Mapping[str, Any] = terms.model_dump(mode="json")
+    return {
+        key: (value if isinstance(value, str) else json.dumps(value))[:MAX_VALUE]
+        for key, value in values.items()
+        if key not in NOT_SETTINGS and value is not None
+    }
+
+
+def _tags(terms: Terms) -> dict[str, str]:
+    return {
+        "fedboost.version": VERSION,
+        "fedboost.terms": terms.digest,
+        "fedboost.parties": ", ".join(terms.parties),
+        "fedboost.protection": terms.hiding.protection,
+    }

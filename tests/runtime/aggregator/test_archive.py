@@ -1,0 +1,75 @@
+"""The sessions that an aggregator keeps for its console."""
+
+import asyncio
+
+import pytest
+from console_facts import ended
+from sites import Log
+
+from fedboost.runtime.aggregator import archive
+from fedboost.runtime.aggregator.archive import FOLDER, Archive
+
+
+@pytest.fixture(autouse=True)
+def facts_stand_for_sessions(monkeypatch):
+    """What is added here is the facts of a session, with a model."""
+    monkeypatch.setattr(archive, "facts_of", lambda facts: (facts, facts.name.encode()))
+
+
+def added(state, *sessions):
+    """An archive with these sessions, all written."""
+
+    async def work():
+        kept = Archive(state, Log())
+        kept.open()
+        for each in sessions:
+            kept.add(each)
+        await kept.close()
+        return kept
+
+    return asyncio.run(work())
+
+
+def names(kept):
+    return [facts.name[-2:] for facts in kept.ended]
+
+
+def test_the_latest_are_kept_over_a_restart_and_the_oldest_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_ENDED", 3)
+    kept = added(tmp_path, *(ended(number) for number in (4, 3, 2, 1)))
+    assert names(kept) == ["01", "02", "03"]
+    again = added(tmp_path)
+    assert again.ended == kept.ended
+    assert again.model(kept.ended[0].name) == kept.ended[0].name.encode()
+    assert len([*(tmp_path / FOLDER).iterdir()]) == 6
+    assert again.model("session-0000000000000004") is None
+    assert again.model("../../tokens") is None
+
+
+def test_a_session_that_a_restart_ends_again_keeps_its_first_record(tmp_path):
+    first = ended(1)
+    added(tmp_path, first)
+    assert added(tmp_path, ended(1, "counted anew")).ended == [first]
+
+
+def test_without_a_folder_few_models_are_kept(monkeypatch):
+    monkeypatch.setattr(archive, "MAX_IN_MEMORY", 2)
+    kept = added(None, *(ended(number) for number in range(3)))
+    assert [kept.model(facts.name) is not None for facts in kept.ended] == [True, True, False]
+
+
+@pytest.mark.parametrize("content", ["[", "{}", '{"name": 1}', "\xff", "[" * 100_000])
+def test_what_is_no_record_is_left_out(tmp_path, content):
+    added(tmp_path, ended(1))
+    (tmp_path / FOLDER / "session-00000000000000aa.json").write_bytes(content.encode("latin-1"))
+    (tmp_path / FOLDER / "other.json").write_text("{}")
+    kept = added(tmp_path)
+    assert names(kept) == ["01"]
+    assert len(kept._log.named("not the record of a session")) == 1
+
+
+def test_a_folder_that_cannot_be_made_keeps_sessions_in_memory(tmp_path):
+    (tmp_path / "state").write_text("a file")
+    kept = added(tmp_path / "state", ended(1))
+    assert names(kept) == ["01"]
+    assert kept._log.named("sessions that ended are not kept")
