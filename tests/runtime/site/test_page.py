@@ -5,15 +5,17 @@ from datetime import UTC, datetime
 
 import pytest
 from site_page import SiteWithPage, Visitor, request_paths
-from sites import fedboost, rows, terms
+from sites import Log, fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.people.console.site.facts import LiveSession
+from fedboost.protocol.messages import Offer
 from fedboost.runtime.aggregator import refusals
 from fedboost.runtime.site import asked
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.page.office import SiteOffice
+from fedboost.runtime.site.page_state import PageState
 from fedboost.runtime.site.refused import refusal_of, refuse
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import tokens
@@ -167,7 +169,8 @@ def test_the_form_and_the_token_are_of_the_same_login(site, officer, viewer):
     fields = {**officer.fields(path), "decision": "approve", "token": site.token}
     assert viewer.ask("POST", path, fields)[0] == 403
     own = {**fields, **viewer.fields(path)}
-    assert viewer.ask("POST", path, own)[0] == 403
+    for token in (site.token, site.reading):
+        assert viewer.ask("POST", path, {**own, "token": token})[0] == 403
     assert officer.decide(path, "approve", site.reading)[0] == 403
     other, _ = add_token(site.folder / "tokens.toml", "pat", "officer", 1)
     assert officer.decide(path, "approve", other)[0] == 403
@@ -321,6 +324,26 @@ def test_a_flood_of_requests_has_bounds_and_drops_its_own(site, officer, monkeyp
     assert site.log.named("a request is not kept: its terms are too long")
 
 
+def config_of(folder):
+    """A site's file, of a party that does not run."""
+    site = SiteWithPage(folder, NOBODY, rows())
+    site.node.close()
+    return site.config
+
+
+def test_what_no_analyst_signed_is_kept_only_where_none_signs(tmp_path):
+    config, log = config_of(tmp_path), Log()
+    signing = PageState(config.model_copy(update={"keys": tmp_path}), log)
+    for state, analyst, kept in ((signing, "", 0), (signing, "marie", 1), (PageState(config, log), "", 1)):
+        state.offered(Offer("session-1", offered()), analyst)
+        state.ended("no")
+        assert len(state.requests.all()) == kept
+        assert not state.is_busy
+    others = PageState(config, log)
+    others.offered(Offer("session-2", terms(["south"])), "")
+    assert len(others.requests.all()) == 2  # terms that do not name this site
+
+
 def test_requests_outlive_the_process_and_a_damaged_one_harms_no_other(tmp_path):
     with SiteWithPage(tmp_path, NOBODY, rows()).in_thread() as site:
         path = site.asked_for(offered())
@@ -421,7 +444,7 @@ def test_decisions_that_cannot_be_read_are_said(site, officer):
 
 
 def test_a_refusal_holds_for_its_analyst_whatever_the_policy_allows(tmp_path):
-    config = SiteWithPage(tmp_path, NOBODY, rows()).config
+    config = config_of(tmp_path)
     refuse(config, offered().digest, "marie", datetime.now(UTC))
     with pytest.raises(Refused, match="a person there refused these terms on 20"):
         policy_for(config, offered(), "marie")
