@@ -1,5 +1,6 @@
 """The page of a site over HTTP: who is refused, what is shown, what a decision writes."""
 
+import asyncio
 import tomllib
 from datetime import UTC, datetime
 
@@ -18,7 +19,7 @@ from fedboost.runtime.site.page.office import SiteOffice
 from fedboost.runtime.site.page_state import PageState
 from fedboost.runtime.site.refused import refusal_of, refuse
 from fedboost.runtime.terms_file import terms_to_toml
-from fedboost.runtime.web import tokens
+from fedboost.runtime.web import serving, tokens
 from fedboost.runtime.web.tokens import add_token
 
 NOBODY = "127.0.0.1:9"
@@ -394,6 +395,13 @@ def test_a_party_without_its_file_of_tokens_does_not_start(tmp_path):
     assert end.code == 2
     assert "--role officer" in end.err
     assert end.err.splitlines()[-1].startswith("fedboost: ")
+
+
+def test_a_page_without_its_extra_says_which(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "find_spec", lambda name: None)
+    site = SiteWithPage(tmp_path, NOBODY, rows())
+    with pytest.raises(ConfigError, match=r"\[console\] needs the extra console: pip install"):
+        asyncio.run(site.node.run(wait=1, once=False))
 
 
 def test_tokens_are_throttled_by_address(site, officer):

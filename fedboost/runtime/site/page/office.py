@@ -53,6 +53,7 @@ from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.runtime.site.refused import refusal_of, refuse
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.web.guard import Refusal
+from fedboost.runtime.workers.refusals import check_under_workers
 from fedboost.terms.terms import Terms
 
 MAX_CHARGES = 200
@@ -181,6 +182,7 @@ class SiteOffice:
         read = self._rows.refresh()
         assert read is not None
         if config.workers is not None:
+            check_under_workers(terms, config.party)
             return count_columns(config, terms, read, self._rows.rows)
         return count_rows(config, terms, read)
 
