@@ -59,6 +59,7 @@ from fedboost.terms.terms import Terms
 MAX_CHARGES = 200
 READ_AGAIN_SECONDS = 5.0
 """An audit that was read is shown for so long at least, and for ten times as long as it took."""
+COLUMNS_ALONE = "the rows are on workers: the columns alone were looked at"
 BUSY = "the rows of this site were not counted: a session is under way"
 
 
@@ -171,6 +172,8 @@ class SiteOffice:
             misfit = str(error)
         if counted is None and not misfit and self._config.data is not None:
             notes.append(BUSY)
+        if counted is not None and counted.counts is None:
+            notes.append(COLUMNS_ALONE)
         analysts = (entry.analyst,) if entry.analyst and not terms.vertical.predicts else ()
         return look(self._config, terms, analysts, earlier, counted), notes, misfit
 
