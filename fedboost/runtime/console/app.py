@@ -89,7 +89,10 @@ class _Pages:
         body = await request.body()
         if len(body) > MAX_FORM:
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {MAX_FORM} bytes")
-        token = parse_qs(body.decode("latin-1"), max_num_fields=4).get("token", [""])[0]
+        try:
+            token = parse_qs(body.decode("latin-1"), max_num_fields=4).get("token", [""])[0]
+        except ValueError:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "not the form of this page") from None
         cookie = self._logins.log_in(token, request.scope)
         return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
 

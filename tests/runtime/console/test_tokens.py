@@ -112,6 +112,9 @@ def test_a_browser_logs_in_and_out(console):
     own = {"Origin": f"https://{console.host}", **HTML}
     wrong = console.ask("/login", "POST", urlencode({"token": "wrong"}).encode(), **own)
     assert (wrong.status, wrong.headers["Set-Cookie"]) == (401, None)
+    assert console.ask("/login", "POST", b"a=1&b=2&c=3&d=4&e=5", **own).status == 400
+    assert console.ask("/login", "POST", b"token=" + b"x" * 5000, **own).status == 413
+    assert console.ask("/login", "POST", b"token=%ff%00\xff", **own).status == 401
     answer = console.ask("/login", "POST", urlencode({"token": console.token["viewer"]}).encode(), **own)
     assert (answer.status, answer.headers["Location"]) == (303, "/")
     header = answer.headers["Set-Cookie"]
