@@ -58,7 +58,7 @@ def _warnings(facts: AuditFacts) -> Iterator[str]:
     """Yield all warnings, or that there are none."""
     warnings = facts.warnings
     if not warnings:
-        text = _no_warnings(facts)
+        text = no_warnings(facts)
         if facts.earlier:
             text = text.replace("No warnings", "No warnings about these sessions", 1)
         yield "\n" + textwrap.fill(text, WIDTH)
@@ -77,7 +77,8 @@ def _warning(number: int, warning: WarningFacts) -> Iterator[str]:
     yield textwrap.fill(f"{meaning} {action}", WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5)
 
 
-def _no_warnings(facts: AuditFacts) -> str:
+def no_warnings(facts: AuditFacts) -> str:
+    """Return the sentence that there are no warnings."""
     if any(session.without_terms for session in facts.sessions):
         return (
             "No warnings; but an older version wrote this log, or a part of it, without the terms, so "
@@ -95,7 +96,7 @@ def _table(facts: AuditFacts, in_full: bool) -> Iterator[str]:
         rank = f" ({session.rank.number} of {session.rank.total})" if session.rank.total > 1 else ""
         name = quoted(session.name, 22 - len(rank)) + rank
         line = f"{moment(session.begin)[:16]:<17}{name:<24}{len(session.answers):>7}  "
-        yield f"{line}{_end(session):<{END_WIDTH}}{_verdict(session)}"
+        yield f"{line}{end(session):<{END_WIDTH}}{verdict(session)}"
         if not in_full and session.ending.over and session.ending.closed:
             reason = printable(session.ending.closed)
             yield textwrap.fill(reason, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)
@@ -103,7 +104,7 @@ def _table(facts: AuditFacts, in_full: bool) -> Iterator[str]:
         yield "Each in full: `fedboost audit LOG --session NAME`, or how its name begins."
 
 
-def _verdict(session: SessionFacts) -> str:
+def verdict(session: SessionFacts) -> str:
     """Return the warnings about a session, or that there are none."""
     warnings = session.rank.warnings
     if warnings:
@@ -114,7 +115,7 @@ def _verdict(session: SessionFacts) -> str:
     return "no warnings" if session.without_terms else "as agreed"
 
 
-def _end(session: SessionFacts) -> str:
+def end(session: SessionFacts) -> str:
     """Return the end of a session, in a word or two."""
     if session.agreement is None and not session.releases:
         return "refused"

@@ -77,15 +77,22 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
 
     analysts: who may train under them, where that is known; counts: rows of this site, where there are any.
     """
+    return "\n".join(entry(*line) for line in summary_lines(terms, analysts, counts))
+
+
+def summary_lines(
+    terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = None
+) -> list[tuple[str, str]]:
+    """The same as keys, each with the words about it; a line without a key goes on with the one before."""
     if terms.vertical.predicts:
-        return "\n".join(entry(*line) for line in [("terms", terms.digest), *_prediction(terms)])
+        return [("terms", terms.digest), *_prediction(terms)]
     if terms.task not in TRAINING:
         shown = _participants(terms), [*_columns(terms), *_categories(terms, counts)]
-        return "\n".join(entry(*line) for line in of_other_tasks(terms, analysts, *shown))
+        return of_other_tasks(terms, analysts, *shown)
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     model = "the settings that are best" if terms.task == TO_TUNE else model
-    lines = [
+    return [
         ("terms", terms.digest),
         *([("analyst", f"{listed(analysts)}: {get} {model} and the metrics")] if analysts else []),
         *_participants(terms),
@@ -95,7 +102,6 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
         *_columns(terms),
         *_categories(terms, counts),
     ]
-    return "\n".join(entry(*line) for line in lines)
 
 
 def _prediction(terms: Terms) -> list[tuple[str, str]]:

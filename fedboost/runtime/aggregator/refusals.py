@@ -27,9 +27,9 @@ class _Lines:
 
 
 class Refusals:
-    """Lines about refused callers, and their count in the metrics."""
+    """Lines about refused callers, and their count in the metrics, if there are any."""
 
-    def __init__(self, log: Any, metrics: AggregatorMetrics) -> None:
+    def __init__(self, log: Any, metrics: AggregatorMetrics | None) -> None:
         self._log = log
         self._metrics = metrics
         self._peers: dict[tuple[str, str], _Lines] = {}
@@ -37,7 +37,8 @@ class Refusals:
 
     def note(self, event: str, peer: str, reason: str, **values: str) -> None:
         """Log a refusal of a peer, unless it had its lines."""
-        self._metrics.refused(event)
+        if self._metrics is not None:
+            self._metrics.refused(event)
         now = time.monotonic()
         with self._lock:
             lines = self._lines_of((event, peer), now)

@@ -40,6 +40,7 @@ from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_breach import SHOWN_NAMES, Breach
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, ColumnRules
+from fedboost.runtime.site.refused import check_not_refused
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
 
@@ -162,7 +163,7 @@ def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) 
     relaxed = {breach.key: breach.allow for breach in breaches if breach.rule not in PINNED}
     values = config.policy.model_dump(mode="json")
     relaxed_from = {breach.rule: values[breach.rule] for breach in breaches}
-    path = _file(config, terms.digest)
+    path = approval_file(config, terms.digest)
     lines = [
         f"digest = {to_toml(terms.digest)}",
         f"time = {to_toml(now.isoformat(timespec='seconds'))}",
@@ -231,11 +232,16 @@ def _between_sessions(policy: Policy, party: str, terms: Terms, past: Past) -> l
 
 def approved(config: PartyConfig, terms: Terms) -> Approval | None:
     """The approval of these terms; None where there is none. ConfigError if it cannot be read."""
-    path = _file(config, terms.digest)
+    return approval_of(config, terms.digest)
+
+
+def approval_of(config: PartyConfig, digest: str) -> Approval | None:
+    """The approval of the terms with a digest, as `approved`."""
+    path = approval_file(config, digest)
     if not path.exists():
         return None
     approval = read_model(Approval, read_toml(path), str(path))
-    if approval.digest != terms.digest:
+    if approval.digest != digest:
         raise ConfigError(f"{path}: is of the terms with digest {approval.digest}")
     for key in NEVER_RELAXED:
         if key in approval.relaxed:
@@ -256,6 +262,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
     try:
         approval = approved(config, terms)
         if approval is None:
+            check_not_refused(config, terms.digest, analyst)
             if not terms.vertical.predicts:  # of these there is no file that a person could approve
                 _check_named(config, terms)
             return config.policy
@@ -272,7 +279,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
             **_names(config.policy, approval),
             "approval": "auto",
         }
-        return read_model(Policy, values, str(_file(config, terms.digest)))
+        return read_model(Policy, values, str(approval_file(config, terms.digest)))
     except ConfigError as error:
         refusal = (
             f"site {config.party} refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
@@ -340,5 +347,6 @@ def _folder(config: PartyConfig) -> Path:
     return state_folder(config) / "approved"
 
 
-def _file(config: PartyConfig, digest: str) -> Path:
+def approval_file(config: PartyConfig, digest: str) -> Path:
+    """The path of the approval of the terms with a digest."""
     return _folder(config) / f"{digest}.toml"

@@ -7,7 +7,15 @@ from typing import Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.config import SITE, cores, from_folder, read_toml, require_address, require_dialable
+from fedboost.runtime.config import (
+    SITE,
+    cores,
+    from_folder,
+    is_loopback,
+    read_toml,
+    require_address,
+    require_dialable,
+)
 from fedboost.runtime.data.database import Database, database_of, with_query
 from fedboost.runtime.data.locations import is_remote, shown
 from fedboost.runtime.data.read_options import ReadOptions
@@ -59,6 +67,26 @@ class WorkersConfig(Frozen):
         if self.dask != LOCAL and (self.count or self.threads):
             raise ValueError(f'count and threads are for dask = "{LOCAL}": a cluster says them itself')
         return self
+
+
+class SitePageConfig(Frozen):
+    """The [page of a site](site-page.md), for who decides what the site takes part in."""
+
+    listen: str = Field(description="Loopback address at which the page is served, `HOST:PORT`.")
+    tokens: Path = Field(
+        description="File of the [tokens](site-page.md#turn-it-on) that `fedboost keys token` writes."
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _on_this_machine(cls, value: str) -> str:
+        if not is_loopback(require_address(value)):
+            port = value.rpartition(":")[2]
+            raise ValueError(
+                f"{value!r} is no loopback address, and a site's page is for its own machine: listen on "
+                f"127.0.0.1:{port}; from another machine, ssh -L {port}:127.0.0.1:{port} SITE leads there"
+            )
+        return value
 
 
 class PartyConfig(Frozen):
@@ -115,6 +143,9 @@ class PartyConfig(Frozen):
     nthread: int = Field(
         default_factory=cores, ge=1, le=1024, description="Threads that compute, one a core unless given."
     )
+    console: SitePageConfig | None = Field(
+        default=None, description="Page of this site for a browser on its machine; none unless given."
+    )
     policy: Policy = Field(default=Policy(), description="Terms that this site agrees to, below.")
 
     _file: Path = PrivateAttr(Path("party.toml"))
@@ -164,6 +195,9 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     if elsewhere:
         absolute["data"] = source.beside(path.parent) if isinstance(source, Database) else source
     config = config.model_copy(update=absolute)
+    if config.console is not None:
+        tokens = from_folder(path, {"tokens": config.console.tokens})
+        config = config.model_copy(update={"console": config.console.model_copy(update=tokens)})
     audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
     alone = config.rows_name == config.party  # else other parties may have the same folder
     folder = "models" if alone else f"{folder_name(config.party)}.models"

@@ -293,6 +293,19 @@ def read_spent(path: Path) -> Spent | None:
             raise ConfigError(f"{path}: cannot read this memory: {error}") from None
 
 
+def charges_of(path: Path, most: int) -> list[tuple[str, str, str, float]]:
+    """The releases that were charged last, at most so many, the latest first: session, release, time and
+    cost. Empty where there is no memory. ConfigError."""
+    if not os.path.lexists(path):
+        return []
+    with closing(open_database(path)) as file:
+        try:
+            rows = "SELECT session, release, at, cost FROM charges ORDER BY at DESC, release DESC LIMIT ?"
+            return [(str(s), str(r), str(at), float(cost)) for s, r, at, cost in file.execute(rows, (most,))]
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+
+
 def spent_in(file: sqlite3.Connection) -> Spent:
     """The privacy that was spent on the dataset of a memory."""
     sessions, never_began, with_noise = file.execute(

@@ -38,6 +38,7 @@ from fedboost.runtime.site.label_memory import label_key
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.models import PartFolder
+from fedboost.runtime.site.page.start import page_served
 from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.review import Reviewer
 from fedboost.runtime.site.rows import SiteRows
@@ -91,9 +92,8 @@ class PartyNode:
         self._offered = Offered("")
         self._attended = False
         self._refusals = 0
-        self._reviewer = Reviewer(
-            config, self._rows, self._credentials, lambda: self._session is not None, self._log
-        )
+        checked, busy = self.watch.page_state.checked, lambda: self._session is not None
+        self._reviewer = Reviewer(config, self._rows, self._credentials, busy, checked, self._log)
         self._left = 0
         """Sessions that it left since it took part in one."""
         self.ended: list[str] = []
@@ -109,7 +109,8 @@ class PartyNode:
             self._log.warning(hint.replace("--config party.toml", f"--config {self._config.file}"))
         self._rows.say()
         try:
-            await self._run(wait, once)
+            async with page_served(self._config, self._rows, self.watch.page_state, self._log):
+                await self._run(wait, once)
         except asyncio.CancelledError:
             self._log.info("stopped", **({"session": self._offered.session} if self._session else {}))
             raise
@@ -277,6 +278,7 @@ class PartyNode:
         if self._session is not None and self._audit:
             self._audit.ended(self._offered.session, reason, paused, self._offered.analyst)
         self._session = None
+        self.watch.page_state.closed(paused)
         self._rows.release()
 
     def _permit(self, offer: SessionOffer) -> Limits:
@@ -315,8 +317,7 @@ class PartyNode:
         return Site(name, holder, urandom, self._credentials(), permit, taken, record, memory, keep)
 
     def _credentials(self) -> Credentials | None:
-        bundle = self._bundle
-        if bundle is None:
+        if (bundle := self._bundle) is None:
             return None
         return Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 

@@ -10,7 +10,7 @@ Refuses: nothing; what cannot be read is a reason.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -43,9 +43,13 @@ LATER = "it still works on the check before this one; ask again later"
 BUSY = "its rows were not looked at: a session is under way there"
 
 
+Checked = Callable[[Terms, str, Sequence[str]], None]
+"""Takes terms that were checked, the analyst who signed them, and what this site has against them."""
+
+
 class Reviewer:
-    """The answers of a site to checks. credentials: what it trusts now, None without keys; busy: tells if a
-    session is under way."""
+    """The answers of a site to checks. credentials: what it trusts now, None without keys; busy: tells if
+    a session is under way; checked: is told of each check."""
 
     def __init__(
         self,
@@ -53,12 +57,14 @@ class Reviewer:
         rows: SiteRows,
         credentials: Callable[[], Credentials | None],
         busy: Callable[[], bool],
+        checked: Checked,
         log: Any,
     ) -> None:
         self._config = config
         self._rows = rows
         self._credentials = credentials
         self._busy = busy
+        self._checked = checked
         self._log = log
         self._answering = threading.Lock()
         """Held while a check is answered: one of a connection that was lost may still be under way."""
@@ -91,18 +97,21 @@ class Reviewer:
     def objections(self, review: Review) -> Objections:
         """All that this site has against terms, as far as the analyst may know it."""
         party, notes = self._config.party, list[str]()
-        analyst = ""
+        analyst, known = "", None
         try:
             terms = _read(review)
             if party not in terms.parties:
                 raise Refused(f"the terms do not name party {party!r}")
             analyst = self._analyst(review, terms)
+            known = terms
             self._rows.check_misfits()
             policy = policy_for(self._config, terms, analyst)
             reasons = [*self._reasons(terms, policy, analyst, notes)]
         except FedboostError as error:
             reasons = [error.public]
         short = tuple(_without_name(reason, party) for reason in reasons)
+        if known is not None:
+            self._checked(known, analyst, short)
         about = {"analyst": analyst} if analyst else {}
         logged = [quoted(reason) for reason in short[:MAX_LOGGED]]
         self._log.info("terms checked", **about, would=not short, **({"reasons": logged} if short else {}))

@@ -17,6 +17,7 @@ from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.live import PartyProgress
+from fedboost.runtime.site.page_state import PageState
 from fedboost.runtime.site.terminal import terminal_ask
 
 
@@ -28,12 +29,13 @@ class Watch:
         self.progress = PartyProgress(config)
         self.ask = terminal_ask
         """What a question to the person at the terminal is asked with."""
-        self._log, self._budget, self._spent = log, config.policy.budget, spent
+        self.page_state = PageState(config, log)
+        self._log, self._config, self._spent = log, config, spent
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
         self._asked: tuple[Ask, float] | None = None
         """The question that came last, and when."""
-        self._party, self._gives_all = config.party, False
-        """The party, and True if all its rows take part, since it has the labels."""
+        self._gives_all = False
+        """True if all its rows take part, since it has the labels."""
         self._spends = False
         """True if the session's answers get noise."""
         self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
@@ -48,15 +50,17 @@ class Watch:
         """The aggregator is at hand, or was lost."""
         self.metrics.connected(here)
         self.progress.connected(here)
+        self.page_state.connected(here)
 
     def offered(self, offer: Offer, analyst: str) -> None:
         """A session was offered, or is offered again."""
         self.metrics.begun()
         self.progress.offered(offer, analyst)
+        self.page_state.offered(offer, analyst)
         self._session, self._rounds = offer.session, offer.terms.trees.rounds
         terms = offer.terms
         self._spends = terms.noise is not None
-        self._gives_all = terms.vertical.takes_all_rows and terms.blocks.has_labels(self._party)
+        self._gives_all = terms.vertical.takes_all_rows and terms.blocks.has_labels(self._config.party)
         self._round, self._since = 0, time.monotonic()
 
     def received(self, size: int) -> None:
@@ -68,6 +72,7 @@ class Watch:
         """Count a message to the aggregator, and return it."""
         self.metrics.sent(len(data))
         self.progress.moved(0, len(data))
+        self.page_state.sent(len(data))
         return data
 
     def asked(self, ask: Ask) -> None:
@@ -81,6 +86,7 @@ class Watch:
         ask, since = self._asked
         self.metrics.turn(time.monotonic() - since)
         self.progress.answered()
+        self.page_state.answered()
         if isinstance(ask.query, PlacesQuery):
             known = np.count_nonzero(ask.query.places != UNKNOWN)
             rows = ask.query.total if self._gives_all else int(known)
@@ -90,6 +96,7 @@ class Watch:
             now = time.monotonic()
             self.metrics.round(done, now - self._since)
             self.progress.round(done, now - self._since)
+            self.page_state.round(done)
             about = {"round": done, "of": self._rounds, "seconds": round(now - self._since, 3)}
             self._log.info("round", session=self._session, **about)
             self._round, self._since = done, now
@@ -102,6 +109,7 @@ class Watch:
         self.metrics.ended(state or "done")
         event = "left the session" if left else f"session {state or 'done'}"
         self.progress.ended(event)
+        self.page_state.ended(reason if left else "")
         if reason:
             self._log.warning(event, session=session, reason=reason)
         else:
@@ -109,5 +117,5 @@ class Watch:
         self._look_at_budget()
 
     def _look_at_budget(self) -> None:
-        facts = facts_of(self._spent(), self._budget, own=True)
+        facts = facts_of(self._spent(), self._config.policy.budget, own=True)
         self.metrics.budget(facts.spent, facts.left, facts.delta)

@@ -7,6 +7,7 @@ Refuses: who has neither, where one is needed, and who has another role (Refusal
 """
 
 import hashlib
+import hmac
 import secrets
 import time
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Logins:
         self.cookie = "__Host-fedboost" if encrypted else "fedboost"
         self._encrypted = encrypted
         self._tokens = tokens
+        self._secret = secrets.token_bytes(32)
         self._logins: dict[str, tuple[Token, float]] = {}
         """By the hash of the cookie's value: the token, and when the login ends."""
 
@@ -78,6 +80,11 @@ class Logins:
         value = secrets.token_urlsafe(32)
         self._logins[_hashed(value)] = owner, now + LOGIN_SECONDS
         return self._set_cookie(value, int(LOGIN_SECONDS))
+
+    def form_key(self, scope: Scope) -> str:
+        """What the forms of a login's pages carry: nobody knows it who cannot read these pages."""
+        cookie = self._cookie_of(scope).encode("latin-1", "replace")
+        return hmac.new(self._secret, cookie, hashlib.sha256).hexdigest()
 
     def log_out(self, scope: Scope) -> str:
         """The header Set-Cookie that ends a login."""

@@ -27,7 +27,7 @@ from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.web.guard import Refusal
 from fedboost.terms.reading import Frozen, Name, read_model
 
-Role = Literal["viewer", "analyst"]
+Role = Literal["viewer", "analyst", "officer"]
 TOKEN_BYTES = 32
 TRIES_PER_SECOND, TRIES_SAVED = 0.1, 5.0
 """Wrong tokens of one address: so many in one go, then one each ten seconds."""

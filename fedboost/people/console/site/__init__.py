@@ -1,0 +1,1 @@
+"""Pages of a site, for the person who decides for it, drawn from facts."""

@@ -1,0 +1,176 @@
+"""The page of a site as an ASGI application.
+
+Promises: every page is for callers with a token; a decision needs a login, a form of its pages, and the token
+of an officer once more; nothing changes by GET; what reads files or rows runs beside the event loop.
+Refuses: who has no token, and whose token does not fit (Refusal).
+"""
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from http import HTTPStatus
+from typing import TypeVar
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route, Router
+
+from fedboost.errors import ConfigError
+from fedboost.people.console import assets
+from fedboost.people.console.site import audit, budget, overview, policy, requests, shell, style
+from fedboost.people.console.site.facts import Reader
+from fedboost.runtime.site.page.office import Decision, SiteOffice
+from fedboost.runtime.web.guard import App, Refusal, asker_of
+from fedboost.runtime.web.logins import Caller, Logins
+from fedboost.runtime.web.tokens import Tokens
+
+T = TypeVar("T")
+READERS, OFFICER = ("viewer", "officer"), "officer"
+ASSETS = {"/style.css": (style.STYLE, "text/css"), "/icon.svg": (assets.ICON, "image/svg+xml")}
+MAX_FORM = 4096
+DECISIONS = {"approve": True, "refuse": False}
+
+
+def application(office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> App:
+    """The application. pool: threads that read files and rows, which sessions do not need."""
+    own = _Pages(office, logins, tokens, pool)
+    routes = [Route(path, partial(_asset, *content)) for path, content in ASSETS.items()]
+    routes += [
+        Route("/", own.overview),
+        Route("/requests", own.requests),
+        Route("/requests/{name}", own.request),
+        Route("/requests/{name}", own.decide, methods=["POST"]),
+        Route("/audit", own.audit),
+        Route("/audit/{number:int}", own.session),
+        Route("/budget", own.budget),
+        Route("/policy", own.policy),
+        Route("/login", own.log_in, methods=["POST"]),
+        Route("/logout", own.log_out, methods=["POST"]),
+    ]
+    return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
+
+
+async def _asset(content: str, kind: str, request: Request) -> Response:
+    return Response(content, media_type=kind)
+
+
+class _Pages:
+    def __init__(self, office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> None:
+        self._office = office
+        self._pool = pool
+        self._logins = logins
+        self._tokens = tokens
+
+    async def overview(self, request: Request) -> Response:
+        return await self._page(request, lambda reader: overview.page(self._office.overview(), reader))
+
+    async def requests(self, request: Request) -> Response:
+        return await self._page(request, lambda reader: requests.page(self._office.requests(), reader))
+
+    async def request(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        return await self._page(
+            request, lambda reader: requests.decision_page(self._office.decision(name), reader)
+        )
+
+    async def audit(self, request: Request) -> Response:
+        def drawn(reader: Reader) -> str:
+            try:
+                return audit.page(self._office.audit(), "", reader)
+            except ConfigError as error:
+                return audit.page(None, str(error), reader)
+
+        return await self._page(request, drawn)
+
+    async def session(self, request: Request) -> Response:
+        number = request.path_params["number"]
+
+        def drawn(reader: Reader) -> str:
+            sessions = self._office.audit().sessions
+            if not 1 <= number <= len(sessions):
+                raise Refusal(HTTPStatus.NOT_FOUND, "the log has no such session")
+            return audit.session_page(number, sessions[number - 1], reader)
+
+        return await self._page(request, drawn)
+
+    async def budget(self, request: Request) -> Response:
+        return await self._page(request, lambda reader: budget.page(*self._office.budget(), reader))
+
+    async def policy(self, request: Request) -> Response:
+        return await self._page(request, lambda reader: policy.page(self._office.policy(), reader))
+
+    async def _page(self, request: Request, draw: Callable[[Reader], str]) -> Response:
+        """A page for who asks, drawn beside the event loop. Raises Refusal."""
+        text = await self._beside(draw, self._reader(request))
+        return HTMLResponse(text, headers={"Content-Security-Policy": shell.POLICY})
+
+    async def decide(self, request: Request) -> Response:
+        caller = self._caller(request)
+        form = await self._form(request, caller)
+        by = self._tokens.owner(form("token").strip(), asker_of(request.scope).address)
+        if by.role != OFFICER or by.name != caller.name:
+            reason = f"to decide takes a token of the role {OFFICER}, the one of this login"
+            raise Refusal(HTTPStatus.FORBIDDEN, reason)
+        approves = DECISIONS.get(form("decision"))
+        if approves is None:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "neither approve nor refuse")
+        decision = Decision(approves, form("digest"), form("analyst"), form("seen"), by.name)
+        name = request.path_params["name"]
+        await self._beside(self._office.decide, name, decision)
+        return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
+
+    async def log_in(self, request: Request) -> Response:
+        form = await _read_form(request)
+        token = form("token").strip()
+        owner = self._tokens.owner(token, asker_of(request.scope).address)
+        _check_role(owner.role)
+        cookie = self._logins.log_in(token, request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+    async def log_out(self, request: Request) -> Response:
+        await self._form(request, self._caller(request))
+        cookie = self._logins.log_out(request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+    async def _beside(self, work: Callable[..., T], *arguments: object) -> T:
+        """The result of what must not hold up the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    def _caller(self, request: Request) -> Caller:
+        caller = self._logins.caller(request.scope)
+        _check_role(caller.role)
+        return caller
+
+    def _reader(self, request: Request) -> Reader:
+        caller = self._caller(request)
+        key = self._logins.form_key(request.scope) if caller.by_cookie else ""
+        return Reader(caller.name, caller.role == OFFICER, key)
+
+    async def _form(self, request: Request, caller: Caller) -> Callable[[str], str]:
+        """The fields of a form of a page that this login was shown. Raises Refusal."""
+        if not caller.by_cookie:
+            raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
+        form = await _read_form(request)
+        if not hmac.compare_digest(form("key").encode(), self._logins.form_key(request.scope).encode()):
+            raise Refusal(HTTPStatus.FORBIDDEN, "this form is of no page of this login: read the page again")
+        return form
+
+
+def _check_role(role: str) -> None:
+    if role not in READERS:
+        raise Refusal(HTTPStatus.FORBIDDEN, f"a token of the role {role}; this needs {' or '.join(READERS)}")
+
+
+async def _read_form(request: Request) -> Callable[[str], str]:
+    """The first value of each field of a form, '' of one that it lacks. Raises Refusal."""
+    body = await request.body()
+    if len(body) > MAX_FORM:
+        raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {MAX_FORM} bytes")
+    try:
+        fields = parse_qs(body.decode(), max_num_fields=8)
+    except ValueError:
+        raise Refusal(HTTPStatus.BAD_REQUEST, "this is no form of a page") from None
+    return lambda name: fields.get(name, [""])[0]
