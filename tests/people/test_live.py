@@ -49,7 +49,7 @@ def facts(parties=3, rounds=200, away=(), awaited=(), name="site-{}"):
         1_020_000,
         "turn 712",
         names(name.format(number) for number in (*away, *awaited)),
-        "slowest: site-1 (awaited 62 %)",
+        "slowest: site-1 (the others waited 12 s)",
         tuple(listed),
     )
 
@@ -69,7 +69,7 @@ def test_a_session_of_three_parties():
     assert lines[2].endswith("1.50 s a round, about 2.0 min left")
     assert lines[3].startswith(f"validation-logloss {math.exp(-119 / 50):.5f} {BLOCKS[-1]}")
     assert lines[3].endswith(BLOCKS[0])
-    assert lines[4] == "in 3.6 MB, out 1.0 MB, slowest: site-1 (awaited 62 %)"
+    assert lines[4] == "in 3.6 MB, out 1.0 MB, slowest: site-1 (the others waited 12 s)"
     assert lines[5] == "waiting for site-1, site-2"
     assert lines[6:] == [
         "site-0  answered           in 1.2 MB  out 340.0 kB",

@@ -6,7 +6,6 @@ Refuses: nothing.
 """
 
 import time
-from collections import Counter
 from datetime import datetime
 
 from fedboost.people.live import (
@@ -25,22 +24,16 @@ from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.terms.session import TRAINING
 
-MIN_SAMPLES = 20
-"""Samples with an answer missing, before a party is called the slowest."""
 PATIENCE_SECONDS = 1.0
-"""A party that is awaited for less time is not named."""
+"""A party that is awaited for less time is not named, nor one for which the others waited less in all."""
 
 
 class AggregatorProgress:
-    """The progress of an aggregator, sampled by its display a few times a second: so it knows who is slow."""
+    """The progress of an aggregator, for its display."""
 
     def __init__(self, server: AggregatorServer) -> None:
         self._server = server
         self._start = time.monotonic()
-        self._session = ""
-        self._missing = Counter[str]()
-        """Samples in which a party's answer was missing, and another's was not."""
-        self._samples = 0
         self._turn = -1, 0
         self._turn_since = self._start
 
@@ -88,29 +81,24 @@ class AggregatorProgress:
             sum(received for _, received in traffic.values()),
             f"turn {session.turn}",
             f"{names(late)} ({seconds} s)" if late else "",
-            self._slowest(),
+            _slowest(active),
             tuple(parties),
         )
 
     def _awaited(self, active: ActiveSession) -> tuple[str, ...]:
-        """The parties whose message is due; and note them."""
+        """The parties whose message is due; and note since when this turn is under way."""
         session = active.session
-        if session.name != self._session:
-            self._session, self._samples = session.name, 0
-            self._missing.clear()
-        awaited = session.awaited
         if (session.turn, session.attempt) != self._turn:
             self._turn, self._turn_since = (session.turn, session.attempt), time.monotonic()
-        if 0 < len(awaited) < len(session.roster):
-            self._missing.update(awaited)
-            self._samples += 1
-        return awaited
+        return session.awaited
 
-    def _slowest(self) -> str:
-        (name, missing), *others = [*self._missing.most_common(2), ("", 0)]
-        if self._samples < MIN_SAMPLES or missing == others[0][1]:
-            return ""
-        return f"slowest: {names([name])} (awaited {100 * missing // self._samples} %)"
+
+def _slowest(active: ActiveSession) -> str:
+    """The party for which the others waited most, if that was for long."""
+    waits = active.pace.waits.get(active.pace.slowest)
+    if waits is None or waits.seconds < PATIENCE_SECONDS:
+        return ""
+    return f"slowest: {names([active.pace.slowest])} (the others waited {passed(waits.seconds)})"
 
 
 def _seen(seen: int) -> str:

@@ -4,8 +4,8 @@ A file has for each token its name, role, last day and SHA-256; the token itself
 made, and is nowhere else. To take a token away, delete its entry: the file is read again when it changes.
 
 Promises: a token has 256 random bits; all entries are compared, in constant time; tokens never print.
-Refuses: files that others can write, or that are none (ConfigError); wrong tokens and those that ended, and
-after some wrong ones of an address all of that address for a while (Refusal).
+Refuses: files that others can write, or that are none (ConfigError); wrong tokens and those that ended
+(Refusal). A right token is taken however many wrong ones came from its address: nobody guesses 256 bits.
 """
 
 import hashlib
@@ -61,15 +61,15 @@ class Tokens:
 
     def owner(self, offered: str, address: str) -> Token:
         """The entry of a token that was offered from this address. Raises Refusal."""
-        now = time.monotonic()
-        tries = self._tries.of(address, now)
-        if tries.tokens(now) < 1.0:
-            wait = {"Retry-After": "10"}
-            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens; wait ten seconds", wait)
         self.read_again()
         digest = hashlib.sha256(offered[:LONGEST_TOKEN].encode(errors="surrogatepass")).hexdigest()
         found = [token for token in self._tokens if hmac.compare_digest(token.sha256, digest)]
         if not found:
+            now = time.monotonic()
+            tries = self._tries.of(address, now)
+            if tries.tokens(now) < 1.0:
+                wait = {"Retry-After": "10"}
+                raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens; wait ten seconds", wait)
             tries.take(now)
             raise Refusal(HTTPStatus.UNAUTHORIZED, "this is no token of this process")
         if not is_current(found[0]):

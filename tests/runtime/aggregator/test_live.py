@@ -8,6 +8,7 @@ from sites import terms
 from fedboost.people.live import ANSWERED, AWAITED, AWAY, PRESENT
 from fedboost.runtime.aggregator import live
 from fedboost.runtime.aggregator.live import AggregatorProgress
+from fedboost.runtime.aggregator.pace import Pace
 
 NAMES = ("north", "south", "east")
 
@@ -20,7 +21,7 @@ def server():
     rows = [{"round": 0, "logloss": 0.5, "seconds": 0.2, "bytes": 10}]
     meter = SimpleNamespace(history=rows, traffic={"north": (200, 10), "east": (100, 20)})
     active = SimpleNamespace(
-        session=session, terms=agreed, meter=meter, analyst="marie#key", analyst_name="marie"
+        session=session, terms=agreed, meter=meter, analyst="marie#key", analyst_name="marie", pace=Pace()
     )
     absent = {"south": 0}
     connected = SimpleNamespace(
@@ -59,17 +60,13 @@ def test_who_keeps_a_turn_waiting_is_named(server, monkeypatch):
     assert progress.facts().waiting == ""
 
 
-def test_the_slowest_is_who_is_missing_most_while_others_have_answered(server):
-    progress, session = AggregatorProgress(server), server.sessions.active.session
-    for awaited in [NAMES, ()] * 50:  # nobody is slower than others
-        session.awaited = awaited
-        assert progress.facts().slowest == ""
-    for awaited in [("east",), ("east", "north"), ("north",), ("east",)] * 10:
-        session.awaited = awaited
-        facts = progress.facts()
-    assert facts.slowest == "slowest: east (awaited 75 %)"
-    session.name, session.awaited = "session-2", ()
+def test_the_slowest_is_for_whom_the_others_waited_most(server):
+    progress, pace = AggregatorProgress(server), server.sessions.active.pace
     assert progress.facts().slowest == ""
+    for turn in range(10):
+        pace.heard("north", 2.0 * turn, False)
+        pace.heard("east", 2.0 * turn + (0.05 if turn < 9 else 1.5), True)
+        assert progress.facts().slowest == ("" if turn < 9 else "slowest: east (the others waited 1 s)")
 
 
 def test_no_session_and_one_that_waits(server):
