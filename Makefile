@@ -26,6 +26,7 @@ check: $(VENV)/dev
 # The pages as a site: open site/index.html.
 docs: $(VENV)/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'the pages are in site/index.html'
 
 # The pages and pictures that are made from the code.
 reference: $(VENV)/dev

@@ -48,6 +48,9 @@ def test_the_site_is_whole_and_requests_nothing_from_elsewhere(tmp_path):
         assert requests.addresses
         assert not [address for address in requests.addresses if re.match(r"(\w+:)?//", address)], page
         assert "file-search.js" in page.read_text()
-    assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")
+    index = (site / "search" / "search_index.js").read_text()
+    assert index.startswith("var __index = {")
+    assert "troubleshooting.html" in index
+    assert '"location":"repository/' not in index  # they would hide the pages that say what to do
     for style in site.rglob("*.css"):
         assert not re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", style.read_text()), style

@@ -44,6 +44,10 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Let links out of docs lead to the pages made of these files."""
     uri = page.file.src_uri
+    if uri.startswith((f"{FOLDER}/", "decisions/")):
+        page.meta["search"] = {"exclude": True}  # they would hide the pages that say what to do
+    elif uri == "troubleshooting.md":
+        page.meta["search"] = {"boost": 10}
     name = uri.removeprefix(f"{FOLDER}/") if uri.startswith(f"{FOLDER}/") else f"docs/{uri}"
     if name == uri or name.startswith("docs/") or name in _markdown_files(files):
         return _LINK.sub(lambda match: _rewritten(match, name, uri), markdown)

@@ -101,7 +101,7 @@ def session_page(ended: EndedFacts, caller: str) -> str:
         links.append(
             element(
                 "a",
-                f"Model file, or the result in its form, {size(ended.model_bytes)}",
+                f"Model file (XGBoost JSON; of another task, its result), {size(ended.model_bytes)}",
                 href=address,
                 download=f"{ended.name}.json",
             )
