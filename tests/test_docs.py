@@ -105,6 +105,7 @@ def run_as_typed(page: Path, folder: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_page_on_workers_as_typed(demo_tables):
     said = run_as_typed(WORKERS, demo_tables)

@@ -75,7 +75,7 @@ def run(name, folder):
             ],
         ),
         pytest.param("noise.ipynb", "epsilon 1.2 at delta 1e-06, has 0.613 left", marks=pytest.mark.long),
-        ("custom_program.ipynb", "looks_closer: party "),
+        pytest.param("custom_program.ipynb", "looks_closer: party ", marks=pytest.mark.long),
     ],
 )
 def test_a_notebook_runs(name, printed, tmp_path):

@@ -53,6 +53,7 @@ def test_on_one_laptop_as_written(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_on_three_machines_as_written(tmp_path):
     """With a folder for each machine, which has the table of its hospital alone."""

@@ -25,7 +25,9 @@ def client():
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", [0, 1, 4, -1])
+@pytest.mark.parametrize(
+    "at", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long), -1]
+)
 def test_a_killed_worker_changes_nothing_of_the_model(client, at, when):
     agreed, frame = terms(subsample=0.7), table()
     expected = fb.simulate(agreed, {"north": frame}).model.to_bytes()
