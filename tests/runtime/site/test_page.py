@@ -272,7 +272,10 @@ def test_an_approval_that_no_longer_holds_can_be_given_again(site, officer):
 def test_a_refusal_that_no_approval_mends_leaves_terms_approved(site, officer):
     """A request that was used again moved approved terms to those that nobody had approved."""
     path = site.asked_for(offered())
+    assert "before the approval" not in officer.get(path)
     assert officer.decide(path, "approve", site.token)[0] == 303
+    assert "last answer, before the approval<" in officer.get(path)
+    assert "before the approval: its policy says no" in officer.get("/requests")
     used = "the analyst's request was used for another session; train again"
     site.asked_for(offered(), answer=(used,))
     page, listed = officer.get(path), officer.get("/requests")
@@ -281,6 +284,7 @@ def test_a_refusal_that_no_approval_mends_leaves_terms_approved(site, officer):
     for shown in (page, listed):
         assert used.replace("'", "&#x27;") in shown
         assert "refused since" not in shown
+        assert "before the approval" not in shown
     assert path not in request_paths(listed.partition("All others")[0])
 
 

@@ -118,6 +118,7 @@ class SiteOffice:
             answer=entry.answer,
             standing=standing,
             decided=decided,
+            approved_since=standing is Standing.APPROVED and self._is_before_approval(entry),
         )
 
     def _standing(self, entry: Asked) -> tuple[Standing, str]:
@@ -137,8 +138,11 @@ class SiteOffice:
         return (Standing.OPEN if entry.lacks_approval else Standing.ALLOWED), ""
 
     def _is_before_approval(self, entry: Asked) -> bool:
-        """Tell if the last answer is from before the approval."""
-        return entry.last <= approval_file(self._config, entry.digest).stat().st_mtime
+        """Tell if the last answer is from before the approval, which may be removed meanwhile."""
+        try:
+            return entry.last <= approval_file(self._config, entry.digest).stat().st_mtime
+        except FileNotFoundError:
+            return False
 
     def decision(self, name: str) -> DecisionFacts:
         """All that a person decides on. Refusal if the request is not kept; ConfigError."""
