@@ -57,10 +57,10 @@ class Submissions:
         if terms.task == TO_PREDICT:
             raise Refused("a prediction is asked for by its label holder alone: fedboost predict --party")
         analyst = self._signer(terms, request, name)
+        self._check_unused(nonce_of(request))
         program = self._sessions.program(terms)
         if (session := self._analysts.begun(analyst, terms)) is not None:
             return Submitted(terms.digest, session.session.name)
-        self._check_unused(nonce_of(request))
         missing = tuple(self._connected.absent(terms.parties))
         key = analyst, terms.digest
         if key not in self._waiting:
