@@ -246,7 +246,10 @@ def judge(
         )
     others = list(others)
     if offer.request and any(other.request == offer.request for other in others):
-        raise Refused(f"party {party}: the analyst's request was used for another session; train again")
+        raise Refused(
+            f"party {party}: the analyst's request was used for another session; train again, or sign the "
+            f"terms again (fedboost sign)"
+        )
     trained = sum(other.trained for other in others)
     if trained >= limits.max_sessions and not terms.vertical.predicts:
         raise Refused(

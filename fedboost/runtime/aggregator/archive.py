@@ -18,6 +18,7 @@ from typing import Any
 
 from fedboost.errors import FedboostError
 from fedboost.people.console.facts import EndedFacts
+from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import PART_BEGINS
@@ -128,6 +129,11 @@ class Archive:
             return None
 
 
+def nonce_of(request: Request | None) -> str:
+    """What tells a signed request from all others; '' where nothing is signed."""
+    return "" if request is None else request.nonce.hex()
+
+
 def facts_of(session: ActiveSession) -> tuple[EndedFacts, bytes]:
     """The facts of a session that is over, and its model file, empty if it has none."""
     terms, model = session.terms, session.model
@@ -146,5 +152,6 @@ def facts_of(session: ActiveSession) -> tuple[EndedFacts, bytes]:
         traffic=dict(session.meter.traffic),
         model_bytes=len(model),
         has_report=whole and terms.task in REPORTED,
+        request=nonce_of(session.session.request),
     )
     return facts, model

@@ -2,8 +2,9 @@
 
 Promises: a session begins under the terms that the analyst signed and no others, once its parties are there;
 whoever submits the same again is told of the same session.
-Refuses: terms that the analyst who submits has not signed, where analysts have keys; those of predictions;
-what cannot run here, or when too many wait (FedboostError).
+Refuses: terms that the analyst who submits has not signed, where analysts have keys; a signed request that
+an earlier session used, as far as this aggregator knows; terms of predictions; what cannot run here, or when
+too many wait (FedboostError).
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts
-from fedboost.runtime.aggregator.archive import Archive
+from fedboost.runtime.aggregator.archive import Archive, nonce_of
 from fedboost.runtime.aggregator.callers import check_signed
 from fedboost.runtime.signed_terms import from_json
 from fedboost.terms.session import TO_PREDICT
@@ -56,6 +57,7 @@ class Submissions:
         if terms.task == TO_PREDICT:
             raise Refused("a prediction is asked for by its label holder alone: fedboost predict --party")
         analyst = self._signer(terms, request, name)
+        self._check_unused(nonce_of(request))
         program = self._sessions.program(terms)
         if (session := self._analysts.begun(analyst, terms)) is not None:
             return Submitted(terms.digest, session.session.name)
@@ -82,6 +84,14 @@ class Submissions:
         terms, request = from_json(data)
         self._analysts.check(terms)
         return terms, request
+
+    def _check_unused(self, nonce: str) -> None:
+        """Raise Refused for a request that a session used which is over: each party would refuse it."""
+        finished = {each.session.name: nonce_of(each.session.request) for each in self._sessions.finished}
+        ended = {each.name: each.request for each in self._archive.ended}
+        used = [name for name, request in (finished | ended).items() if nonce and request == nonce]
+        if used:
+            raise Refused(f"these signed terms were used for {used[0]}; sign again: fedboost sign")
 
     def _signer(self, terms: Terms, request: Request | None, name: str) -> str:
         """The analyst who signed, as sessions know it, with the key; Refused if it is another one."""

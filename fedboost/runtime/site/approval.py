@@ -287,6 +287,17 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
         raise Refused(refusal, str(error)) from None
 
 
+def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
+    """Tell if anything stands against terms now that an approval of them changes. ConfigError."""
+    try:
+        policy = policy_for(config, terms, analyst)
+    except Refused:
+        return True
+    broken = [*policy.breaches(terms, analyst, config.party)]
+    broken = with_past(broken, policy, config.party, terms, read_past(config))
+    return policy.approval == "ask" or any(breach.allow is not None for breach in broken)
+
+
 def _check_named(config: PartyConfig, terms: Terms) -> None:
     """Raise Refused where the policy names nothing itself, and other terms than these are approved."""
     policy = config.policy

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError, FedboostError, quoted
 from fedboost.runtime.files import folder_name, write_atomically
+from fedboost.runtime.site.approval import lacks_approval
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory_file import make_folder
 from fedboost.terms.reading import Frozen, read_model
@@ -38,7 +39,7 @@ ANSWERING = "it has not been answered yet"
 class Asked(Frozen):
     """A request. analyst: who signed it, '' without keys; first, last: when, seconds since 1970; session: its
     name, '' of a check; answer: why this site did not take part, or would not; '' where it did, or would;
-    bytes: of its terms."""
+    bytes: of its terms; lacks_approval: it was refused, and an approval would have changed that."""
 
     digest: str
     analyst: str
@@ -49,6 +50,7 @@ class Asked(Frozen):
     session: str
     answer: str
     bytes: int
+    lacks_approval: bool
 
     @property
     def name(self) -> str:
@@ -62,6 +64,7 @@ class AskedFolder:
     def __init__(self, config: PartyConfig, log: Any) -> None:
         alone = config.rows_name == config.party  # else other parties may have the same folder
         folder = "asked" if alone else f"{folder_name(config.party)}.asked"
+        self._config = config
         self._folder = state_folder(config) / folder
         self._log = log
         self._lock = threading.Lock()
@@ -97,6 +100,7 @@ class AskedFolder:
 
     def note(self, terms: Terms, analyst: str, session: str, answer: str) -> None:
         """Keep a request, or what was answered to one that is kept."""
+        lacking = answer not in ("", ANSWERING) and self._lacks_approval(terms, analyst)
         now = time.time()
         text = terms.canonical()
         entry = Asked(
@@ -109,6 +113,7 @@ class AskedFolder:
             session=session,
             answer=quoted(answer, MAX_ANSWER),
             bytes=len(text.encode()),
+            lacks_approval=lacking,
         )
         if entry.bytes > MAX_TERMS_BYTES:
             self._log.warning("a request is not kept: its terms are too long", terms=entry.digest)
@@ -116,7 +121,8 @@ class AskedFolder:
         with self._lock:
             before = self._known.get(entry.name)
             if before is not None:
-                same = before.answer == entry.answer and before.session == session
+                same = (before.answer, before.session) == (entry.answer, session)
+                same = same and before.lacks_approval == lacking
                 if same and now - before.last < SAME_SECONDS:
                     return
                 entry = entry.model_copy(update={"first": before.first})
@@ -129,6 +135,13 @@ class AskedFolder:
                 return
             self._known[entry.name] = entry
             self._make_room()
+
+    def _lacks_approval(self, terms: Terms, analyst: str) -> bool:
+        try:
+            return lacks_approval(self._config, terms, analyst)
+        except ConfigError as error:
+            self._log.warning("not known if an approval is lacking", reason=str(error))
+            return True
 
     def _make_room(self) -> None:
         """Drop the oldest requests of who asked most while there are too many."""

@@ -286,7 +286,7 @@ class PartyNode:
         self._rows.check_misfits()
         if self._bundle is not None and not offer.analyst:
             raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
-        with naming_the_command(offer.terms):
+        with naming_the_command(offer.terms, offer.analyst):
             policy = policy_for(self._config, offer.terms, offer.analyst)
             limits = policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
         self._rows.refresh()

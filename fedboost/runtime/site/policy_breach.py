@@ -1,5 +1,6 @@
 """Breaches of a site's policy as data, and the sentences in which a site refuses."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from fedboost.terms.terms import Terms
 
 SHOWN_NAMES = 8
 """Names in a refusal."""
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
+"""Names that every shell reads as one word."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,25 @@ class Breach:
 
 
 @contextmanager
-def naming_the_command(terms: Terms) -> Iterator[None]:
-    """Have refusals of these terms name the command by which they are approved."""
+def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
+    """Have refusals of these terms name the command by which they are approved, as `with_the_command`."""
     try:
         yield
     except Refused as error:
-        if terms.task != TO_DESCRIBE:
+        public = with_the_command(error.public, terms, analyst)
+        if public == error.public:
             raise
-        public = error.public.replace(APPROVE, f"{APPROVE} --describe")
         raise type(error)(public, error.detail) from None
+
+
+def with_the_command(refusal: str, terms: Terms, analyst: str) -> str:
+    """A refusal of these terms, with all options of the command that it names. analyst: who signed them; a
+    name that a shell could read as more than a word is left out, and the command asks for it."""
+    if _PLAIN.fullmatch(analyst) and not terms.vertical.predicts:
+        refusal = refusal.replace(COMMAND, f"{COMMAND} --analyst {analyst}")
+    if terms.task == TO_DESCRIBE:
+        refusal = refusal.replace(APPROVE, f"{APPROVE} --describe")
+    return refusal
 
 
 def choices(values: tuple[str, ...]) -> str:

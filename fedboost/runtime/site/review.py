@@ -24,6 +24,7 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import policy_for, read_past, with_past
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.policy_breach import with_the_command
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.terminal import has_terminal
 from fedboost.terms.terms import Terms
@@ -97,7 +98,7 @@ class Reviewer:
     def objections(self, review: Review) -> Objections:
         """All that this site has against terms, as far as the analyst may know it."""
         party, notes = self._config.party, list[str]()
-        analyst, known = "", None
+        analyst, detail, known = "", "", None
         try:
             terms = _read(review)
             if party not in terms.parties:
@@ -108,12 +109,15 @@ class Reviewer:
             policy = policy_for(self._config, terms, analyst)
             reasons = [*self._reasons(terms, policy, analyst, notes)]
         except FedboostError as error:
-            reasons = [error.public]
+            reasons, detail = [error.public], error.detail
         short = tuple(_without_name(reason, party) for reason in reasons)
+        own = short
         if known is not None:
-            self._checked(known, analyst, short)
+            short = tuple(with_the_command(reason, known, analyst) for reason in short)
+            own = (f"{short[0]}: {detail}",) if detail else short
+            self._checked(known, analyst, own)
         about = {"analyst": analyst} if analyst else {}
-        logged = [quoted(reason) for reason in short[:MAX_LOGGED]]
+        logged = [quoted(reason) for reason in own[:MAX_LOGGED]]
         self._log.info("terms checked", **about, would=not short, **({"reasons": logged} if short else {}))
         return Objections(review.number, short, () if short else tuple(notes))
 

@@ -83,6 +83,9 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         page = console.ask(f"/sessions/{model['name']}", role="viewer").text
         assert f'href="/api/v1/models/{model["name"]}/report">Report</a>' in page
         until(lambda: not [*state.glob("*.journal")])  # nobody is waited for who would fetch it
+        used = f"these signed terms were used for {session['name']}; sign again: fedboost sign"
+        answer = submit(console, data)
+        assert (answer.status, answer.json["error"]) == (422, used)
     assert (state / FOLDER).stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (state / FOLDER).iterdir())
     (tmp_path / "again").mkdir()
@@ -91,6 +94,8 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         assert ended(console) == [session]
         assert console.ask(f"{API}/models/{model['name']}", role="viewer").text == file.text
         assert console.one.log.named("not the record of a session")
+        answer = submit(console, data)
+        assert (answer.status, answer.json["error"]) == (422, used)
 
 
 @pytest.mark.slow

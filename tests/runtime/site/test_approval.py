@@ -20,6 +20,7 @@ from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file, put
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
+from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.policy_keys import COMMAND
 from fedboost.runtime.terms_file import terms_to_toml
 
@@ -140,6 +141,22 @@ def test_analysts_of_sites_with_keys(folder, typed):
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\npolicy = { analysts = ["ann"] }\n')
     assert run("--yes").code == 0
     assert permits(offered(), "ann") == ""
+
+
+@pytest.mark.parametrize(
+    ("analyst", "named"),
+    [
+        ("marie", True),
+        ("m.b-2@uni", True),
+        *((name, False) for name in ("", "Paul B", "-x", "a;b", "`a", "é")),
+    ],
+)
+def test_the_command_in_a_refusal_names_the_analyst_if_a_shell_reads_one_word(folder, analyst, named):
+    site_file(folder, max_depth=1)
+    with pytest.raises(Refused) as error, naming_the_command(offered(), analyst):
+        read_party(Path("party.toml")).policy.permit(offered(), "north")
+    option = f" --analyst {analyst}" if named else ""
+    assert str(error.value).endswith(f"run there `{COMMAND}{option}`")
 
 
 def test_nobody_is_called_any(folder, typed):

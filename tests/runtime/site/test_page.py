@@ -249,15 +249,55 @@ def test_approve_writes_what_the_command_writes_and_shows_what_it_shows(site, of
     assert 'value="approve"' not in officer.get(path)
 
 
+def refusal_by_rules(site):
+    """Why this site's rules refuse the terms now."""
+    with pytest.raises(Refused) as error:
+        policy_for(site.config, offered(), "marie")
+    return str(error.value)
+
+
 def test_an_approval_that_no_longer_holds_can_be_given_again(site, officer):
     path = site.asked_for(offered())
     assert officer.decide(path, "approve", site.token)[0] == 303
-    site.asked_for(offered(), answer=("max_sessions of its policy has changed since",))
+    (file,) = approvals(site)
+    file.write_text(file.read_text().replace("min_rows_per_leaf = 10", "min_rows_per_leaf = 9"))
+    site.asked_for(offered(), answer=(refusal_by_rules(site),))
     page = officer.get(path)
     assert "approved, and refused since" in page
     assert path in request_paths(officer.get("/"))
     assert officer.decide(path, "approve", site.token)[0] == 303
     assert "<td>approved, 20" in officer.get(path)
+
+
+def test_a_refusal_that_no_approval_mends_leaves_terms_approved(site, officer):
+    """A request that was used again moved approved terms to those that nobody had approved."""
+    path = site.asked_for(offered())
+    assert "before the approval" not in officer.get(path)
+    assert officer.decide(path, "approve", site.token)[0] == 303
+    assert "last answer, before the approval<" in officer.get(path)
+    assert "before the approval: its policy says no" in officer.get("/requests")
+    used = "the analyst's request was used for another session; train again"
+    site.asked_for(offered(), answer=(used,))
+    page, listed = officer.get(path), officer.get("/requests")
+    assert "<td>approved, 20" in page
+    assert 'value="approve"' not in page
+    for shown in (page, listed):
+        assert used.replace("'", "&#x27;") in shown
+        assert "refused since" not in shown
+        assert "before the approval" not in shown
+    assert path not in request_paths(listed.partition("All others")[0])
+
+
+def test_a_refusal_that_no_approval_mends_leaves_terms_allowed_by_the_policy(tmp_path):
+    named = 'parties = ["north", "south", "east"]\nanalysts = "any"\nmin_rows_per_leaf = 4\n'
+    policy = f'[policy]\n{named}columns = {{ label = ["y"], features = ["age", "dose", "ward"] }}\n'
+    used = "the analyst's request was used for another session; train again"
+    for approval, said in (("auto", "allowed by the policy"), ("ask", "not approved")):
+        more = f'{policy}approval = "{approval}"\n'
+        with SiteWithPage(tmp_path / approval, NOBODY, rows(), more=more).in_thread() as site:
+            path = site.asked_for(offered(), answer=(used,))
+            officer = Visitor(site.address).log_in(site.token)
+            assert f"<td>{said}</td>" in officer.get(path)
 
 
 def test_refuse_is_remembered_and_an_approval_outweighs_it(site, officer):

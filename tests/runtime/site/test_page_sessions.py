@@ -7,6 +7,7 @@ from site_page import SiteWithPage, Visitor, request_paths
 from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms, until
 
 from fedboost.errors import SessionFailed
+from fedboost.runtime.site.policy_keys import COMMAND
 from fedboost.runtime.terms_file import terms_to_toml
 
 THREE = ("north", "south", "east")
@@ -38,7 +39,7 @@ def test_an_officer_approves_what_was_asked_and_the_session_goes_through(tmp_pat
             site = SiteWithPage(tmp_path / "north", one.address, tables["north"], bundle=bundles["north"])
             async with site.running():
                 officer = await asyncio.to_thread(Visitor(site.address).log_in, site.token)
-                assert "fedboost approve terms.toml" in await failed(one, offered())
+                assert f"run there `{COMMAND} --analyst analyst`" in await failed(one, offered())
                 (path,) = request_paths(await asyncio.to_thread(officer.get, "/requests"))
                 page = await asyncio.to_thread(officer.get, path)
                 assert "analyst: gets the model and the metrics" in page
@@ -52,20 +53,41 @@ def test_an_officer_approves_what_was_asked_and_the_session_goes_through(tmp_pat
                 assert ("refused" in audit, "as agreed" in audit) == (True, True)
                 left = await asyncio.to_thread(officer.get, "/audit/2")
                 assert "signed by    analyst, the analyst" in left
+                await approved_for_a_name_with_a_typing_error(one, site, officer)
                 return await refused_on_the_page(one, site, officer)
 
     said = in_time(scenario())
     assert said.count("a person there refused these terms") == 1
 
 
+async def checked(one, agreement):
+    """What `fedboost check` prints about terms."""
+    path = one.folder / "terms.toml"
+    path.write_text(terms_to_toml(agreement))
+    keys = "--keys", one.bundles["analyst"].folder
+    return (await asyncio.to_thread(fedboost, "check", path, "--aggregator", one.address, *keys)).out
+
+
+async def approved_for_a_name_with_a_typing_error(one, site, officer):
+    """The site reads whom its approval names, and the analyst does not."""
+    agreement = offered(rounds=1)
+    path = one.folder / "terms.toml"
+    path.write_text(terms_to_toml(agreement))
+    options = "--config", site.file, "--analyst", "analist", "--yes"
+    assert (await asyncio.to_thread(fedboost, "approve", path, *options)).code == 0
+    told = " ".join((await checked(one, agreement)).split())
+    assert "its approval of these terms names other analysts, and the analyst is analyst; run there" in told
+    assert f"`{COMMAND} --analyst analyst`" in told
+    assert "analist" not in told
+    (reason,) = site.log.named("terms checked")[-1]["reasons"]
+    assert reason.endswith(f"`{COMMAND} --analyst analyst`: it names analist")
+    assert "it names analist" in await asyncio.to_thread(officer.get, "/requests")
+
+
 async def refused_on_the_page(one, site, officer):
     """Other terms, which were checked first, and refused."""
     other = offered(rounds=2)
-    path = one.folder / "terms.toml"
-    path.write_text(terms_to_toml(other))
-    keys = "--keys", one.bundles["analyst"].folder
-    checked = await asyncio.to_thread(fedboost, "check", path, "--aggregator", one.address, *keys)
-    assert "north" in checked.out
+    assert "north" in await checked(one, other)
     for found in request_paths(await asyncio.to_thread(officer.get, "/")):
         if other.digest in await asyncio.to_thread(officer.get, found):
             answer = await asyncio.to_thread(officer.decide, found, "refuse", site.token)

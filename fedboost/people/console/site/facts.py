@@ -56,7 +56,8 @@ class LiveFacts:
 class RequestFacts:
     """A request of an analyst. name: in addresses; analyst: '' without keys; first, last: when it was asked,
     seconds since 1970; session: '' of a check; answer: why this site did not take part, or would not, ''
-    where it did, or would; decided: when a person decided on it, '' if nobody did."""
+    where it did, or would; decided: when a person decided on it, '' if nobody did;
+    approved_since: the answer is from before the approval."""
 
     name: str
     digest: str
@@ -69,6 +70,7 @@ class RequestFacts:
     answer: str
     standing: Standing
     decided: str
+    approved_since: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from fedboost.people.text import counted, listed
 
 DIGITS = 8
 """Of a digest, in a table."""
+BEFORE = "before the approval"
 WITHOUT_KEYS = "anybody: connections have no keys"
 
 
@@ -68,7 +69,8 @@ def requests_table(requests: Sequence[RequestFacts], caption: str) -> Markup:
 
 def _answer(request: RequestFacts) -> str:
     if request.answer:
-        return quoted(request.answer, 200)
+        old = f"{BEFORE}: " if request.approved_since else ""
+        return f"{old}{quoted(request.answer, 200)}"
     return "it took part" if request.session else "it would take part"
 
 
@@ -87,6 +89,7 @@ def decision_page(facts: DecisionFacts, reader: Reader) -> str:
 
 
 def _request(request: RequestFacts) -> Markup:
+    last = f"last answer, {BEFORE}" if request.approved_since and request.answer else "last answer"
     decided = f", {moment_of(request.decided)}" if request.decided else ""
     entries = {
         "analyst": f"{request.analyst}, by signature" if request.analyst else WITHOUT_KEYS,
@@ -97,7 +100,7 @@ def _request(request: RequestFacts) -> Markup:
         "asked for": f"session {request.session}"
         if request.session
         else "a check: would this site take part",
-        "last answer": request.answer or _answer(request),
+        last: request.answer or _answer(request),
     }
     return table("The request in short", ["what", "value"], entries.items(), (), folded=False)
 

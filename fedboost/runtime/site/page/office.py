@@ -40,7 +40,7 @@ from fedboost.runtime.site.approving import (
     earlier_approval,
     look,
 )
-from fedboost.runtime.site.asked import ANSWERING, Asked
+from fedboost.runtime.site.asked import Asked
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.audit_facts import audit_facts
 from fedboost.runtime.site.audit_sessions import sessions_of
@@ -118,6 +118,7 @@ class SiteOffice:
             answer=entry.answer,
             standing=standing,
             decided=decided,
+            approved_since=standing is Standing.APPROVED and self._is_before_approval(entry),
         )
 
     def _standing(self, entry: Asked) -> tuple[Standing, str]:
@@ -127,16 +128,21 @@ class SiteOffice:
             if approval is not None:
                 if entry.analyst and entry.analyst not in analysts_of(self._config, approval):
                     return Standing.OPEN, ""
-                refused = entry.answer not in ("", ANSWERING)
-                since = refused and entry.last > approval_file(self._config, entry.digest).stat().st_mtime
+                since = entry.lacks_approval and not self._is_before_approval(entry)
                 return Standing.OUTDATED if since else Standing.APPROVED, quoted(approval.time)
             refusal = refusal_of(self._config, entry.digest)
         except (ConfigError, OSError) as error:
             return Standing.OPEN, quoted(f"a decision cannot be read: {error}")
         if refusal is not None and refusal.is_of(entry.analyst):
             return Standing.REFUSED, quoted(refusal.time)
-        is_allowed = not entry.answer or entry.answer == ANSWERING
-        return (Standing.ALLOWED if is_allowed else Standing.OPEN), ""
+        return (Standing.OPEN if entry.lacks_approval else Standing.ALLOWED), ""
+
+    def _is_before_approval(self, entry: Asked) -> bool:
+        """Tell if the last answer is from before the approval, which may be removed meanwhile."""
+        try:
+            return entry.last <= approval_file(self._config, entry.digest).stat().st_mtime
+        except FileNotFoundError:
+            return False
 
     def decision(self, name: str) -> DecisionFacts:
         """All that a person decides on. Refusal if the request is not kept; ConfigError."""
