@@ -46,8 +46,8 @@ class Look:
 
     @property
     def digest(self) -> str:
-        """A hash of all that an approval would allow, and of earlier decisions: of other analysts, other rules
-        or another decision it is another."""
+        """A hash of all that an approval would allow, and of earlier decisions: of other analysts, rules or
+        decisions it is another."""
         shown = self.review.analysts, [*self.review.breaches], self.review.fault, self.decided
         return hashlib.sha256(repr(shown).encode()).hexdigest()
 

@@ -194,7 +194,8 @@ class SiteOffice:
         if config.workers is not None:
             check_under_workers(terms, config.party)
             return count_columns(config, terms, read, self._rows.rows)
-        return count_rows(config, terms, read)
+        with self._rows.reading:  # a session that was offered meanwhile reads its rows before or after
+            return None if self._state.is_busy else count_rows(config, terms, read)
 
     def decide(self, name: str, decision: Decision) -> None:
         """Approve or refuse a request, as it was shown. Refusal if it is not as it was; ConfigError."""

@@ -1,4 +1,4 @@
-"""Decisions on the page of a site that another decision came before."""
+"""The page of a site beside other decisions, sessions and readers."""
 
 import tomllib
 
@@ -7,7 +7,11 @@ from site_page import SiteWithPage, Visitor
 from sites import fedboost, rows, terms
 
 from fedboost.errors import Refused
+from fedboost.people.console.site.facts import LiveSession
+from fedboost.runtime.site import approving
 from fedboost.runtime.site.approval import policy_for
+from fedboost.runtime.site.page import office
+from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.terms_file import terms_to_toml
 
 THREE = ("north", "south", "east")
@@ -108,3 +112,26 @@ def test_an_approval_that_cannot_be_read_is_named(site, officer):
     status, _, body = officer.decide(path, "refuse", site.token)
     assert (status, file.name in body, files(site, "refused")) == (422, True, [])
     assert not admits(site)
+
+
+def test_rows_are_counted_while_no_session_reads_them(site, officer, monkeypatch):
+    path, held, meanwhile = site.asked_for(offered()), [], [None]
+    refresh, state = SiteRows.refresh, site.node.watch.page_state
+    site_rows = []
+
+    def refreshed(self):
+        site_rows.append(self)
+        state.live.session = meanwhile[0]
+        return refresh(self)
+
+    def counted(*given):
+        held.append(site_rows[0].reading.locked())
+        return approving.count_rows(*given)
+
+    monkeypatch.setattr(SiteRows, "refresh", refreshed)
+    monkeypatch.setattr(office, "count_rows", counted)
+    assert office.BUSY not in officer.get(path)
+    assert held == [True]
+    meanwhile[0] = LiveSession("session-1", "marie", offered(), 0.0)
+    assert office.BUSY in officer.get(path)
+    assert held == [True]
