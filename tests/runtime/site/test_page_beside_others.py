@@ -1,16 +1,21 @@
 """The page of a site beside other decisions, sessions and readers."""
 
 import tomllib
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
+from threading import Event
 
 import pytest
 from site_page import SiteWithPage, Visitor
-from sites import fedboost, rows, terms
+from sites import PATIENCE, fedboost, rows, terms
 
 from fedboost.errors import Refused
 from fedboost.people.console.site.facts import LiveSession
 from fedboost.runtime.site import approving
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.page import office
+from fedboost.runtime.site.page.app import MAX_AT_ONCE
+from fedboost.runtime.site.page.office import SiteOffice
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.terms_file import terms_to_toml
 
@@ -135,3 +140,27 @@ def test_rows_are_counted_while_no_session_reads_them(site, officer, monkeypatch
     meanwhile[0] = LiveSession("session-1", "marie", offered(), 0.0)
     assert office.BUSY in officer.get(path)
     assert held == [True]
+
+
+def test_one_reader_does_not_fill_the_queue_of_pages(site, officer, monkeypatch):
+    viewer, go_on, overview = Visitor(site.address).log_in(site.reading), Event(), SiteOffice.overview
+
+    def slow(self):
+        assert go_on.wait(PATIENCE)
+        return overview(self)
+
+    monkeypatch.setattr(SiteOffice, "overview", slow)
+    with ThreadPoolExecutor(MAX_AT_ONCE + 4) as threads:
+        asked = [threads.submit(viewer.ask, "GET", "/") for _ in range(MAX_AT_ONCE + 3)]
+        try:
+            over = list(islice(as_completed(asked, PATIENCE), 3))
+            officers = threads.submit(officer.ask, "GET", "/policy")
+        finally:
+            go_on.set()
+        for each in over:
+            status, headers, body = each.result()
+            assert (status, headers["Retry-After"]) == (429, "1")
+            assert "4 requests of kim are worked on already" in body
+        assert officers.result()[0] == 200
+        assert [each.result()[0] for each in asked if each not in over] == [200] * MAX_AT_ONCE
+    viewer.get("/")
