@@ -18,6 +18,7 @@ from fedboost.runtime.site.page.app import MAX_AT_ONCE
 from fedboost.runtime.site.page.office import SiteOffice
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.web import logins
 
 THREE = ("north", "south", "east")
 REFUSED = ("max_sessions of its policy has changed since",)
@@ -164,3 +165,12 @@ def test_one_reader_does_not_fill_the_queue_of_pages(site, officer, monkeypatch)
         assert officers.result()[0] == 200
         assert [each.result()[0] for each in asked if each not in over] == [200] * MAX_AT_ONCE
     viewer.get("/")
+
+
+def test_who_logs_in_often_ends_logins_of_their_own(site, officer, monkeypatch):
+    monkeypatch.setattr(logins, "MAX_LOGINS", 4)
+    viewers = [Visitor(site.address).log_in(site.reading) for _ in range(6)]
+    assert officer.ask("GET", "/policy")[0] == 200
+    again = Visitor(site.address).log_in(site.token)
+    asked = [visitor.ask("GET", "/policy")[0] for visitor in (officer, again, *viewers)]
+    assert asked == [200, 200, 401, 401, 401, 401, 200, 200]
