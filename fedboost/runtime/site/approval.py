@@ -1,9 +1,10 @@
 """What a site approved: terms by their digest, in files of its state folder that `fedboost approve` writes.
 
 Promises: an approval counts for terms of exactly its digest, from the next offer on, until its file is
-removed; it has the parties, analysts and columns that were shown, and the rules of the policy that the person
-was told these terms break, those between sessions as the site's memory stood then. Names that the policy has
-since struck are struck here, too. A file is written whole or not at all, for its owner's eyes alone.
+removed or it is withdrawn; it has the parties, analysts and columns that were shown, and the rules of the
+policy that the person was told these terms break, those between sessions as the site's memory stood then.
+Names that the policy has since struck are struck here, too. A file is written whole or not at all, for its
+owner's eyes alone.
 Refuses: terms that do not fit the budget of the rows' privacy (ConfigError); terms that were not approved,
 where the policy names nothing itself, and analysts whom the approval does not name; an approval that cannot
 be read, or that relaxes a rule which has changed since (Refused).
@@ -163,18 +164,49 @@ def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) 
     relaxed = {breach.key: breach.allow for breach in breaches if breach.rule not in PINNED}
     values = config.policy.model_dump(mode="json")
     relaxed_from = {breach.rule: values[breach.rule] for breach in breaches}
+    approval = Approval(
+        digest=terms.digest,
+        time=now.isoformat(timespec="seconds"),
+        parties=terms.parties,
+        analysts=reviewed.analysts,
+        columns=ColumnRules(**columns_by_role(terms, config.party)),
+        relaxed=relaxed,
+        relaxed_from={key: value for key, value in relaxed_from.items() if value is not None},
+    )
+    return _write(config, approval)
+
+
+def withdraw(config: PartyConfig, terms: Terms, analyst: str) -> None:
+    """Take an analyst out of the approval of these terms, if they have one; '' for everybody. ConfigError if
+    the approval cannot be read or changed."""
+    approval = approved(config, terms)
+    if approval is None:
+        return
+    asks_by_name = analyst and not terms.vertical.predicts
+    others = tuple(name for name in approval.analysts if asks_by_name and name != analyst)
+    if others:
+        _write(config, approval.model_copy(update={"analysts": others}))
+        return
     path = approval_file(config, terms.digest)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot remove this approval: {error.strerror}") from None
+
+
+def _write(config: PartyConfig, approval: Approval) -> Path:
+    path = approval_file(config, approval.digest)
     lines = [
-        f"digest = {to_toml(terms.digest)}",
-        f"time = {to_toml(now.isoformat(timespec='seconds'))}",
-        f"parties = {to_toml(terms.parties)}",
-        f"analysts = {to_toml(reviewed.analysts)}",
+        f"digest = {to_toml(approval.digest)}",
+        f"time = {to_toml(approval.time)}",
+        f"parties = {to_toml(approval.parties)}",
+        f"analysts = {to_toml(approval.analysts)}",
         "[columns]",
-        *(f"{role} = {to_toml(names)}" for role, names in columns_by_role(terms, config.party).items()),
+        *(f"{role} = {to_toml(names)}" for role, names in approval.columns if names),
         "[relaxed]",
-        *(f"{key} = {to_toml(value)}" for key, value in relaxed.items()),
+        *(f"{key} = {to_toml(value)}" for key, value in approval.relaxed.items()),
         "[relaxed_from]",
-        *(f"{key} = {to_toml(value)}" for key, value in relaxed_from.items() if value is not None),
+        *(f"{key} = {to_toml(value)}" for key, value in approval.relaxed_from.items()),
     ]
     try:
         for folder in reversed((path.parent, *path.parent.parents[:2])):

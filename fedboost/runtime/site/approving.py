@@ -19,6 +19,7 @@ from fedboost.runtime.data.shard import column_faults, to_shard
 from fedboost.runtime.site.approval import Approval, Review, analysts_of, approved, facts_of, review
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.names import SiteTable, names_of
+from fedboost.runtime.site.refused import Refusal, refusal_of
 from fedboost.terms.terms import Terms
 
 
@@ -34,17 +35,20 @@ class Counted:
 @dataclass(frozen=True)
 class Look:
     """What terms would tell, and which rules they break. site: the site's rows and past; decision: the rules,
-    and an earlier approval."""
+    and an earlier approval; decided: the approval and the refusal that the terms have, as their files have
+    them."""
 
     review: Review
     counted: Counted | None
     site: SiteFacts
     decision: ApprovalFacts
+    decided: str
 
     @property
     def digest(self) -> str:
-        """A hash of all that an approval would allow: of other analysts or other rules it is another."""
-        shown = self.review.analysts, [*self.review.breaches], self.review.fault
+        """A hash of all that an approval would allow, and of earlier decisions: of other analysts, rules or
+        decisions it is another."""
+        shown = self.review.analysts, [*self.review.breaches], self.review.fault, self.decided
         return hashlib.sha256(repr(shown).encode()).hexdigest()
 
 
@@ -76,9 +80,8 @@ def look(
     )
     rules = [facts_of(breach) for breach in reviewed.breaches]
     of_before = None if earlier is None else (earlier.time, before)
-    return Look(
-        reviewed, counted, site, ApprovalFacts(rules, bool(reviewed.fault), reviewed.analysts, of_before)
-    )
+    decision = ApprovalFacts(rules, bool(reviewed.fault), reviewed.analysts, of_before)
+    return Look(reviewed, counted, site, decision, repr((earlier, _earlier_refusal(config, terms))))
 
 
 def earlier_approval(config: PartyConfig, terms: Terms) -> tuple[Approval | None, str]:
@@ -87,6 +90,14 @@ def earlier_approval(config: PartyConfig, terms: Terms) -> tuple[Approval | None
         return approved(config, terms), ""
     except ConfigError as error:
         return None, str(error)
+
+
+def _earlier_refusal(config: PartyConfig, terms: Terms) -> Refusal | str | None:
+    """The refusal that terms have already, or why it cannot be read."""
+    try:
+        return refusal_of(config, terms.digest)
+    except ConfigError as error:
+        return str(error)
 
 
 def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counted:

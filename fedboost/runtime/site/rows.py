@@ -59,8 +59,8 @@ class SiteRows:
         self._unnamed = config.file if config.names is None else None
         self._log = log
         self._misfits = 0
-        self._reading = threading.Lock()
-        """Held while rows are read: a session and a check at a time would take the memory twice."""
+        self.reading = threading.Lock()
+        """Held while rows are read or counted: two at a time would take the memory twice."""
         self._looks = self._unfit = 0
         """Terms that the rows were checked for without a session, and those that they did not fit."""
         self._checked: dict[str, str] = {}
@@ -92,7 +92,7 @@ class SiteRows:
 
         Rows of a database, or from an address, are read once.
         """
-        with self._reading:
+        with self.reading:
             if self._config.data is None or (self.table is not None and self._stamp_now() == self._stamp):
                 return self.table
             self.table = None  # both would take the memory twice
@@ -175,7 +175,7 @@ class SiteRows:
 
     def _fit(self, site: SiteTable, terms: Terms) -> Shard:
         table = site.under(terms.columns.row_id)
-        with self._explaining(site), self._reading:
+        with self._explaining(site), self.reading:
             shard = to_shard(table, terms, self._party)
         self._warn(site, undeclared(table, terms.blocks.columns_of(self._party)))
         return shard

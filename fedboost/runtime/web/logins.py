@@ -2,7 +2,7 @@
 this machine.
 
 Promises: a cookie holds a random name of a login, never a token; a login ends with its token, with the
-process, and after some hours.
+process, and after some hours. Who logs in very often ends logins of their own.
 Refuses: who has neither, where one is needed, and who has another role (Refusal).
 """
 
@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections import Counter
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -18,7 +19,7 @@ from fedboost.runtime.web.tokens import Token, Tokens
 
 LOGIN_SECONDS = 12 * 3600.0
 MAX_LOGINS = 1024
-"""Beyond it the oldest login ends."""
+"""Beyond it the oldest login of who has most ends."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,12 @@ class Logins:
         """The header Set-Cookie for a browser that gave a token. Raises Refusal."""
         owner, now = self._owner(token.strip(), scope), time.monotonic()
         self._logins = {key: login for key, login in self._logins.items() if login[1] > now}
-        while len(self._logins) >= MAX_LOGINS:
-            del self._logins[next(iter(self._logins))]
         value = secrets.token_urlsafe(32)
         self._logins[_hashed(value)] = owner, now + LOGIN_SECONDS
+        if len(self._logins) > MAX_LOGINS:
+            names = [each.name for each, _ in self._logins.values()]
+            most = Counter(names).most_common(1)[0][0]
+            del self._logins[[*self._logins][names.index(most)]]
         return self._set_cookie(value, int(LOGIN_SECONDS))
 
     def form_key(self, scope: Scope) -> str:

@@ -2,11 +2,12 @@
 
 Promises: every page is for callers with a token; a decision needs a login, a form of its pages, and the token
 of an officer once more; nothing changes by GET; what reads files or rows runs beside the event loop.
-Refuses: who has no token, and whose token does not fit (Refusal).
+Refuses: who has no token, whose token does not fit, and who asks for too much at a time (Refusal).
 """
 
 import asyncio
 import hmac
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
@@ -31,6 +32,8 @@ T = TypeVar("T")
 READERS, OFFICER = ("viewer", "officer"), "officer"
 ASSETS = {"/style.css": (style.STYLE, "text/css"), "/icon.svg": (assets.ICON, "image/svg+xml")}
 MAX_FORM = 4096
+MAX_AT_ONCE = 4
+"""Pages and decisions of one token's owner that are worked on, or wait for it, at a time."""
 DECISIONS = {"approve": True, "refuse": False}
 
 
@@ -63,6 +66,8 @@ class _Pages:
         self._pool = pool
         self._logins = logins
         self._tokens = tokens
+        self._at_once = Counter[str]()
+        """By the name of the token's owner."""
 
     async def overview(self, request: Request) -> Response:
         return await self._page(request, lambda reader: overview.page(self._office.overview(), reader))
@@ -104,7 +109,8 @@ class _Pages:
 
     async def _page(self, request: Request, draw: Callable[[Reader], str]) -> Response:
         """A page for who asks, drawn beside the event loop. Raises Refusal."""
-        text = await self._beside(draw, self._reader(request))
+        reader = self._reader(request)
+        text = await self._beside(reader.name, draw, reader)
         return HTMLResponse(text, headers={"Content-Security-Policy": shell.POLICY})
 
     async def decide(self, request: Request) -> Response:
@@ -119,7 +125,7 @@ class _Pages:
             raise Refusal(HTTPStatus.BAD_REQUEST, "neither approve nor refuse")
         decision = Decision(approves, form("digest"), form("analyst"), form("seen"), by.name)
         name = request.path_params["name"]
-        await self._beside(self._office.decide, name, decision)
+        await self._beside(by.name, self._office.decide, name, decision)
         return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
 
     async def log_in(self, request: Request) -> Response:
@@ -135,9 +141,16 @@ class _Pages:
         cookie = self._logins.log_out(request.scope)
         return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
 
-    async def _beside(self, work: Callable[..., T], *arguments: object) -> T:
-        """The result of what must not hold up the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+    async def _beside(self, owner: str, work: Callable[..., T], *arguments: object) -> T:
+        """The result of what must not hold up the event loop. owner: of the token. Raises Refusal."""
+        if self._at_once[owner] >= MAX_AT_ONCE:
+            reason = f"{MAX_AT_ONCE} requests of {owner} are worked on already: wait for them"
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "1"})
+        self._at_once[owner] += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+        finally:
+            self._at_once[owner] -= 1
 
     def _caller(self, request: Request) -> Caller:
         caller = self._logins.caller(request.scope)

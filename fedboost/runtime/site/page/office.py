@@ -31,7 +31,14 @@ from fedboost.people.text import listed
 from fedboost.privacy.noise import accounting
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.locations import shown
-from fedboost.runtime.site.approval import analysts_of, approval_file, approval_of, approve, nothing_approved
+from fedboost.runtime.site.approval import (
+    analysts_of,
+    approval_file,
+    approval_of,
+    approve,
+    nothing_approved,
+    withdraw,
+)
 from fedboost.runtime.site.approving import (
     Counted,
     Look,
@@ -193,7 +200,8 @@ class SiteOffice:
         if config.workers is not None:
             check_under_workers(terms, config.party)
             return count_columns(config, terms, read, self._rows.rows)
-        return count_rows(config, terms, read)
+        with self._rows.reading:  # a session that was offered meanwhile reads its rows before or after
+            return None if self._state.is_busy else count_rows(config, terms, read)
 
     def decide(self, name: str, decision: Decision) -> None:
         """Approve or refuse a request, as it was shown. Refusal if it is not as it was; ConfigError."""
@@ -203,18 +211,19 @@ class SiteOffice:
                 raise Refusal(HTTPStatus.CONFLICT, "this form is of another request: read it again")
             about = {"terms": entry.digest, "by": decision.by}
             about |= {"analyst": entry.analyst} if entry.analyst else {}
-            if not decision.approves:
-                path = refuse(self._config, entry.digest, entry.analyst, datetime.now(UTC))
-                self._log.info("terms refused on the page", **about, file=str(path))
-                return
             looked, _, misfit = self._look(entry, terms)
-            if misfit:
+            if decision.approves and misfit:
                 raise ConfigError(misfit)
             if looked.digest != decision.seen:
-                reason = "the rules or the past of this site have changed since this was shown: read it again"
-                raise Refusal(HTTPStatus.CONFLICT, reason)
-            path = approve(self._config, terms, looked.review, datetime.now(UTC))
-            self._log.info("terms approved on the page", **about, file=str(path))
+                reason = "the rules, the decisions or the past of this site have changed since this was shown"
+                raise Refusal(HTTPStatus.CONFLICT, f"{reason}: read it again")
+            if decision.approves:
+                path = approve(self._config, terms, looked.review, datetime.now(UTC))
+                self._log.info("terms approved on the page", **about, file=str(path))
+                return
+            withdraw(self._config, terms, entry.analyst)
+            path = refuse(self._config, entry.digest, entry.analyst, datetime.now(UTC))
+            self._log.info("terms refused on the page", **about, file=str(path))
 
     def audit(self) -> AuditFacts:
         """What the audit log says, as it was read some seconds ago. ConfigError."""
