@@ -179,9 +179,9 @@ def _decision(facts: DecisionFacts, reader: Reader) -> Iterator[Markup]:
             f"No yes can allow these terms: {facts.fault}{'' if facts.fault.endswith('.') else '.'}"
         )
     if request.standing is Standing.APPROVED:
-        yield paragraph("These terms are approved for this analyst. To withdraw that, remove this file:")
-        yield paragraph(element("code", facts.file))
-        return
+        yield paragraph(
+            "These terms are approved for this analyst, by this file: ", element("code", facts.file)
+        )
     if not reader.may_decide:
         yield left_out("This token may read. A token of the role officer may approve and refuse.")
         return
@@ -199,8 +199,9 @@ def _form(facts: DecisionFacts, reader: Reader) -> Markup:
     hidden = (_field(name, value) for name, value in fields.items())
     yes = element("button", f"Approve for {label}", name_="decision", value="approve")
     no = element("button", "Refuse", name_="decision", value="refuse")
-    known = request.standing is Standing.REFUSED
-    buttons = joined("" if facts.fault else yes, " ", "" if known else no)
+    known, approved = request.standing is Standing.REFUSED, request.standing is Standing.APPROVED
+    may_approve = not facts.fault and not approved
+    buttons = joined(yes if may_approve else "", " ", "" if known else no)
     if facts.fault and known:
         return left_out("These terms were refused here.")
     approve = (
@@ -208,9 +209,10 @@ def _form(facts: DecisionFacts, reader: Reader) -> Markup:
         "others may be used from the next offer on. "
     )
     about = paragraph(
-        "" if facts.fault else approve,
-        "Refuse is remembered: this site answers this analyst that a person refused these terms. Give the "
-        "token again: the log says whose it was.",
+        approve if may_approve else "",
+        "Refuse is remembered: this site answers this analyst that a person refused these terms"
+        f"{', and the approval is withdrawn' if approved else ''}. Give the token again: the log says whose "
+        "it was.",
     )
     return element(
         "form",
