@@ -13,6 +13,7 @@ from typing import Any
 from cryptography import x509
 
 from fedboost.errors import ConfigError
+from fedboost.people.console.openapi import BASE
 from fedboost.people.console.shell import refused
 from fedboost.privacy.identity.certificates import SERVER_NAME
 from fedboost.runtime.aggregator.config import ConsoleConfig
@@ -59,7 +60,8 @@ class Console:
         self._live = Live(office, LIVE, log)
         logins = Logins(tokens, is_open=local, encrypted=not local)
         names = is_loopback_name if local or bundle is None else names_of(bundle)
-        app = Guard(application(office, self._live, logins), names, self._note, log, refused, MAX_BODY)
+        pages = application(office, self._live, logins)
+        app = Guard(pages, names, self._note, log, refused, {f"{BASE}/sessions": MAX_BODY})
         folder = None if local or bundle is None else bundle.folder
         pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)
         self._server = WebServer(WHAT, config.listen, app, log, self._note, pair)

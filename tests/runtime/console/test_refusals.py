@@ -8,8 +8,9 @@ import time
 import pytest
 from consoles import served
 
-from fedboost.runtime.bucket import Buckets
+from fedboost.runtime.bucket import Bucket, Buckets
 from fedboost.runtime.console import live
+from fedboost.runtime.console.office import Office
 from fedboost.runtime.console.server import MAX_BODY
 from fedboost.runtime.web import guard, serving
 
@@ -158,7 +159,8 @@ def test_what_is_too_much_is_refused(console):
 
 
 def test_a_body_that_grows_beyond_the_bound_is_refused(console, monkeypatch):
-    monkeypatch.setattr(console.one.server.pages.console._server._server.config.loaded_app, "_max_body", 1000)
+    app = console.one.server.pages.console._server._server.config.loaded_app
+    monkeypatch.setattr(app, "_bodies", {"/api/v1/sessions": 1000})
     head = f"POST /api/v1/sessions HTTP/1.1\r\nHost: {console.host}\r\nTransfer-Encoding: chunked\r\n"
     head += f"Connection: close\r\nAuthorization: Bearer {console.token['analyst']}\r\n\r\n"
     answer = console.raw(head.encode() + b"7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n")
@@ -199,6 +201,14 @@ def test_connections_that_say_or_read_nothing_are_closed(console, monkeypatch):
         with console.open() as opened:
             opened.sendall(words)
             assert opened.recv(100) == b""
+
+
+def wait_until(condition):
+    """Wait until it holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def _is_closed(opened):
@@ -245,3 +255,36 @@ def test_every_path_of_the_document_is_there(console):
         if answer.json is not None:
             schema = methods["get"]["responses"][str(answer.status)].get("content", {})
             assert answer.status != 200 or "application/json" in schema
+
+
+def test_only_a_submission_has_a_large_body(console):
+    """Whoever is nobody yet has no memory of this process: not by length, and not in parts."""
+    own = {"Origin": console.url}
+    for path in ("/login", "/logout", "/api/v1/health"):
+        answer = console.ask(path, "POST", **own, **{"Content-Length": str(guard.MAX_BODY + 1)})
+        assert (answer.status, answer.json["error"]) == (413, "more than 4096 bytes")
+    head = f"POST /login HTTP/1.1\r\nHost: {console.host}\r\nOrigin: {console.url}\r\n"
+    head += "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n2000\r\n"
+    assert b" 413 " in console.raw(head.encode() + b"x" * 8192 + b"\r\n")
+    answer = console.ask("/api/v1/sessions", "POST", Authorization="Bearer x", Content_Length=str(MAX_BODY))
+    assert answer.status == 401  # before a byte of the body is read
+
+
+def test_who_hangs_up_within_a_body_leaves_no_line(console):
+    """Whoever did it without end would fill the log."""
+    head = f"POST /login HTTP/1.1\r\nHost: {console.host}\r\nOrigin: {console.url}\r\n"
+    app = console.one.server.pages.console._server._server
+    for _ in range(3):
+        with console.open() as opened:
+            opened.sendall(f"{head}Content-Length: 100\r\n\r\ntoken".encode())
+            wait_until(lambda: app.server_state.tasks)
+    wait_until(lambda: not app.server_state.tasks)
+    assert console.one.log.events == []
+
+
+def test_a_page_that_fails_on_and_on_has_few_lines(console, monkeypatch):
+    app = console.one.server.pages.console._server._server.config.loaded_app
+    monkeypatch.setattr(app, "_failures", Bucket(0.0, 2.0, 0.0))
+    monkeypatch.setattr(Office, "facts", lambda self: 1 / 0)
+    assert [console.ask("/api/v1/health").status for _ in range(4)] == [500] * 4
+    assert len(console.one.log.named("a page failed")) == 2
