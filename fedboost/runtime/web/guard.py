@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from fedboost.errors import FedboostError, quoted
 from fedboost.runtime.bucket import Bucket, Buckets
 from fedboost.runtime.config import is_loopback
+from fedboost.runtime.web.addresses import group_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -32,7 +33,10 @@ MAX_BODY = 4096
 BODY_SECONDS = 20.0
 """Seconds in which the whole body of a request must be here."""
 REQUESTS_PER_SECOND, REQUESTS_SAVED = 50.0, 1000.0
-"""Requests of one address: so many a second, and some in one go after it was quiet."""
+"""Requests of one address: so many a second, and some in one go after it was quiet. The loopback addresses
+count as one."""
+ALL_PER_SECOND, ALL_SAVED = 200.0, 2000.0
+"""Requests of all addresses."""
 FAILURES_PER_SECOND, FAILURES_SAVED = 1 / 60, 5.0
 """Lines about pages that failed, and how many in one go after it was quiet."""
 LATE_SECONDS = 2.0
@@ -107,6 +111,7 @@ class Guard:
         self._bodies = bodies or {}
         self._hung_up = ClientDisconnect
         self._requests = Buckets(REQUESTS_PER_SECOND, REQUESTS_SAVED)
+        self._all = Bucket(ALL_PER_SECOND, ALL_SAVED, time.monotonic())
         self._failures = Bucket(FAILURES_PER_SECOND, FAILURES_SAVED, time.monotonic())
         self._failures_left_out = 0
 
@@ -160,11 +165,14 @@ class Guard:
         return own if scope["method"] == "POST" else MAX_BODY
 
     async def _share(self, scope: Scope) -> None:
-        """Raise Refusal for a request of an address that makes too many."""
-        now = asyncio.get_running_loop().time()
-        if not self._requests.of(asker_of(scope).address, now).take(now):
-            await asyncio.sleep(LATE_SECONDS)
+        """Raise Refusal for a request of an address that makes too many, and where all make too many."""
+        now, reason = time.monotonic(), ""
+        if not self._requests.of(group_of(asker_of(scope).address), now).take(now):
             reason = f"more than {REQUESTS_PER_SECOND:g} requests a second"
+        elif not self._all.take(now):
+            reason = f"more than {ALL_PER_SECOND:g} requests a second of all addresses"
+        if reason:
+            await asyncio.sleep(LATE_SECONDS)
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "10"})
 
     def _check(self, scope: Scope) -> None:

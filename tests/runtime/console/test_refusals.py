@@ -13,6 +13,7 @@ from fedboost.runtime.console import live
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.console.server import MAX_BODY
 from fedboost.runtime.web import guard, serving
+from fedboost.runtime.web.addresses import group_of
 
 PAGES = "/", "/sites", "/sessions", "/log", "/api", "/api/v1/health", "/api/v1/sites", "/api/v1/sessions"
 EVIL = "https://evil.example"
@@ -193,6 +194,31 @@ def test_an_address_that_asks_without_end_has_to_wait(console, monkeypatch):
     assert console.refused[0] == ("GET /api/v1/health", "429: more than 50 requests a second")
 
 
+def test_an_address_has_one_share_under_all_its_names(console, monkeypatch):
+    """Each program here can ask from 127.0.0.1 to 127.255.255.255."""
+    assert group_of("127.0.0.1") == group_of("127.3.2.1") == group_of("::1") == group_of("::ffff:127.0.0.9")
+    assert group_of("2001:db8::1") == group_of("2001:db8::ffff:2") != group_of("2001:db8:0:1::1")
+    assert group_of("192.0.2.7") == group_of("::ffff:192.0.2.7") != group_of("192.0.2.8")
+    monkeypatch.setattr(guard, "LATE_SECONDS", 0.05)
+    app = console.one.server.pages.console._server._server.config.loaded_app
+    monkeypatch.setattr(app, "_requests", Buckets(0.0, 3.0))
+    ask = f"GET /api/v1/health HTTP/1.1\r\nHost: {console.host}\r\nConnection: close\r\n\r\n".encode()
+    port, heads = int(console.url.rpartition(":")[2]), []
+    for number in range(1, 5):
+        with socket.create_connection(("127.0.0.1", port), 30, (f"127.0.0.{number}", 0)) as opened:
+            opened.sendall(ask)
+            heads.append(opened.recv(12))
+    assert heads == [b"HTTP/1.1 200"] * 3 + [b"HTTP/1.1 429"]
+
+
+def test_all_addresses_have_to_wait_where_they_ask_without_end(console, monkeypatch):
+    monkeypatch.setattr(guard, "LATE_SECONDS", 0.05)
+    app = console.one.server.pages.console._server._server.config.loaded_app
+    monkeypatch.setattr(app, "_all", Bucket(0.0, 1.0, 0.0))
+    assert [console.ask("/api/v1/health").status for _ in range(2)] == [200, 429]
+    assert console.refused[0][1] == "429: more than 200 requests a second of all addresses"
+
+
 @pytest.mark.slow
 def test_connections_that_say_or_read_nothing_are_closed(console, monkeypatch):
     monkeypatch.setattr(serving, "SILENT_SECONDS", 0.5)
@@ -241,6 +267,23 @@ def test_connections_and_pages_are_bounded(console, monkeypatch):
             assert time.monotonic() < deadline
             closed |= {*select.select(more, [], [], 0.1)[0]}
         assert all(_is_closed(each) for each in closed)
+    finally:
+        for each in opened:
+            each.close()
+
+
+def test_connections_of_an_address_are_bounded(console, monkeypatch):
+    """One of many addresses leaves room for others, and the log says so."""
+    server = console.one.server.pages.console._server._server
+    wait_until(lambda: not server.server_state.connections)
+    monkeypatch.setattr(serving, "MAX_OF_ADDRESS", 2)
+    opened = [console.open() for _ in range(3)]
+    try:
+        assert select.select(opened, [], [], 30)[0] == [opened[2]]
+        assert _is_closed(opened[2])
+        wait_until(lambda: console.refused)
+        reason = "503: 2 connections of this address are open already"
+        assert console.refused == [("a connection", reason)]
     finally:
         for each in opened:
             each.close()

@@ -14,7 +14,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator.config import ConsoleConfig, read_aggregator
 from fedboost.runtime.console.server import names_of
 from fedboost.runtime.net.keys import read_bundle
-from fedboost.runtime.web import tokens
+from fedboost.runtime.web import serving, tokens
 from fedboost.runtime.web.tokens import add_token, read_tokens
 
 HTML = {"Accept": "text/html"}
@@ -104,6 +104,20 @@ def test_nothing_is_said_without_tls(console):
     with socket.create_connection(("127.0.0.1", port), 30) as opened:
         opened.sendall(b"GET / HTTP/1.1\r\nHost: aggregator.fedboost\r\n\r\n")
         assert not opened.recv(100).startswith(b"HTTP")
+
+
+@pytest.mark.slow
+def test_connections_without_a_handshake_are_closed(console, monkeypatch):
+    """Else a few of them, of anybody, shut the console for a minute each; one that speaks TLS stays."""
+    monkeypatch.setattr(serving, "SWEEP_SECONDS", 0.05)
+    port = int(console.url.rpartition(":")[2])
+    with console.open() as good, socket.create_connection(("127.0.0.1", port), 30) as opened:
+        monkeypatch.setattr(serving, "HANDSHAKE_SECONDS", 0.1)
+        assert opened.recv(100) == b""
+        request = f"GET /api/v1/health HTTP/1.1\r\nHost: {console.host}\r\n"
+        good.sendall(f"{request}Authorization: Bearer {console.token['viewer']}\r\n\r\n".encode())
+        assert good.recv(12) == b"HTTP/1.1 200"
+    assert console.refused == [("a connection", "408: no handshake of TLS within 0.1 s")]
 
 
 @pytest.mark.slow
