@@ -81,8 +81,9 @@ class _Pages:
         return HTMLResponse(pages.session_page(ended, caller.name if caller.by_cookie else ""))
 
     async def events(self, request: Request) -> App:
-        self._logins.caller(request.scope)
-        return partial(self._live.serve, request.path_params["page"])
+        check = partial(self._logins.caller, request.scope)
+        check()
+        return partial(self._live.serve, request.path_params["page"], check)
 
     async def log_in(self, request: Request) -> Response:
         body = await request.body()
