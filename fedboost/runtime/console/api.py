@@ -5,7 +5,7 @@ signature, which this process cannot make.
 Refuses: as the guard does, with JSON `{"error": ...}`.
 """
 
-import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -17,9 +17,10 @@ from starlette.routing import BaseRoute, Route
 from fedboost.errors import ConfigError
 from fedboost.people.console.facts import ConsoleFacts, EndedFacts
 from fedboost.people.console.openapi import BASE, openapi
+from fedboost.runtime.console.downloads import Downloads
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.console.reports import Reports
-from fedboost.runtime.web.guard import Refusal
+from fedboost.runtime.web.guard import App, Refusal
 from fedboost.runtime.web.logins import Logins
 from fedboost.wire.status import SessionState, SessionStatus
 
@@ -34,6 +35,7 @@ class Api:
     def __init__(self, office: Office, logins: Logins) -> None:
         self._office = office
         self._logins = logins
+        self._downloads = Downloads(office.archive)
         self._reports = Reports(office.archive, office.trust)
 
     def routes(self) -> list[BaseRoute]:
@@ -128,13 +130,8 @@ class Api:
         ]
         return JSONResponse(models)
 
-    async def _model(self, request: Request) -> Response:
-        ended = self._ended(request)
-        model = await asyncio.to_thread(self._office.archive.model, ended.name)
-        if model is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model, or it is not kept")
-        headers = {"Content-Disposition": f'attachment; filename="{ended.name}.json"'}
-        return Response(model, media_type="application/json", headers=headers)
+    async def _model(self, request: Request) -> App:
+        return partial(self._downloads.serve, self._ended(request).name)
 
     async def _report(self, request: Request) -> Response:
         ended = self._ended(request)
