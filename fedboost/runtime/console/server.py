@@ -19,7 +19,7 @@ from fedboost.privacy.identity.certificates import SERVER_NAME
 from fedboost.runtime.aggregator.config import ConsoleConfig
 from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.config import is_loopback
-from fedboost.runtime.console.app import LIVE, application
+from fedboost.runtime.console.app import PARTS, application
 from fedboost.runtime.console.live import Live
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
@@ -57,7 +57,7 @@ class Console:
         tokens = None if config.tokens is None else Tokens(config.tokens, log)
         self._log = log
         self._refusals = refusals
-        self._live = Live(office, LIVE, log)
+        self._live = Live(office, PARTS, log)
         logins = Logins(tokens, is_open=local, encrypted=not local)
         names = is_loopback_name if local or bundle is None else names_of(bundle)
         pages = application(office, self._live, logins)
