@@ -12,11 +12,11 @@ from fedboost.people.console.shell import refused
 from fedboost.runtime.aggregator.pace import STRAGGLER_SECONDS, Pace
 
 ALL = {
-    "overview": lambda: overview.page(facts(), "marie"),
-    "sites": lambda: pages.sites_page(facts(), ""),
-    "sessions": lambda: pages.sessions_page(facts(), ""),
-    "session": lambda: pages.session_page(ended(), ODD),
-    "log": lambda: pages.log_page(facts(), ""),
+    "overview": lambda: overview.page(overview.parts(facts()), "marie"),
+    "sites": lambda: pages.sites_page(pages.sites_parts(facts()), ""),
+    "sessions": lambda: pages.sessions_page(pages.sessions_parts(facts()), ""),
+    "session": lambda: pages.session_page(ended().name, pages.session_content(ended()), ODD),
+    "log": lambda: pages.log_page(pages.log_parts(facts()), ""),
     "api": lambda: openapi.page(""),
     "refused": lambda: refused(401, ODD),
 }

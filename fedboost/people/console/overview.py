@@ -34,11 +34,10 @@ TITLES = {
 }
 
 
-def page(facts: ConsoleFacts, caller: str) -> str:
-    """Return the page."""
-    drawn = parts(facts)
+def page(drawn: Mapping[str, str], caller: str) -> str:
+    """Return the page. drawn: its parts."""
     sections = (part(name, title, Markup(drawn[name])) for name, title in TITLES.items())
-    return document("/", "Overview", *sections, live=LIVE, caller=caller, said=said(facts))
+    return document("/", "Overview", *sections, live=LIVE, caller=caller, said=drawn["said"])
 
 
 def parts(facts: ConsoleFacts) -> Mapping[str, str]:

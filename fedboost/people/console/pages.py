@@ -15,13 +15,12 @@ from fedboost.people.status import time_of
 from fedboost.people.text import counted, duration, size
 from fedboost.wire.status import Member
 
-SITES, LOG = "sites", "log"
-"""The names of their live events."""
+SITES, SESSIONS, LOG = "sites", "sessions", "log"
+"""Their names, of SITES and LOG those of their live events, too."""
 
 
-def sites_page(facts: ConsoleFacts, caller: str) -> str:
-    """Return the page of the members."""
-    drawn = sites_parts(facts)
+def sites_page(drawn: Mapping[str, str], caller: str) -> str:
+    """Return the page of the members. drawn: its parts."""
     sections = [
         part("members", "Sites", Markup(drawn["members"])),
         part("analysts", "Analysts", Markup(drawn["analysts"])),
@@ -70,18 +69,29 @@ def _seen(member: Member) -> str:
     return time_of(member.seen) if member.seen else "never"
 
 
-def sessions_page(facts: ConsoleFacts, caller: str) -> str:
-    """Return the page of the sessions that are over."""
+def sessions_page(drawn: Mapping[str, str], caller: str) -> str:
+    """Return the page of the sessions that are over. drawn: its parts."""
     note = paragraph(
         "The last ones are kept with their models in the aggregator's state folder. A report is drawn of "
         "the model file; nobody's rows are in it."
     )
-    section = part("ended", "Sessions that are over", joined(note, ended_table(facts.ended)))
+    section = part("ended", "Sessions that are over", joined(note, Markup(drawn["ended"])))
     return document("/sessions", "Sessions and models", section, caller=caller)
 
 
-def session_page(ended: EndedFacts, caller: str) -> str:
-    """Return the page of one session that is over."""
+def sessions_parts(facts: ConsoleFacts) -> Mapping[str, str]:
+    """Return the parts of the page of the sessions that are over."""
+    return {"ended": ended_table(facts.ended)}
+
+
+def session_page(name: str, drawn: Markup, caller: str) -> str:
+    """Return the page of one session that is over. drawn: its content."""
+    title = f"Session {name.removeprefix('session-')[:8]}"
+    return document(f"/sessions/{name}", title, drawn, caller=caller)
+
+
+def session_content(ended: EndedFacts) -> Markup:
+    """Return the content of the page of one session that is over."""
     address = f"/api/v1/models/{ended.name}"
     entries = {
         "session": element("code", ended.name),
@@ -110,20 +120,16 @@ def session_page(ended: EndedFacts, caller: str) -> str:
         element("ul", *(element("li", link) for link in links)) if links else left_out("It left no model.")
     )
     traffic = ((party, *map(size, moved)) for party, moved in ended.traffic.items())
-    return document(
-        f"/sessions/{ended.name}",
-        f"Session {ended.name.removeprefix('session-')[:8]}",
+    return joined(
         part("short", "In short", table("The session", ["what", "value"], entries.items(), (), folded=False)),
         part("model", "Model", model),
         part("curves", "Rounds", element("div", *charts(ended.rounds), class_="charts")),
         part("traffic", "Traffic", table("Bytes of each party", ["party", "sent", "received"], traffic)),
-        caller=caller,
     )
 
 
-def log_page(facts: ConsoleFacts, caller: str) -> str:
-    """Return the page of the log."""
-    drawn = log_parts(facts)
+def log_page(drawn: Mapping[str, str], caller: str) -> str:
+    """Return the page of the log. drawn: its parts."""
     note = paragraph(
         "The last lines of this process's log, the latest first. No key and no token is in them."
     )

@@ -13,8 +13,9 @@ import json
 import re
 import time
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fedboost.errors import FedboostError
 from fedboost.people.console.facts import EndedFacts
@@ -86,12 +87,21 @@ class Archive:
 
     def model(self, name: str) -> bytes | None:
         """The model file of a session of this name; None if it is not kept. Reads the disk."""
+        try:
+            with self.model_file(name) or BytesIO() as opened:
+                return opened.read() or None
+        except OSError:
+            return None
+
+    def model_file(self, name: str) -> BinaryIO | None:
+        """The same, to be read in parts."""
         if self.find(name) is None:
             return None
-        if name in self._models or self._folder is None:
-            return self._models.get(name)
+        model = self._models.get(name)
+        if model is not None or self._folder is None:
+            return None if model is None else BytesIO(model)
         try:
-            return (self._folder / f"{name}.model").read_bytes()
+            return (self._folder / f"{name}.model").open("rb")
         except OSError:
             return None
 

@@ -5,7 +5,8 @@ signature, which this process cannot make.
 Refuses: as the guard does, with JSON `{"error": ...}`.
 """
 
-import asyncio
+import json
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -15,11 +16,15 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from fedboost.errors import ConfigError
-from fedboost.people.console.facts import ConsoleFacts, EndedFacts
+from fedboost.people.console.facts import ConsoleFacts, EndedFacts, LiveFacts
 from fedboost.people.console.openapi import BASE, openapi
+from fedboost.runtime.aggregator.archive import MAX_ENDED
+from fedboost.runtime.console.downloads import Downloads
+from fedboost.runtime.console.kept import Kept, Recent
+from fedboost.runtime.console.live import DRAW_SECONDS
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.console.reports import Reports
-from fedboost.runtime.web.guard import Refusal
+from fedboost.runtime.web.guard import App, Refusal
 from fedboost.runtime.web.logins import Logins
 from fedboost.wire.status import SessionState, SessionStatus
 
@@ -34,6 +39,9 @@ class Api:
     def __init__(self, office: Office, logins: Logins) -> None:
         self._office = office
         self._logins = logins
+        self._live: Recent[str] = Recent(DRAW_SECONDS)
+        self._kept: Kept[str] = Kept(MAX_ENDED)
+        self._downloads = Downloads(office.archive)
         self._reports = Reports(office.archive, office.trust)
 
     def routes(self) -> list[BaseRoute]:
@@ -93,11 +101,11 @@ class Api:
     async def _session(self, request: Request) -> Response:
         live = self._facts(request).live
         if live is not None and live.status.name == request.path_params["name"]:
-            more = {"rounds": live.rounds, "traffic": live.traffic, "reason": "", "model": False}
-            return JSONResponse(_shown(live.status) | more)
-        ended = self._ended(request)
-        about = {"reason": ended.reason, "model": ended.model_bytes > 0}
-        return JSONResponse(_shown_ended(ended) | {"rounds": ended.rounds, "traffic": ended.traffic} | about)
+            text = self._live.of(live.status.name, lambda: _live_json(live))
+        else:
+            ended = self._ended(request)
+            text = await self._kept.of((ended.name, ended.ended), lambda: _ended_json(ended))
+        return Response(text, media_type="application/json")
 
     async def _submit(self, request: Request) -> Response:
         caller = self._logins.need(request.scope, "analyst")
@@ -128,13 +136,8 @@ class Api:
         ]
         return JSONResponse(models)
 
-    async def _model(self, request: Request) -> Response:
-        ended = self._ended(request)
-        model = await asyncio.to_thread(self._office.archive.model, ended.name)
-        if model is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model, or it is not kept")
-        headers = {"Content-Disposition": f'attachment; filename="{ended.name}.json"'}
-        return Response(model, media_type="application/json", headers=headers)
+    async def _model(self, request: Request) -> App:
+        return partial(self._downloads.serve, self._ended(request).name)
 
     async def _report(self, request: Request) -> Response:
         ended = self._ended(request)
@@ -176,3 +179,17 @@ def _shown_ended(ended: EndedFacts) -> dict[str, Any]:
         "parties": ended.parties,
         "rounds_done": len(ended.rounds),
     }
+
+
+def _live_json(live: LiveFacts) -> str:
+    more = {"rounds": live.rounds, "traffic": live.traffic, "reason": "", "model": False}
+    return _json(_shown(live.status) | more)
+
+
+def _ended_json(ended: EndedFacts) -> str:
+    about = {"reason": ended.reason, "model": ended.model_bytes > 0}
+    return _json(_shown_ended(ended) | {"rounds": ended.rounds, "traffic": ended.traffic} | about)
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -5,7 +5,7 @@ answers and logs.
 Refuses: pages that there are not, and callers without a token where one is needed (Refusal).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from urllib.parse import parse_qs
@@ -15,24 +15,27 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 
 from fedboost.people.console import assets, openapi, overview, pages
-from fedboost.people.console.facts import ConsoleFacts
+from fedboost.people.report.markup import Markup
+from fedboost.runtime.aggregator.archive import MAX_ENDED
 from fedboost.runtime.console.api import Api
+from fedboost.runtime.console.kept import Kept
 from fedboost.runtime.console.live import Live
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.web.guard import App, Refusal
-from fedboost.runtime.web.logins import Logins
+from fedboost.runtime.web.logins import Caller, Logins
 
-Page = Callable[[ConsoleFacts, str], str]
-PAGES: dict[str, Page] = {
-    "/": overview.page,
-    "/sites": pages.sites_page,
-    "/sessions": pages.sessions_page,
-    "/log": pages.log_page,
-    "/api": lambda facts, caller: openapi.page(caller),
+Page = Callable[[Mapping[str, str], str], str]
+PAGES: dict[str, tuple[str, Page]] = {
+    "/": (overview.LIVE, overview.page),
+    "/sites": (pages.SITES, pages.sites_page),
+    "/sessions": (pages.SESSIONS, pages.sessions_page),
+    "/log": (pages.LOG, pages.log_page),
 }
-LIVE = {
+"""By their paths: what their parts are called, and how they are put together."""
+PARTS = {
     overview.LIVE: overview.parts,
     pages.SITES: pages.sites_parts,
+    pages.SESSIONS: pages.sessions_parts,
     pages.LOG: pages.log_parts,
 }
 ASSETS = {
@@ -40,16 +43,18 @@ ASSETS = {
     "/script.js": (assets.SCRIPT, "text/javascript"),
     "/icon.svg": (assets.ICON, "image/svg+xml"),
 }
-MAX_FORM = 4096
+MAX_CALLERS = 16
+"""Callers for whom the page of the interface is kept."""
 
 
 def application(office: Office, live: Live, logins: Logins) -> App:
     """The application."""
     own = _Pages(office, live, logins)
-    routes: list[BaseRoute] = [Route(path, partial(own.page, page)) for path, page in PAGES.items()]
+    routes: list[BaseRoute] = [Route(path, partial(own.page, *page)) for path, page in PAGES.items()]
     routes += [Route(path, partial(_asset, *content)) for path, content in ASSETS.items()]
     routes += [
         Route("/sessions/{name}", own.session),
+        Route("/api", own.api),
         Route("/events/{page}", own.events),
         Route("/login", own.log_in, methods=["POST"]),
         Route("/logout", own.log_out, methods=["POST"]),
@@ -64,31 +69,42 @@ async def _asset(content: str, kind: str, request: Request) -> Response:
     return Response(content, media_type=kind)
 
 
+def _shown(caller: Caller) -> str:
+    """The name that a page has for its caller: of who logged in, and can log out."""
+    return caller.name if caller.by_cookie else ""
+
+
 class _Pages:
     def __init__(self, office: Office, live: Live, logins: Logins) -> None:
         self._office = office
         self._live = live
         self._logins = logins
+        self._ended: Kept[Markup] = Kept(MAX_ENDED)
+        self._interface: Kept[str] = Kept(MAX_CALLERS)
 
-    async def page(self, page: Page, request: Request) -> Response:
+    async def page(self, name: str, page: Page, request: Request) -> Response:
         caller = self._logins.caller(request.scope)
-        return HTMLResponse(page(self._office.facts(), caller.name if caller.by_cookie else ""))
+        return HTMLResponse(page(self._live.parts(name), _shown(caller)))
 
     async def session(self, request: Request) -> Response:
         caller = self._logins.caller(request.scope)
         ended = self._office.archive.find(request.path_params["name"])
         if ended is None:
             raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
-        return HTMLResponse(pages.session_page(ended, caller.name if caller.by_cookie else ""))
+        drawn = await self._ended.of((ended.name, ended.ended), partial(pages.session_content, ended))
+        return HTMLResponse(pages.session_page(ended.name, drawn, _shown(caller)))
+
+    async def api(self, request: Request) -> Response:
+        name = _shown(self._logins.caller(request.scope))
+        return HTMLResponse(await self._interface.of(name, partial(openapi.page, name)))
 
     async def events(self, request: Request) -> App:
-        self._logins.caller(request.scope)
-        return partial(self._live.serve, request.path_params["page"])
+        check = partial(self._logins.caller, request.scope)
+        check()
+        return partial(self._live.serve, request.path_params["page"], check)
 
     async def log_in(self, request: Request) -> Response:
         body = await request.body()
-        if len(body) > MAX_FORM:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {MAX_FORM} bytes")
         try:
             token = parse_qs(body.decode("latin-1"), max_num_fields=4).get("token", [""])[0]
         except ValueError:

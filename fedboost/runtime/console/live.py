@@ -1,12 +1,14 @@
 """Live pages: what changed is drawn once for all that look, and sent as server-sent events.
 
-Promises: nothing is drawn while nobody looks, and at most every DRAW_SECONDS otherwise; a reader that does
-not keep up is dropped, and holds nobody up.
+Promises: nothing is drawn while nobody looks, and at most every DRAW_SECONDS otherwise, however many ask;
+a reader that does not keep up is dropped, and holds nobody up; one that may read no more is sent nothing
+more.
 Refuses: more than MAX_READERS at a time (Refusal).
 """
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -21,6 +23,7 @@ UNREAD_EVENTS = 8
 """Events that wait for one reader; one with more is dropped."""
 QUIET_SECONDS = 15.0
 """A reader is sent a sign of life after this."""
+HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 
 Parts = Mapping[str, str]
 """The id of a part of a page to its HTML."""
@@ -37,6 +40,7 @@ class Live:
         self._log = log
         self._readers: dict[str, set[Queue]] = {name: set() for name in pages}
         self._drawn: dict[str, Parts] = {}
+        self._until: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -56,24 +60,36 @@ class Live:
             for queue in queues:
                 _hang_up(queue)
 
-    async def serve(self, page: str, scope: Scope, receive: Receive, send: Send) -> None:
+    def parts(self, page: str) -> Parts:
+        """The parts of a page, as its readers have them; where nobody looks, not older than DRAW_SECONDS."""
+        if not self._readers[page] and time.monotonic() >= self._until.get(page, 0.0):
+            self._draw(page, self._office.facts())
+        return self._drawn[page]
+
+    async def serve(
+        self, page: str, check: Callable[[], object], scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Send the parts of a page, and then each part that changes, until the reader is gone or dropped.
-        Raises Refusal if this is no page, or one reader too many."""
+        check: raises Refusal if the reader may not read, and is asked before each event. Raises Refusal if
+        this is no page, or one reader too many."""
         if page not in self._pages:
             raise Refusal(HTTPStatus.NOT_FOUND, "there is no such page")
+        start = {"type": "http.response.start", "status": 200, "headers": HEADERS}
+        if scope["method"] == "HEAD":
+            await send(start)
+            await send({"type": "http.response.body", "body": b""})
+            return
         if self.readers >= MAX_READERS:
             wait = {"Retry-After": "10"}
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_READERS} pages are open already", wait)
-        if not self._readers[page]:
-            self._draw(page, self._office.facts())
         queue: Queue = asyncio.Queue()
-        queue.put_nowait(_event(self._drawn[page]))
+        queue.put_nowait(_event(self.parts(page)))
         self._readers[page].add(queue)
         gone = asyncio.create_task(_until_gone(receive, queue), name="console reader")
         try:
-            headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send(start)
             while (event := await _next(queue)) is not None:
+                check()
                 await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
@@ -97,7 +113,7 @@ class Live:
     def _draw(self, page: str, facts: ConsoleFacts) -> Parts:
         """Draw a page; the parts that changed."""
         before, parts = self._drawn.get(page, {}), self._pages[page](facts)
-        self._drawn[page] = parts
+        self._drawn[page], self._until[page] = parts, time.monotonic() + DRAW_SECONDS
         return {name: part for name, part in parts.items() if before.get(name) != part}
 
     def _send(self, queues: set[Queue], event: bytes) -> None:

@@ -4,8 +4,8 @@ Promises: the last ones are drawn once.
 Refuses: models that are gone (Refusal).
 """
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +15,7 @@ from fedboost.people.report.evaluation import evaluation_page
 from fedboost.people.report.facts import ResultFacts, SessionFacts
 from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import Archive
+from fedboost.runtime.console.kept import Kept
 from fedboost.runtime.model_report import written
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import is_description, is_evaluation
@@ -38,17 +39,11 @@ class Reports:
     def __init__(self, archive: Archive, trust: Trust | None) -> None:
         self._archive = archive
         self._trust = trust
-        self._drawn: dict[tuple[str, int], str] = {}
-        self._one = asyncio.Lock()
+        self._kept: Kept[str] = Kept(MAX_DRAWN)
 
     async def written(self, ended: EndedFacts) -> str:
         """The report of a session's model, as a page."""
-        key = ended.name, ended.ended
-        async with self._one:
-            if key not in self._drawn:
-                text = await asyncio.to_thread(self._draw, ended)
-                self._drawn = {**dict([*self._drawn.items()][1 - MAX_DRAWN :]), key: text}
-            return self._drawn[key]
+        return await self._kept.of((ended.name, ended.ended), partial(self._draw, ended))
 
     def _draw(self, ended: EndedFacts) -> str:
         data = self._archive.model(ended.name)

@@ -13,12 +13,13 @@ from typing import Any
 from cryptography import x509
 
 from fedboost.errors import ConfigError
+from fedboost.people.console.openapi import BASE
 from fedboost.people.console.shell import refused
 from fedboost.privacy.identity.certificates import SERVER_NAME
 from fedboost.runtime.aggregator.config import ConsoleConfig
 from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.config import is_loopback
-from fedboost.runtime.console.app import LIVE, application
+from fedboost.runtime.console.app import PARTS, application
 from fedboost.runtime.console.live import Live
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
@@ -56,10 +57,11 @@ class Console:
         tokens = None if config.tokens is None else Tokens(config.tokens, log)
         self._log = log
         self._refusals = refusals
-        self._live = Live(office, LIVE, log)
+        self._live = Live(office, PARTS, log)
         logins = Logins(tokens, is_open=local, encrypted=not local)
         names = is_loopback_name if local or bundle is None else names_of(bundle)
-        app = Guard(application(office, self._live, logins), names, self._note, log, refused, MAX_BODY)
+        pages = application(office, self._live, logins)
+        app = Guard(pages, names, self._note, log, refused, {f"{BASE}/sessions": MAX_BODY})
         folder = None if local or bundle is None else bundle.folder
         pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)
         self._server = WebServer(WHAT, config.listen, app, log, self._note, pair)

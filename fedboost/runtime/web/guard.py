@@ -3,12 +3,13 @@
 Promises: an application behind it gets requests for this process's own name only, from its own pages or from
 programs, with a plain path, GET, HEAD or POST, and a body of bounded size that arrives in time; every answer
 has headers by which a browser runs no script but its own, frames it nowhere and keeps nothing; every refusal
-is noted; an exception of the application is one line in the log and an answer 500.
+is noted; an exception of the application is an answer 500 and, unless there were many, a line in the log.
 Refuses: everything else, as JSON `{"error": ...}`, or as a page to browsers.
 """
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,8 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fedboost.errors import FedboostError, quoted
-from fedboost.runtime.bucket import Buckets
+from fedboost.runtime.bucket import Bucket, Buckets
 from fedboost.runtime.config import is_loopback
+from fedboost.runtime.web.addresses import group_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -26,10 +28,17 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_HEADERS = 64
 MAX_QUERY = 512
+MAX_BODY = 4096
+"""Bytes of a body, where an application does not take more."""
 BODY_SECONDS = 20.0
 """Seconds in which the whole body of a request must be here."""
 REQUESTS_PER_SECOND, REQUESTS_SAVED = 50.0, 1000.0
-"""Requests of one address: so many a second, and some in one go after it was quiet."""
+"""Requests of one address: so many a second, and some in one go after it was quiet. The loopback addresses
+count as one."""
+ALL_PER_SECOND, ALL_SAVED = 200.0, 2000.0
+"""Requests of all addresses."""
+FAILURES_PER_SECOND, FAILURES_SAVED = 1 / 60, 5.0
+"""Lines about pages that failed, and how many in one go after it was quiet."""
 LATE_SECONDS = 2.0
 """A request beyond that is refused so late, so that the next comes late."""
 METHODS = ("GET", "HEAD", "POST")
@@ -80,7 +89,8 @@ ErrorPage = Callable[[int, str], str]
 
 class Guard:
     """An ASGI application in front of another. names: tells whether a host's name is this process's own;
-    note: takes each refusal; log: a structlog logger; error_page: for browsers; max_body: bytes."""
+    note: takes each refusal; log: a structlog logger; error_page: for browsers; bodies: bytes that the body
+    of a POST to a path may have, where that is more than MAX_BODY."""
 
     def __init__(
         self,
@@ -89,15 +99,21 @@ class Guard:
         note: Note,
         log: Any,
         error_page: ErrorPage,
-        max_body: int = 1 << 16,
+        bodies: Mapping[str, int] | None = None,
     ) -> None:
+        from starlette.requests import ClientDisconnect
+
         self._app = app
         self._names = names
         self._note = note
         self._log = log
         self._error_page = error_page
-        self._max_body = max_body
+        self._bodies = bodies or {}
+        self._hung_up = ClientDisconnect
         self._requests = Buckets(REQUESTS_PER_SECOND, REQUESTS_SAVED)
+        self._all = Bucket(ALL_PER_SECOND, ALL_SAVED, time.monotonic())
+        self._failures = Bucket(FAILURES_PER_SECOND, FAILURES_SAVED, time.monotonic())
+        self._failures_left_out = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -117,7 +133,7 @@ class Guard:
         try:
             await self._share(scope)
             self._check(scope)
-            await self._app(scope, _Body(scope, receive, self._max_body), answer)
+            await self._app(scope, _Body(receive, self._max_body(scope)), answer)
             return
         except Refusal as error:
             refusal = error
@@ -126,18 +142,37 @@ class Guard:
             refusal = Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, quoted(error.public))
             self._note(asker_of(scope), refusal)
         except Exception as error:  # noqa: BLE001 - a page that fails must not end what the process is for
-            what = quoted(f"{type(error).__name__}: {error}".partition("\n")[0])
-            self._log.error("a page failed", asked=asker_of(scope).what, reason=what)
+            if isinstance(error, self._hung_up):
+                return
+            self._failed(asker_of(scope), error)
             refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log has the reason")
         if not began:
             await self._refuse(scope, refusal, send)
 
+    def _failed(self, asker: Asker, error: Exception) -> None:
+        """Log that a page failed, unless there were many such lines."""
+        if not self._failures.take(time.monotonic()):
+            self._failures_left_out += 1
+            return
+        what = quoted(f"{type(error).__name__}: {error}".partition("\n")[0])
+        left_out = {"left_out": self._failures_left_out} if self._failures_left_out else {}
+        self._log.error("a page failed", asked=asker.what, reason=what, **left_out)
+        self._failures_left_out = 0
+
+    def _max_body(self, scope: Scope) -> int:
+        """Bytes that the body of a request may have."""
+        own = self._bodies.get(scope["path"], MAX_BODY)
+        return own if scope["method"] == "POST" else MAX_BODY
+
     async def _share(self, scope: Scope) -> None:
-        """Raise Refusal for a request of an address that makes too many."""
-        now = asyncio.get_running_loop().time()
-        if not self._requests.of(asker_of(scope).address, now).take(now):
-            await asyncio.sleep(LATE_SECONDS)
+        """Raise Refusal for a request of an address that makes too many, and where all make too many."""
+        now, reason = time.monotonic(), ""
+        if not self._requests.of(group_of(asker_of(scope).address), now).take(now):
             reason = f"more than {REQUESTS_PER_SECOND:g} requests a second"
+        elif not self._all.take(now):
+            reason = f"more than {ALL_PER_SECOND:g} requests a second of all addresses"
+        if reason:
+            await asyncio.sleep(LATE_SECONDS)
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "10"})
 
     def _check(self, scope: Scope) -> None:
@@ -160,8 +195,9 @@ class Guard:
         if len(scope["query_string"]) > MAX_QUERY:
             raise Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, "the query is too long")
         length = only_header(scope, b"content-length") or "0"
-        if not length.isdigit() or int(length[:20]) > self._max_body:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._max_body} bytes")
+        most = self._max_body(scope)
+        if not length.isdigit() or int(length[:20]) > most:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {most} bytes")
 
     def _check_origin(self, scope: Scope, own: str) -> None:
         """Raise Refusal for what another website's page asks for in a browser."""
@@ -198,7 +234,7 @@ def refusal_body(scope: Scope, refusal: Refusal, error_page: ErrorPage) -> tuple
 class _Body:
     """`receive` with a bound for the bytes of a body, and for the time that it takes."""
 
-    def __init__(self, scope: Scope, receive: Receive, most: int) -> None:
+    def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
         self._most = most
         self._size = 0

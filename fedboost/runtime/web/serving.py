@@ -1,7 +1,8 @@
 """The listener of a process's own pages: uvicorn in the event loop of the process.
 
-Promises: it handles no signals and writes no log of its own; connections are bounded in number, and one that
-says nothing, or reads nothing, is closed; whatever fails here is one line in the log, and what the process is
+Promises: it handles no signals and writes no log of its own; connections are bounded in number, those of one
+address, too; one that says nothing, or reads nothing, is closed, before the handshake of TLS as after it;
+whatever fails here is one line in the log, and what the process is
 for goes on.
 Refuses: an address that cannot be listened on, a missing extra (ConfigError).
 """
@@ -10,21 +11,29 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError
+from fedboost.runtime.web.addresses import group_of
 from fedboost.runtime.web.guard import App, Asker, Note, Refusal
 
 MAX_CONNECTIONS = 320
 """Open connections: each takes a file, which sessions need, too."""
+MAX_OF_ADDRESS = 128
+"""Open connections of one address; the loopback addresses count as one."""
 MAX_HEADER_BYTES = 16 * 1024
 KEEP_ALIVE_SECONDS = 5
 SILENT_SECONDS = 15.0
 """A connection without a whole request is closed after this."""
+HANDSHAKE_SECONDS = 10.0
+"""A connection without a whole handshake of TLS is closed after this."""
 UNREAD_SECONDS = 30.0
 """A client that reads nothing of what waits for it is cut off after this."""
 SWEEP_SECONDS = 1.0
@@ -57,7 +66,8 @@ class WebServer:
         self._what = what
         self._scheme = "http" if pair is None else "https"
         host, _, port = address.rpartition(":")
-        self._socket = _listen(what, host.strip("[]"), int(port))
+        self._note = note
+        self._socket = _listen(what, host.strip("[]"), int(port), note)
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         self._server = _server(app, note, pair)
         self._task: asyncio.Task[None] | None = None
@@ -104,6 +114,7 @@ class WebServer:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = loop.time()
+            self._end_handshakes()
             for connection in [*self._server.server_state.connections]:
                 unread = connection.transport.get_write_buffer_size()
                 busy = connection.cycle is not None and not connection.cycle.response_complete
@@ -115,9 +126,24 @@ class WebServer:
                 if now - since > (UNREAD_SECONDS if unread else SILENT_SECONDS):
                     connection.transport.abort()
 
+    def _end_handshakes(self) -> None:
+        """Close connections whose handshake takes too long: uvicorn does not know them yet."""
+        known = {
+            connection.transport.get_extra_info("socket").fileno()
+            for connection in self._server.server_state.connections
+        }
+        for opened, client in self._socket.older_than(HANDSHAKE_SECONDS):
+            if opened.fileno() not in known:
+                self._socket.forget(opened)
+                reason = f"no handshake of TLS within {HANDSHAKE_SECONDS:g} s"
+                self._note(_connection(client), Refusal(HTTPStatus.REQUEST_TIMEOUT, reason))
+                with contextlib.suppress(OSError):  # the client was faster
+                    opened.shutdown(socket.SHUT_RDWR)
 
-def _listen(what: str, host: str, port: int) -> socket.socket:
+
+def _listen(what: str, host: str, port: int, note: Note) -> "_Listener":
     opened = _Listener(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    opened.note = note
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((host, port))
@@ -132,22 +158,52 @@ def _listen(what: str, host: str, port: int) -> socket.socket:
     return opened
 
 
+def _connection(client: Any) -> Asker:
+    return Asker(client[0], client[1], "a connection")
+
+
+@dataclass(frozen=True)
+class _Client:
+    address: Any
+    group: str
+    since: float
+
+
 class _Listener(socket.socket):
-    """A socket that listens, and hangs up on whoever is too many."""
+    """A socket that listens, and hangs up on whoever is too many. note: takes each of these."""
+
+    note: Note
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a client; BlockingIOError where it was hung up on, as if nobody were there."""
         opened, address = super().accept()
-        self._open = weakref.WeakSet(known for known in self._open if known.fileno() >= 0)
+        group = group_of(address[0])
+        for known in [known for known in self._open if known.fileno() < 0]:
+            self.forget(known)
+        too_many = ""
         if len(self._open) >= MAX_CONNECTIONS:
+            too_many = f"{MAX_CONNECTIONS} connections are open already"
+        elif sum(client.group == group for client in self._open.values()) >= MAX_OF_ADDRESS:
+            too_many = f"{MAX_OF_ADDRESS} connections of this address are open already"
+        if too_many:
             opened.close()
+            self.note(_connection(address), Refusal(HTTPStatus.SERVICE_UNAVAILABLE, too_many))
             raise BlockingIOError
-        self._open.add(opened)
+        self._open[opened] = _Client(address, group, time.monotonic())
         return opened, address
+
+    def older_than(self, seconds: float) -> list[tuple[socket.socket, Any]]:
+        """The open connections that are older, and their clients' addresses."""
+        until = time.monotonic() - seconds
+        return [(opened, client.address) for opened, client in self._open.items() if client.since < until]
+
+    def forget(self, opened: socket.socket) -> None:
+        """Count a connection no more."""
+        self._open.pop(opened, None)
 
 
 def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:

@@ -8,10 +8,12 @@ import time
 import pytest
 from consoles import served
 
-from fedboost.runtime.bucket import Buckets
+from fedboost.runtime.bucket import Bucket, Buckets
 from fedboost.runtime.console import live
+from fedboost.runtime.console.office import Office
 from fedboost.runtime.console.server import MAX_BODY
 from fedboost.runtime.web import guard, serving
+from fedboost.runtime.web.addresses import group_of
 
 PAGES = "/", "/sites", "/sessions", "/log", "/api", "/api/v1/health", "/api/v1/sites", "/api/v1/sessions"
 EVIL = "https://evil.example"
@@ -158,7 +160,8 @@ def test_what_is_too_much_is_refused(console):
 
 
 def test_a_body_that_grows_beyond_the_bound_is_refused(console, monkeypatch):
-    monkeypatch.setattr(console.one.server.pages.console._server._server.config.loaded_app, "_max_body", 1000)
+    app = console.one.server.pages.console._server._server.config.loaded_app
+    monkeypatch.setattr(app, "_bodies", {"/api/v1/sessions": 1000})
     head = f"POST /api/v1/sessions HTTP/1.1\r\nHost: {console.host}\r\nTransfer-Encoding: chunked\r\n"
     head += f"Connection: close\r\nAuthorization: Bearer {console.token['analyst']}\r\n\r\n"
     answer = console.raw(head.encode() + b"7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n")
@@ -191,6 +194,31 @@ def test_an_address_that_asks_without_end_has_to_wait(console, monkeypatch):
     assert console.refused[0] == ("GET /api/v1/health", "429: more than 50 requests a second")
 
 
+def test_an_address_has_one_share_under_all_its_names(console, monkeypatch):
+    """Each program here can ask from 127.0.0.1 to 127.255.255.255."""
+    assert group_of("127.0.0.1") == group_of("127.3.2.1") == group_of("::1") == group_of("::ffff:127.0.0.9")
+    assert group_of("2001:db8::1") == group_of("2001:db8::ffff:2") != group_of("2001:db8:0:1::1")
+    assert group_of("192.0.2.7") == group_of("::ffff:192.0.2.7") != group_of("192.0.2.8")
+    monkeypatch.setattr(guard, "LATE_SECONDS", 0.05)
+    app = console.one.server.pages.console._server._server.config.loaded_app
+    monkeypatch.setattr(app, "_requests", Buckets(0.0, 3.0))
+    ask = f"GET /api/v1/health HTTP/1.1\r\nHost: {console.host}\r\nConnection: close\r\n\r\n".encode()
+    port, heads = int(console.url.rpartition(":")[2]), []
+    for number in range(1, 5):
+        with socket.create_connection(("127.0.0.1", port), 30, (f"127.0.0.{number}", 0)) as opened:
+            opened.sendall(ask)
+            heads.append(opened.recv(12))
+    assert heads == [b"HTTP/1.1 200"] * 3 + [b"HTTP/1.1 429"]
+
+
+def test_all_addresses_have_to_wait_where_they_ask_without_end(console, monkeypatch):
+    monkeypatch.setattr(guard, "LATE_SECONDS", 0.05)
+    app = console.one.server.pages.console._server._server.config.loaded_app
+    monkeypatch.setattr(app, "_all", Bucket(0.0, 1.0, 0.0))
+    assert [console.ask("/api/v1/health").status for _ in range(2)] == [200, 429]
+    assert console.refused[0][1] == "429: more than 200 requests a second of all addresses"
+
+
 @pytest.mark.slow
 def test_connections_that_say_or_read_nothing_are_closed(console, monkeypatch):
     monkeypatch.setattr(serving, "SILENT_SECONDS", 0.5)
@@ -199,6 +227,14 @@ def test_connections_that_say_or_read_nothing_are_closed(console, monkeypatch):
         with console.open() as opened:
             opened.sendall(words)
             assert opened.recv(100) == b""
+
+
+def wait_until(condition):
+    """Wait until it holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def _is_closed(opened):
@@ -236,6 +272,23 @@ def test_connections_and_pages_are_bounded(console, monkeypatch):
             each.close()
 
 
+def test_connections_of_an_address_are_bounded(console, monkeypatch):
+    """One of many addresses leaves room for others, and the log says so."""
+    server = console.one.server.pages.console._server._server
+    wait_until(lambda: not server.server_state.connections)
+    monkeypatch.setattr(serving, "MAX_OF_ADDRESS", 2)
+    opened = [console.open() for _ in range(3)]
+    try:
+        assert select.select(opened, [], [], 30)[0] == [opened[2]]
+        assert _is_closed(opened[2])
+        wait_until(lambda: console.refused)
+        reason = "503: 2 connections of this address are open already"
+        assert console.refused == [("a connection", reason)]
+    finally:
+        for each in opened:
+            each.close()
+
+
 def test_every_path_of_the_document_is_there(console):
     document = console.ask("/api/v1/openapi.json").json
     for path, methods in document["paths"].items():
@@ -245,3 +298,36 @@ def test_every_path_of_the_document_is_there(console):
         if answer.json is not None:
             schema = methods["get"]["responses"][str(answer.status)].get("content", {})
             assert answer.status != 200 or "application/json" in schema
+
+
+def test_only_a_submission_has_a_large_body(console):
+    """Whoever is nobody yet has no memory of this process: not by length, and not in parts."""
+    own = {"Origin": console.url}
+    for path in ("/login", "/logout", "/api/v1/health"):
+        answer = console.ask(path, "POST", **own, **{"Content-Length": str(guard.MAX_BODY + 1)})
+        assert (answer.status, answer.json["error"]) == (413, "more than 4096 bytes")
+    head = f"POST /login HTTP/1.1\r\nHost: {console.host}\r\nOrigin: {console.url}\r\n"
+    head += "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n2000\r\n"
+    assert b" 413 " in console.raw(head.encode() + b"x" * 8192 + b"\r\n")
+    answer = console.ask("/api/v1/sessions", "POST", Authorization="Bearer x", Content_Length=str(MAX_BODY))
+    assert answer.status == 401  # before a byte of the body is read
+
+
+def test_who_hangs_up_within_a_body_leaves_no_line(console):
+    """Whoever did it without end would fill the log."""
+    head = f"POST /login HTTP/1.1\r\nHost: {console.host}\r\nOrigin: {console.url}\r\n"
+    app = console.one.server.pages.console._server._server
+    for _ in range(3):
+        with console.open() as opened:
+            opened.sendall(f"{head}Content-Length: 100\r\n\r\ntoken".encode())
+            wait_until(lambda: app.server_state.tasks)
+    wait_until(lambda: not app.server_state.tasks)
+    assert console.one.log.events == []
+
+
+def test_a_page_that_fails_on_and_on_has_few_lines(console, monkeypatch):
+    app = console.one.server.pages.console._server._server.config.loaded_app
+    monkeypatch.setattr(app, "_failures", Bucket(0.0, 2.0, 0.0))
+    monkeypatch.setattr(Office, "facts", lambda self: 1 / 0)
+    assert [console.ask("/api/v1/health").status for _ in range(4)] == [500] * 4
+    assert len(console.one.log.named("a page failed")) == 2

@@ -2,19 +2,23 @@
 
 import re
 import socket
+import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
 from urllib.parse import urlencode
 
 import pytest
+from console_facts import facts
 from consoles import ANYWHERE, served
 from sites import bundles_of, fedboost
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator.config import ConsoleConfig, read_aggregator
+from fedboost.runtime.console.office import Office
 from fedboost.runtime.console.server import names_of
 from fedboost.runtime.net.keys import read_bundle
-from fedboost.runtime.web import tokens
+from fedboost.runtime.web import serving, tokens
 from fedboost.runtime.web.tokens import add_token, read_tokens
 
 HTML = {"Accept": "text/html"}
@@ -48,6 +52,19 @@ def live(console):
     app = console.one.server.pages.console._server._server.config.loaded_app._app
     (page,) = [route.endpoint for route in app.routes if route.path == "/login"]
     return page.__self__._logins._tokens
+
+
+def known_to(console):
+    """The connections whose handshake is over."""
+    return console.one.server.pages.console._server._server.server_state.connections
+
+
+def wait_until(condition):
+    """Wait until it holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("path", ["/", "/log", "/events/overview", "/api/v1/health", "/api/v1/metrics"])
@@ -107,6 +124,22 @@ def test_nothing_is_said_without_tls(console):
 
 
 @pytest.mark.slow
+def test_connections_without_a_handshake_are_closed(console, monkeypatch):
+    """Else a few of them, of anybody, shut the console for a minute each; one that speaks TLS stays."""
+    monkeypatch.setattr(serving, "SWEEP_SECONDS", 0.05)
+    port, known = int(console.url.rpartition(":")[2]), known_to(console)
+    wait_until(lambda: not known)
+    with console.open() as good, socket.create_connection(("127.0.0.1", port), 30) as opened:
+        wait_until(lambda: known)
+        monkeypatch.setattr(serving, "HANDSHAKE_SECONDS", 0.1)
+        assert opened.recv(100) == b""
+        request = f"GET /api/v1/health HTTP/1.1\r\nHost: {console.host}\r\n"
+        good.sendall(f"{request}Authorization: Bearer {console.token['viewer']}\r\n\r\n".encode())
+        assert good.recv(12) == b"HTTP/1.1 200"
+    assert console.refused == [("a connection", "408: no handshake of TLS within 0.1 s")]
+
+
+@pytest.mark.slow
 def test_a_browser_logs_in_and_out(console):
     page = console.ask("/", **HTML)
     assert (page.status, '<form method="post" action="/login">' in page.text) == (401, True)
@@ -156,6 +189,42 @@ def test_a_token_that_is_deleted_or_ended_counts_no_more(console):
     assert console.one.log.named("no token counts until this file is put right")
     console.file.write_text(before)
     assert console.ask("/", role="viewer").status == 200
+
+
+@pytest.mark.slow
+def test_a_live_page_ends_with_its_token(console, monkeypatch):
+    """By a token of its own, and by a login with it."""
+    lines = ["2026-11-23 21:00:00 info    first"]
+    monkeypatch.setattr(Office, "facts", lambda self: replace(facts(), log=[*lines]))
+    made, _ = add_token(console.file, "guest", "viewer", 1)
+    own = {"Origin": f"https://{console.host}"}
+    login = console.ask("/login", "POST", urlencode({"token": made}).encode(), **own)
+    cookie = login.headers["Set-Cookie"].partition(";")[0]
+    readers = console.one.server.pages.console._live
+    with console.open() as bearer, console.open() as browser:
+        for opened, header in ((bearer, f"Authorization: Bearer {made}"), (browser, f"Cookie: {cookie}")):
+            ask = f"GET /events/log HTTP/1.1\r\nHost: {console.host}\r\n{header}\r\n\r\n"
+            opened.sendall(ask.encode())
+            heard = b""
+            while b"first" not in heard:
+                heard += opened.recv(1 << 16)
+        text = console.file.read_text()
+        console.file.write_text(text[: text.rindex("[[tokens]]")])
+        lines.append("2026-11-23 21:00:01 info    later")
+        wait_until(lambda: readers.readers == 0)
+        for opened in (bearer, browser):
+            heard = b""
+            while part := opened.recv(1 << 16):
+                heard += part
+            assert b"later" not in heard
+    assert [asked for asked, reason in console.refused if reason.startswith("401")] == ["GET /events/log"] * 2
+
+
+def test_the_head_of_a_live_page_is_no_reader(console):
+    client = f"HEAD /events/log HTTP/1.1\r\nHost: {console.host}\r\nConnection: close\r\n"
+    answer = console.raw(f"{client}Authorization: Bearer {console.token['viewer']}\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"event-stream" in answer
 
 
 def test_tokens_are_in_no_file_and_no_log(console):
