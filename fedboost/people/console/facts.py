@@ -45,7 +45,8 @@ class LiveFacts:
 class EndedFacts:
     """A session that is over. reason: why it has no model; ended: seconds since 1970; seconds: it took so
     long; rounds: what each brought; model_bytes: of its model file, 0 without one; has_report: its model can
-    be read in a report."""
+    be read in a report; request: the nonce of the analyst's request in hexadecimal, '' where nothing is
+    signed."""
 
     name: str
     analyst: str
@@ -60,6 +61,7 @@ class EndedFacts:
     traffic: Traffic = field(repr=False)
     model_bytes: int = 0
     has_report: bool = False
+    request: str = ""
 
 
 @dataclass(frozen=True)

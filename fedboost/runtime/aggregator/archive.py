@@ -89,6 +89,10 @@ class Archive:
         """The session of this name."""
         return next((facts for facts in self.ended if facts.name == name), None)
 
+    def of_request(self, nonce: bytes) -> EndedFacts | None:
+        """The session that the analyst's request with this nonce began."""
+        return next((facts for facts in self.ended if facts.request == nonce.hex()), None)
+
     def model(self, name: str) -> bytes | None:
         """The model file of a session of this name; None if it is not kept. Reads the disk."""
         if self.find(name) is None:
@@ -156,7 +160,7 @@ class Archive:
 
 def facts_of(session: ActiveSession) -> tuple[EndedFacts, bytes]:
     """The facts of a session that is over, and its model file, empty if it has none."""
-    terms, model = session.terms, session.model
+    terms, model, request = session.terms, session.model, session.session.request
     whole = bool(model) and not model.startswith(PART_BEGINS.encode())
     facts = EndedFacts(
         name=session.session.name,
@@ -172,5 +176,6 @@ def facts_of(session: ActiveSession) -> tuple[EndedFacts, bytes]:
         traffic=dict(session.meter.traffic),
         model_bytes=len(model),
         has_report=whole and terms.task in REPORTED,
+        request="" if request is None else request.nonce.hex(),
     )
     return facts, model
