@@ -2,7 +2,7 @@
 
 Promises: what is logged is what the analyst has: settings of the terms, metrics as they are published, the
 model file; nothing is sent elsewhere than to the tracking server; a server that fails
-during a training does not end it.
+during a training does not end it; a password in the server's address is in no message.
 Refuses: a server that does not answer when the run begins or takes the model (ConfigError).
 """
 
@@ -139,9 +139,16 @@ class MLflowCallback:
         try:
             yield
         except (MlflowException, ImportError, OSError) as error:  # as MLflow raises those of requests, too
-            where = f"at {self._uri}" if self._uri else "of MLFLOW_TRACKING_URI"
+            where = f"at {without_access(self._uri)}" if self._uri else "of MLFLOW_TRACKING_URI"
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise ConfigError(f"the MLflow server {where} failed: {quoted(lines[0])}") from None
+            raise ConfigError(
+                f"the MLflow server {where} failed: {quoted(without_access(lines[0]))}"
+            ) from None
+
+
+def without_access(text: str) -> str:
+    """A text without what gives access in the addresses that it has: user, password, query."""
+    return re.sub(r"(://[^\s?]*)\?[^\s)'\"]*", r"\1?...", re.sub("://.*@", "://***@", text))
 
 
 def metric_name(name: str) -> str:

@@ -29,6 +29,7 @@ class Server:
 
     def __init__(self):
         self.runs, self.experiments, self.fails = {}, {}, False
+        self.reason = "no route to \x1b[2J host\nand more"
 
     def client(self, tracking_uri=None):
         self.uri = tracking_uri
@@ -68,7 +69,7 @@ class Server:
 
     def _check(self):
         if self.fails:
-            raise Failure("no route to \x1b[2J host\nand more")
+            raise Failure(self.reason)
 
 
 @pytest.fixture
@@ -160,6 +161,24 @@ def test_a_server_that_does_not_answer_is_one_line(server):
     with pytest.raises(ConfigError) as told, fb.MLflowCallback(terms(["north"]), "http://127.0.0.1:1"):
         raise AssertionError
     assert str(told.value) == r"the MLflow server at http://127.0.0.1:1 failed: no route to \x1b[2J host"
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("http://bob:hunter2@127.0.0.1:9/a", "http://***@127.0.0.1:9/a"),
+        ("http://bob:hun ter2@/?#@127.0.0.1:9", "http://***@127.0.0.1:9"),
+        ("postgresql://db/runs?user=bob&password=hunter2", "postgresql://db/runs?..."),
+        ("sqlite:///runs.db", "sqlite:///runs.db"),
+    ],
+)
+def test_a_password_in_an_address_is_in_no_message(server, address, told):
+    server.fails, server.reason = True, f"Failed to reach '{address}' ({address}): refused"
+    with pytest.raises(ConfigError) as fault, fb.MLflowCallback(terms(["north"]), address):
+        raise AssertionError
+    assert "hun" not in str(fault.value)
+    assert str(fault.value).startswith(f"the MLflow server at {told} failed: Failed to reach '")
+    assert str(fault.value).endswith(f"{told}): refused")
 
 
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "KILLED"), (ValueError, "FAILED")])

@@ -7,11 +7,11 @@ Refuses: terms without parties or with an unknown program; requests that the ana
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from fedboost.boosting import memory
 from fedboost.errors import ConfigError, FedboostError, Refused, quoted
@@ -83,6 +83,8 @@ class Analysts:
         self.waiters: list[Waiter] = []
         self.here: dict[int, tuple[str, Arrival]] = {}
         """The analysts that follow a session or wait for one, by the number of their call."""
+        self.on_stop: Callable[[str, Terms], None] = lambda analyst, terms: None
+        """Called when an analyst wants no session under these terms any more."""
         self._calls = 0
         self.reader = ThreadPoolExecutor(1, "read-terms")
         """Terms may have megabytes: they are read beside the event loop, one request at a time."""
@@ -120,12 +122,8 @@ class Analysts:
             if command in (TrainCommand.FOLLOW, TrainCommand.RETURN):
                 check_signed(self.sessions.trust, terms, signed, name, key_exchange.SESSION)
             program = self.sessions.program(terms)
-            if len(self.waiters) >= MAX_WAITING:
-                raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         except FedboostError as error:
-            address = plain_end(context)
-            self._refusals.note("analyst refused", peer.name, quoted(str(error)), address=address)
-            await refuse(context, error)
+            await self._refuse(error, context, peer)
         analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
         session = self.sessions.find(analyst, terms)
         if command is TrainCommand.FINISH:
@@ -133,15 +131,19 @@ class Analysts:
                 session.finish()
             return
         if command is TrainCommand.STOP:
+            self.on_stop(analyst, terms)
             if session is not None:
                 self.sessions.stop_session(session)
             self.sessions.delivered(analyst, terms)
             return
         self.here[call] = name, Arrival(int(time.time()), software_of(context))
         if session is None or (session.failed and command is not TrainCommand.RETURN):
-            async with aclosing(self.until_ready(terms, analyst)) as missing:
-                async for parties in missing:
-                    yield Waiting(parties, self.connected.absent(parties))
+            try:
+                async with aclosing(self.until_ready(terms, analyst)) as missing:
+                    async for parties in missing:
+                        yield Waiting(parties, self.connected.absent(parties))
+            except Refused as error:
+                await self._refuse(error, context, peer)
             session = self.begun(analyst, terms) or await self._begin(
                 terms, program, analyst, signed, context
             )
@@ -152,6 +154,12 @@ class Analysts:
         if session.failed:
             self.sessions.delivered(analyst, terms)
             session.forget()  # a model is kept until the analyst says that it has arrived
+
+    async def _refuse(self, error: FedboostError, context: Any, peer: Peer) -> NoReturn:
+        """End a call with an error that is noted in the log."""
+        address = plain_end(context)
+        self._refusals.note("analyst refused", peer.name, quoted(str(error)), address=address)
+        await refuse(context, error)
 
     async def _begin(
         self, terms: Terms, program: Program, analyst: str, signed: Request | None, context: Any
@@ -169,11 +177,16 @@ class Analysts:
         session = self.sessions.find(analyst, terms)
         return None if session is None or session.failed else session
 
+    def is_ready(self, terms: Terms, analyst: str) -> bool:
+        """True if a session under these terms need not be waited for: it may begin, or was begun."""
+        here = all(party in self.connected for party in terms.parties)
+        return (here and self.sessions.may_begin) or self.begun(analyst, terms) is not None
+
     async def until_ready(self, terms: Terms, analyst: str) -> AsyncGenerator[tuple[str, ...], None]:
         """The parties that are not connected yet (none: another session is active), at each change, until a
         session under these terms may begin, or was begun by another call. analyst: with the key, as sessions
-        know it. Refused if too many wait."""
-        if len(self.waiters) >= MAX_WAITING:
+        know it. Refused if it has to wait, and too many do."""
+        if not self.is_ready(terms, analyst) and len(self.waiters) >= MAX_WAITING:
             raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         before: tuple[str, ...] | None = None
         name = analyst.rpartition("#")[0]
@@ -181,10 +194,8 @@ class Analysts:
         self.waiters.append(waiter)
         self.sessions.metrics.waiting(len(self.waiters))
         try:
-            while True:
+            while not self.is_ready(terms, analyst):
                 missing = tuple(party for party in terms.parties if party not in self.connected)
-                if (not missing and self.sessions.may_begin) or self.begun(analyst, terms):
-                    return
                 changed = self.connected.changed
                 if missing != before:
                     self._log_waiting(name, missing)

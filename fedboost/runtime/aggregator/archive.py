@@ -1,7 +1,9 @@
 """Sessions that are over, with their models: what the console shows of the past.
 
 Each session has a file NAME.json with its facts, and NAME.model with its model if it has one, in the folder
-`ended` of the state folder; beyond MAX_ENDED the oldest are deleted.
+`ended` of the state folder. Beyond MAX_ENDED of those that are done, and MAX_FAILED of the others, the
+oldest of the analyst who has most is deleted: no analyst takes the place of another's, nor a failure that of
+a model.
 
 Promises: files are for the aggregator's user alone; what cannot be written or read is one line in the log,
 and the session is in memory all the same.
@@ -12,6 +14,7 @@ import asyncio
 import json
 import re
 import time
+from collections import Counter
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
@@ -26,9 +29,11 @@ from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_TRAIN
 
 MAX_ENDED = 64
-"""Sessions that are kept."""
+"""Sessions that are kept of those that are done."""
+MAX_FAILED = 64
+"""Sessions that are kept of those that failed."""
 MAX_IN_MEMORY = 4
-"""Models that are kept in memory where there is no state folder."""
+"""Models that are kept in memory: those that are not on the disk."""
 FOLDER = "ended"
 REPORTED = TO_TRAIN, TO_DESCRIBE, TO_EVALUATE
 """Sessions of whose end there is a report."""
@@ -46,6 +51,8 @@ class Archive:
         self._models: dict[str, bytes] = {}
         """Models that are not on the disk, or not yet."""
         self._writing: set[asyncio.Task[None]] = set()
+        self._disk = asyncio.Lock()
+        """Held by who writes: one after the other, so that nothing is written after it was dropped."""
 
     def open(self) -> None:
         """Read what earlier processes kept."""
@@ -67,15 +74,14 @@ class Archive:
             facts, model = facts_of(session)
             if self.find(facts.name) is not None:  # it ended in an earlier process, which counted all of it
                 return
-            kept = [facts, *self.ended]
-            self.ended, dropped = kept[:MAX_ENDED], kept[MAX_ENDED:]
+            self.ended.insert(0, facts)
+            dropped = self._make_room()
             if model:
                 self._models[facts.name] = model
-            while self._folder is None and len(self._models) > MAX_IN_MEMORY:
-                self._models.pop(next(iter(self._models)))
+            for name in [*dropped, *[*self._models][:-MAX_IN_MEMORY]]:
+                self._models.pop(name, None)
             if self._folder is not None:
-                names = [each.name for each in dropped]
-                task = asyncio.create_task(asyncio.to_thread(self._write, self._folder, facts, model, names))
+                task = asyncio.create_task(self._store(self._folder, facts, model, dropped))
                 self._writing.add(task)
                 task.add_done_callback(self._writing.discard)
         except Exception as error:  # noqa: BLE001 - a record that cannot be made ends no session
@@ -114,17 +120,37 @@ class Archive:
         """Wait until all is written."""
         await asyncio.gather(*self._writing, return_exceptions=True)
 
-    def _write(self, folder: Path, facts: EndedFacts, model: bytes, dropped: list[str]) -> None:
+    def _make_room(self) -> list[str]:
+        """Drop sessions while there are too many, and return their names."""
+        dropped = []
+        for failed, most in ((False, MAX_ENDED), (True, MAX_FAILED)):
+            alike = [facts for facts in reversed(self.ended) if bool(facts.reason) is failed]
+            while len(alike) > most:
+                ((analyst, _),) = Counter(facts.analyst for facts in alike).most_common(1)
+                oldest = next(facts for facts in alike if facts.analyst == analyst)
+                alike.remove(oldest)
+                self.ended.remove(oldest)
+                dropped.append(oldest.name)
+        return dropped
+
+    async def _store(self, folder: Path, facts: EndedFacts, model: bytes, dropped: list[str]) -> None:
+        async with self._disk:
+            if await asyncio.to_thread(self._write, folder, facts, model, dropped):
+                self._models.pop(facts.name, None)
+
+    def _write(self, folder: Path, facts: EndedFacts, model: bytes, dropped: list[str]) -> bool:
+        """Write a session to the disk, and delete others there; False if that fails."""
         try:
             if model:
                 write_atomically(folder / f"{facts.name}.model", model, 0o600)
             write_atomically(folder / f"{facts.name}.json", json.dumps(asdict(facts)).encode(), 0o600)
-            self._models.pop(facts.name, None)
             for name in dropped:
                 (folder / f"{name}.json").unlink(missing_ok=True)
                 (folder / f"{name}.model").unlink(missing_ok=True)
         except (FedboostError, OSError) as error:
             self._log.error("a session is not kept", session=facts.name, reason=str(error))
+            return False
+        return True
 
     def _read(self, path: Path) -> EndedFacts | None:
         try:

@@ -1,10 +1,11 @@
 """Sessions that are asked for by a file of signed terms, without a call that waits for their end.
 
 Promises: a session begins under the terms that the analyst signed and no others, once its parties are there;
-whoever submits the same again is told of the same session.
+whoever submits the same again is told of the same session; an analyst who stops a training under the same
+terms withdraws what waits.
 Refuses: terms that the analyst who submits has not signed, where analysts have keys; a signed request that
-an earlier session used, as far as this aggregator knows; terms of predictions; what cannot run here, or when
-too many wait (FedboostError).
+an earlier session used, as far as this aggregator knows; predictions; what cannot run here, or when too many
+wait, of all analysts or of one (FedboostError).
 """
 
 import asyncio
@@ -27,6 +28,8 @@ from fedboost.terms.terms import Terms
 
 WAIT_SECONDS = 24 * 3600.0
 """A submitted session waits for its parties, and for other sessions to end, for so long at most."""
+MAX_SUBMITTED = 4
+"""Sessions that one analyst may have submitted at a time; the one that runs counts."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Submissions:
         self._archive = archive
         self._log = log
         self._waiting: dict[tuple[str, str], asyncio.Task[None]] = {}
+        analysts.on_stop = self.withdraw
 
     async def submit(self, data: bytes, name: str) -> Submitted:
         """Ask for a session under the signed terms in this file, as the analyst of this name."""
@@ -64,13 +68,19 @@ class Submissions:
         missing = tuple(self._connected.absent(terms.parties))
         key = analyst, terms.digest
         if key not in self._waiting:
-            if len(self._analysts.waiters) >= MAX_WAITING or len(self._waiting) >= MAX_WAITING:
-                raise Refused(f"{MAX_WAITING} sessions are waiting already; try again later")
+            self._check_room(terms, analyst)
             self._log.info("terms submitted", analyst=name, terms=terms.digest[:12], missing=list(missing))
             work = self._run(terms, program, analyst, request)
             self._waiting[key] = task = asyncio.create_task(work, name="submission")
-            task.add_done_callback(lambda _: self._waiting.pop(key, None))
+            task.add_done_callback(lambda task: self._forget(key, task))
         return Submitted(terms.digest, "", missing)
+
+    def withdraw(self, analyst: str, terms: Terms) -> None:
+        """Give up a session of this analyst under these terms that waits to begin, if there is one."""
+        key = analyst, terms.digest
+        if key in self._waiting and self._analysts.begun(analyst, terms) is None:
+            self._waiting.pop(key).cancel()
+            self._log.info("submitted terms withdrawn", terms=terms.digest[:12])
 
     async def close(self) -> None:
         """Give up what waits, and write what ended: the process ends."""
@@ -79,6 +89,20 @@ class Submissions:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._archive.close()
+
+    def _forget(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        if self._waiting.get(key) is task:
+            del self._waiting[key]
+
+    def _check_room(self, terms: Terms, analyst: str) -> None:
+        """Raise Refused where a session has to wait, and too many do."""
+        if sum(owner == analyst for owner, _ in self._waiting) >= MAX_SUBMITTED:
+            raise Refused(
+                f"{MAX_SUBMITTED} sessions of this analyst are under way or waiting already; Ctrl-C in "
+                f"`fedboost train` with the terms of one withdraws it"
+            )
+        if len(self._analysts.waiters) >= MAX_WAITING and not self._analysts.is_ready(terms, analyst):
+            raise Refused(f"{MAX_WAITING} sessions are waiting already; try again later")
 
     def _read(self, data: bytes) -> tuple[Terms, Request | None]:
         terms, request = from_json(data)
@@ -110,9 +134,7 @@ class Submissions:
                 async with aclosing(self._analysts.until_ready(terms, analyst)) as missing:
                     async for _ in missing:
                         pass
-            if (
-                self._analysts.begun(analyst, terms) is not None
-            ):  # by another call of this analyst, who gets it
+            if self._analysts.begun(analyst, terms) is not None:  # another call of this analyst gets it
                 return
             session = self._sessions.new(terms, program, analyst, request)
             self._sessions.begin(session)

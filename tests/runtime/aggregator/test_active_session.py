@@ -90,6 +90,27 @@ def test_so_many_analysts_may_wait_and_no_more(folder, monkeypatch):
     in_time(scenario())
 
 
+def test_who_need_not_wait_is_let_in_however_many_wait(folder, monkeypatch):
+    """Also to stop a session."""
+    monkeypatch.setattr(analysts, "MAX_WAITING", 1)
+    tables = shared_out(1)
+
+    async def scenario():
+        async with consortium(folder, tables) as one, channel_to(one) as opened:
+            await until(lambda: one.log.named("party here"))
+            waiting = submit(opened, terms(["nobody"]))
+            assert await event_of(waiting)
+            training = one.analyst.train(terms(["north"], rounds=5000))
+            await asyncio.to_thread(next, iter(training))
+            with pytest.raises(Refused, match="1 analysts are waiting already"):
+                await one.train(terms(["north"]))
+            await asyncio.to_thread(training.stop)
+            with pytest.raises(SessionFailed, match="the analyst stopped it"):
+                await asyncio.to_thread(lambda: training.model)
+
+    in_time(scenario())
+
+
 @pytest.mark.slow
 def test_what_a_stranger_sends_is_not_in_the_account_of_a_session(folder):
     tables = shared_out(1)

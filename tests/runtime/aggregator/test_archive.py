@@ -1,11 +1,13 @@
 """The sessions that an aggregator keeps for its console."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from console_facts import ended
 from sites import Log
 
+from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator import archive
 from fedboost.runtime.aggregator.archive import FOLDER, Archive
 
@@ -44,6 +46,36 @@ def test_the_latest_are_kept_over_a_restart_and_the_oldest_deleted(tmp_path, mon
     assert len([*(tmp_path / FOLDER).iterdir()]) == 6
     assert again.model("session-0000000000000004") is None
     assert again.model("../../tokens") is None
+
+
+def test_failures_and_other_analysts_take_the_place_of_no_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_ENDED", 3)
+    monkeypatch.setattr(archive, "MAX_FAILED", 2)
+    of_pierre = [replace(ended(number), analyst="pierre") for number in (8, 7, 6, 5)]
+    failed = [replace(ended(number, "refused"), analyst="pierre") for number in (4, 3, 2)]
+    sessions = [ended(10), ended(9, "refused"), *of_pierre, *failed]
+    kept = added(tmp_path, *sessions)
+    assert names(kept) == ["02", "05", "06", "09", "0a"]
+    assert kept.model(ended(10).name) == ended(10).name.encode()
+    assert added(tmp_path).ended == kept.ended
+
+
+def test_of_analysts_with_as_many_the_oldest_is_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_ENDED", 2)
+    kept = added(tmp_path, *(replace(ended(number), analyst=str(number)) for number in (3, 2, 1)))
+    assert names(kept) == ["01", "02"]
+
+
+def test_a_disk_that_is_full_leaves_few_models_in_memory(tmp_path, monkeypatch):
+    def full(*_):
+        raise ConfigError("No space left on device")
+
+    monkeypatch.setattr(archive, "write_atomically", full)
+    kept = added(tmp_path, *(ended(number) for number in range(archive.MAX_ENDED + 1)))
+    assert len(kept.ended) == archive.MAX_ENDED
+    assert [kept.model(facts.name) is not None for facts in kept.ended[:5]] == [True] * 4 + [False]
+    assert len(kept._models) == archive.MAX_IN_MEMORY
+    assert kept._log.named("a session is not kept")
 
 
 def test_a_session_that_a_restart_ends_again_keeps_its_first_record(tmp_path):

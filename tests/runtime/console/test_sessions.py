@@ -10,48 +10,21 @@ import pytest
 from console_facts import facts
 from consoles import ANYWHERE, served
 from sites import PATIENCE, bundles_of, fedboost, rows, shared_out, terms
+from submitting import API, ended, signed, submit, until
 
 import fedboost as fb
 from fedboost.runtime.aggregator.archive import FOLDER
 from fedboost.runtime.console import live
 from fedboost.runtime.console.office import Office
-from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import serving
 from fedboost.terms.describing import terms_to_describe
 
 THREE = shared_out(3)
-API = "/api/v1"
 
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
     return bundles_of(tmp_path_factory.mktemp("consortium") / "keys", [*THREE, "away"])
-
-
-def until(condition):
-    """Wait until it holds, and return what it gave."""
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
-
-
-def signed(folder, agreed, *options):
-    """The content of the file that `fedboost sign` writes."""
-    (folder / "terms.toml").write_text(terms_to_toml(agreed))
-    end = fedboost("sign", folder / "terms.toml", "--out", folder / "signed.json", "--force", *options)
-    assert end.code == 0, end.err
-    return (folder / "signed.json").read_bytes()
-
-
-def submit(console, data, role="analyst"):
-    return console.ask(f"{API}/sessions", "POST", data, role=role)
-
-
-def ended(console, role="viewer"):
-    sessions = console.ask(f"{API}/sessions", role=role).json
-    return [each for each in sessions if each["state"] in ("done", "failed")]
 
 
 @pytest.mark.slow

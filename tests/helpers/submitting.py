@@ -1,0 +1,37 @@
+"""Terms that are signed, submitted to a console, and over."""
+
+import time
+
+from sites import PATIENCE, fedboost
+
+from fedboost.runtime.terms_file import terms_to_toml
+
+API = "/api/v1"
+
+
+def until(condition):
+    """Wait until it holds, and return what it gave."""
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def signed(folder, agreed, *options):
+    """The content of the file that `fedboost sign` writes."""
+    (folder / "terms.toml").write_text(terms_to_toml(agreed))
+    end = fedboost("sign", folder / "terms.toml", "--out", folder / "signed.json", "--force", *options)
+    assert end.code == 0, end.err
+    return (folder / "signed.json").read_bytes()
+
+
+def submit(console, data, role="analyst"):
+    """The console's answer to a submission."""
+    return console.ask(f"{API}/sessions", "POST", data, role=role)
+
+
+def ended(console, role="viewer"):
+    """The sessions that are over."""
+    sessions = console.ask(f"{API}/sessions", role=role).json
+    return [each for each in sessions if each["state"] in ("done", "failed")]
