@@ -19,7 +19,7 @@ from fedboost.privacy.identity.certificates import identify, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.messages import Request
-from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts
+from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts, named
 from fedboost.runtime.aggregator.archive import Archive, nonce_of
 from fedboost.runtime.aggregator.callers import check_signed
 from fedboost.runtime.signed_terms import from_json
@@ -80,7 +80,8 @@ class Submissions:
         key = analyst, terms.digest
         if key in self._waiting and self._analysts.begun(analyst, terms) is None:
             self._waiting.pop(key).cancel()
-            self._log.info("submitted terms withdrawn", terms=terms.digest[:12])
+            about = named(analyst.rpartition("#")[0])
+            self._log.info("submitted terms withdrawn", **about, terms=terms.digest[:12])
 
     async def close(self) -> None:
         """Give up what waits, and write what ended: the process ends."""
