@@ -136,7 +136,7 @@ def test_connections_without_a_handshake_are_closed(console, monkeypatch):
         request = f"GET /api/v1/health HTTP/1.1\r\nHost: {console.host}\r\n"
         good.sendall(f"{request}Authorization: Bearer {console.token['viewer']}\r\n\r\n".encode())
         assert good.recv(12) == b"HTTP/1.1 200"
-    assert console.refused == [("a connection", "408: no handshake of TLS within 0.1 s")]
+    assert {*console.refused} == {("a connection", "408: no handshake of TLS within 0.1 s")}
 
 
 @pytest.mark.slow
