@@ -14,9 +14,10 @@ from fedboost.runtime.console.office import Office
 LONG = [pytest.param(path, marks=pytest.mark.long) for path in ("/sessions", "/log", "/api")]
 
 
-@pytest.fixture(scope="module")
-def console(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("console"), {"north": rows()}, tokens=["viewer"]) as one:
+@pytest.fixture
+def console(tmp_path):
+    """Of each test its own: what was drawn for one is shown to the next for half a second."""
+    with served(tmp_path, {"north": rows()}, tokens=["viewer"]) as one:
         yield one
 
 
@@ -25,8 +26,7 @@ def large(console, monkeypatch):
     """A console of a large consortium."""
     monkeypatch.setattr(Office, "facts", lambda self: facts())
     console.one.server.pages._archive.ended = list(facts().ended)
-    yield console
-    console.one.server.pages._archive.ended = []
+    return console
 
 
 def wait(tab, script):
