@@ -16,7 +16,7 @@ from fedboost.cli.live import live_display
 from fedboost.cli.output import notice
 from fedboost.cli.progress import Draw, notice_not_hidden, progress
 from fedboost.people import status
-from fedboost.people.live import AWAITED, AWAY, LiveFacts, LiveParty, names, passed, watched
+from fedboost.people.live import AWAITED, AWAY, PATIENCE_SECONDS, LiveFacts, LiveParty, names, passed, watched
 from fedboost.people.text import counted, delimited
 from fedboost.runtime.analyst import Training
 from fedboost.terms.terms import Terms
@@ -63,7 +63,7 @@ class TrainingProgress:
         terms, traffic, rows = self.terms, dict(self.training.traffic), tuple(self.training.history)
         absent, waiting = dict(self.training.absent), self._waiting or ()
         now = time.monotonic()
-        so_long = f" ({passed(now - self._since)})" if now - self._since >= 1.0 else ""
+        so_long = f" ({passed(now - self._since)})" if now - self._since >= PATIENCE_SECONDS else ""
         parties = []
         for name in terms.parties:
             awaited = name in waiting

@@ -39,6 +39,9 @@ _LEFT_OUT = "session", "moved", "title", "curve", "now"
 """Lines that a low terminal has no room for, the first ones first."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 
+PATIENCE_SECONDS = 1.0
+"""What takes less time is not said to take any, and who is awaited for less is not named."""
+
 AWAY, AWAITED, ANSWERED, PRESENT = "away", "awaited", "answered", "connected"
 _URGENCY = {AWAY: 0, AWAITED: 1}
 _STYLES = {AWAY: "red", AWAITED: "yellow", ANSWERED: "green"}

@@ -128,11 +128,9 @@ class Model(SignedModel):
         keys: a folder of keys, to check the signatures by; min_count: fewest rows of a count that is
         shown, that of the terms unless given. ConfigError for rows that do not fit.
         """
-        from fedboost.runtime.report import rows_facts, signature_facts, written
+        from fedboost.runtime.report import report_of
 
-        rows = None if data is None else rows_facts(self, data, min_count)
-        signatures = None if keys is None else signature_facts(self, Path(keys))
-        return saved(written(self, rows, signatures), path)
+        return saved(report_of(self, data, keys, min_count), path)
 
     def _tree(self, number: int) -> Tree:
         count = len(self.booster.trees)

@@ -20,7 +20,7 @@ from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.threads import Threads
 from fedboost.horizontal.evaluation import measured
 from fedboost.people.facts import VerificationFacts
-from fedboost.people.report.facts import DependenceFacts, RowsFacts
+from fedboost.people.report.facts import DependenceFacts, RowsFacts, SessionFacts
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_shard
@@ -42,6 +42,19 @@ MAX_FEATURES = 6
 """Features whose partial dependence is drawn."""
 MAX_DEPENDENCE_ROWS = 10_000
 """Rows that partial dependence is a mean over: of more, so many in even steps."""
+
+
+def report_of(
+    model: "Model",
+    data: Any,
+    keys: Path | str | None,
+    min_count: int | None,
+    session: SessionFacts | None = None,
+) -> str:
+    """Return the report of a model, as HTML, with rows, signatures and session where they are given."""
+    rows = None if data is None else rows_facts(model, data, min_count)
+    signatures = None if keys is None else signature_facts(model, Path(keys))
+    return written(model, rows, signatures, session)
 
 
 def signature_facts(model: "Model", keys: Path) -> VerificationFacts:

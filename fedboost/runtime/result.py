@@ -39,12 +39,10 @@ class Result:
         min_count: int | None = None,
     ) -> str:
         """The report of the model as `Model.report` gives it, with traffic and time of each round."""
-        from fedboost.runtime.report import rows_facts, signature_facts, written
+        from fedboost.runtime.report import report_of
 
-        rows = None if data is None else rows_facts(self.model, data, min_count)
-        signatures = None if keys is None else signature_facts(self.model, Path(keys))
         session = SessionFacts(self.traffic, self.history)
-        return saved(written(self.model, rows, signatures, session), path)
+        return saved(report_of(self.model, data, keys, min_count, session), path)
 
     def _repr_html_(self) -> str:
         return html.result_html(self.model.outline, self.model.importance(), self.traffic)

@@ -5,34 +5,25 @@ the script; what comes from outside is text and never markup.
 Refuses: nothing.
 """
 
-from fedboost.people.report.markup import Markup, element, paragraph
-from fedboost.version import VERSION
+from fedboost.people.console.frame import TOKEN, Served, frame, refusal
+from fedboost.people.report.markup import Markup, element, joined, paragraph
 
-PAGES = {
-    "/": "Overview",
-    "/sites": "Sites",
-    "/sessions": "Sessions and models",
-    "/log": "Log",
-    "/api": "Interface",
-}
-"""The pages that are linked from each."""
+CONSOLE = Served(
+    "fedboost aggregator",
+    "this aggregator",
+    {
+        "/": "Overview",
+        "/sites": "Sites",
+        "/sessions": "Sessions and models",
+        "/log": "Log",
+        "/api": "Interface",
+    },
+)
 
 
 def document(path: str, title: str, *content: str, live: str = "", caller: str = "", said: str = "") -> str:
     """Return a page. path: its own; live: the name of its live events, if it has any; caller: the name of who
     logged in with a browser; said: the first words of what a screen reader is told of."""
-    head = element(
-        "head",
-        Markup('<meta charset="utf-8">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        element("title", f"{title}: fedboost aggregator"),
-        Markup('<link rel="stylesheet" href="/style.css"><link rel="icon" href="/icon.svg">'),
-        Markup('<script src="/script.js" defer></script>') if live else "",
-    )
-    links = (
-        element("li", element("a", words, href=to, aria_current="page" if to == path else None))
-        for to, words in PAGES.items()
-    )
     state = element(
         "p",
         element("span", "as of when it was loaded", id="state"),
@@ -40,23 +31,9 @@ def document(path: str, title: str, *content: str, live: str = "", caller: str =
         element("a", "Refresh", href=path),
         class_="state",
     )
-    body = element(
-        "body",
-        element("a", "Skip to the content", class_="skip", href="#content"),
-        element(
-            "header",
-            element("p", "fedboost aggregator", class_="lead"),
-            element("h1", title),
-            state if live else "",
-            element("p", said, id="said", role="status", aria_live="polite", class_="unseen") if live else "",
-            _log_out(caller) if caller else "",
-        ),
-        element("nav", element("ul", *links), aria_label="Pages"),
-        element("main", *content, id="content"),
-        element("footer", paragraph(f"fedboost {VERSION}. This page asks this aggregator alone.")),
-        data_live=live or None,
-    )
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    unseen = element("p", said, id="said", role="status", aria_live="polite", class_="unseen")
+    header = joined(*((state, unseen) if live else ()), _log_out(caller) if caller else "")
+    return frame(CONSOLE, path, title, joined(*content), header, live=live)
 
 
 def part(name: str, title: str, content: str) -> Markup:
@@ -71,20 +48,15 @@ def part(name: str, title: str, content: str) -> Markup:
 
 def refused(status: int, reason: str) -> str:
     """Return the page of a request that was refused; where a token is missing, with a form for it."""
-    title = "Log in" if status == 401 else f"Refused ({status})"
-    said = element("p", f"{reason[:1].upper()}{reason[1:]}.", role="alert")
+    title, said = refusal(status, reason)
     return document("", title, said, *([_log_in()] if status == 401 else []))
-
-
-_FIELD = '<input id="token" name="token" type="password" autocomplete="current-password" required size="44">'
 
 
 def _log_in() -> Markup:
     return element(
         "form",
         paragraph("The operator of the aggregator makes a token with: fedboost keys token NAME"),
-        element("label", "Token", for_="token"),
-        Markup(_FIELD),
+        TOKEN,
         element("button", "Log in"),
         method="post",
         action="/login",

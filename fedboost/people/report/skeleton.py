@@ -34,7 +34,7 @@ def document(title: str, heading: str, lead: str, sections: Sections, made_from:
         element("a", "Skip to the report", class_="skip", href="#report"),
         element("header", element("h1", heading), element("p", lead, class_="lead")),
         element("nav", element("ul", *links), aria_label="Contents"),
-        element("main", *(_section(name, *content) for name, content in sections.items()), id="report"),
+        element("main", *(section(name, *content) for name, content in sections.items()), id="report"),
         element(
             "footer", paragraph(f"Made by fedboost {VERSION} from {made_from}. This page loads nothing.")
         ),
@@ -42,6 +42,7 @@ def document(title: str, heading: str, lead: str, sections: Sections, made_from:
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _section(name: str, title: str, content: Markup) -> Markup:
+def section(name: str, title: str, *content: str) -> Markup:
+    """Return a section with its heading."""
     heading = element("h2", title, id=f"{name}-title")
-    return element("section", heading, content, id=name, aria_labelledby=f"{name}-title")
+    return element("section", heading, *content, id=name, aria_labelledby=f"{name}-title")

@@ -12,6 +12,7 @@ from fedboost.people.live import (
     ANSWERED,
     AWAITED,
     AWAY,
+    PATIENCE_SECONDS,
     PRESENT,
     LiveFacts,
     LiveParty,
@@ -23,9 +24,6 @@ from fedboost.people.text import counted, delimited
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.terms.session import TRAINING
-
-PATIENCE_SECONDS = 1.0
-"""A party that is awaited for less time is not named, nor one for which the others waited less in all."""
 
 
 class AggregatorProgress:

@@ -8,7 +8,6 @@ Refuses: pages that there are not, and callers without a token where one is need
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -21,6 +20,7 @@ from fedboost.runtime.console.api import Api
 from fedboost.runtime.console.kept import Kept
 from fedboost.runtime.console.live import Live
 from fedboost.runtime.console.office import Office
+from fedboost.runtime.web.forms import asset_routes, read_form
 from fedboost.runtime.web.guard import App, Refusal
 from fedboost.runtime.web.logins import Caller, Logins
 
@@ -43,6 +43,8 @@ ASSETS = {
     "/script.js": (assets.SCRIPT, "text/javascript"),
     "/icon.svg": (assets.ICON, "image/svg+xml"),
 }
+MAX_FIELDS = 4
+"""Of the form for a token."""
 MAX_CALLERS = 16
 """Callers for whom the page of the interface is kept."""
 
@@ -51,7 +53,7 @@ def application(office: Office, live: Live, logins: Logins) -> App:
     """The application."""
     own = _Pages(office, live, logins)
     routes: list[BaseRoute] = [Route(path, partial(own.page, *page)) for path, page in PAGES.items()]
-    routes += [Route(path, partial(_asset, *content)) for path, content in ASSETS.items()]
+    routes += asset_routes(ASSETS)
     routes += [
         Route("/sessions/{name}", own.session),
         Route("/api", own.api),
@@ -60,13 +62,7 @@ def application(office: Office, live: Live, logins: Logins) -> App:
         Route("/logout", own.log_out, methods=["POST"]),
         *Api(office, logins).routes(),
     ]
-    return Router(
-        routes, redirect_slashes=False
-    )  # without Starlette's own pages of errors: the guard has them
-
-
-async def _asset(content: str, kind: str, request: Request) -> Response:
-    return Response(content, media_type=kind)
+    return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
 
 def _shown(caller: Caller) -> str:
@@ -104,12 +100,8 @@ class _Pages:
         return partial(self._live.serve, request.path_params["page"], check)
 
     async def log_in(self, request: Request) -> Response:
-        body = await request.body()
-        try:
-            token = parse_qs(body.decode("latin-1"), max_num_fields=4).get("token", [""])[0]
-        except ValueError:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "not the form of this page") from None
-        cookie = self._logins.log_in(token, request.scope)
+        form = await read_form(request, MAX_FIELDS)
+        cookie = self._logins.log_in(form("token"), request.scope)
         return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
 
     async def log_out(self, request: Request) -> Response:

@@ -23,8 +23,9 @@ from fedboost.runtime.console.app import PARTS, application
 from fedboost.runtime.console.live import Live
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
-from fedboost.runtime.web.guard import Asker, Guard, Refusal, is_loopback_name
+from fedboost.runtime.web.guard import Guard, is_loopback_name
 from fedboost.runtime.web.logins import Logins
+from fedboost.runtime.web.notes import noting
 from fedboost.runtime.web.serving import WebServer
 from fedboost.runtime.web.tokens import Tokens
 from fedboost.wire.bounds import MAX_TO_AGGREGATOR
@@ -56,15 +57,15 @@ class Console:
             )
         tokens = None if config.tokens is None else Tokens(config.tokens, log)
         self._log = log
-        self._refusals = refusals
+        note = noting(refusals, EVENT)
         self._live = Live(office, PARTS, log)
         logins = Logins(tokens, is_open=local, encrypted=not local)
         names = is_loopback_name if local or bundle is None else names_of(bundle)
         pages = application(office, self._live, logins)
-        app = Guard(pages, names, self._note, log, refused, {f"{BASE}/sessions": MAX_BODY})
+        app = Guard(pages, names, note, log, refused, {f"{BASE}/sessions": MAX_BODY})
         folder = None if local or bundle is None else bundle.folder
         pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)
-        self._server = WebServer(WHAT, config.listen, app, log, self._note, pair)
+        self._server = WebServer(WHAT, config.listen, app, log, note, pair)
         self._who = "anybody on this machine may read" if local else "TLS; whoever reads needs a token"
 
     @property
@@ -86,12 +87,6 @@ class Console:
     def close(self) -> None:
         """Stop listening, where `start` was never called."""
         self._server.close()
-
-    def _note(self, asker: Asker, refusal: Refusal) -> None:
-        """Log and count a refusal."""
-        peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
-        reason = f"{refusal.status}: {refusal.reason}"
-        self._refusals.note(EVENT, peer, reason, address=end, asked=asker.what)
 
 
 def names_of(bundle: Bundle) -> Any:

@@ -11,8 +11,9 @@ from fedboost.people.audit import end, no_warnings, verdict
 from fedboost.people.audit_facts import AuditFacts, SessionFacts, WarningFacts
 from fedboost.people.audit_session import session_text
 from fedboost.people.console.site.facts import Reader
-from fedboost.people.console.site.shell import document, section
+from fedboost.people.console.site.shell import document
 from fedboost.people.report.markup import Markup, element, items, left_out, lines, paragraph, table
+from fedboost.people.report.skeleton import section
 from fedboost.people.text import counted, moment
 
 MOST = 200

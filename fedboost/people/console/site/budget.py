@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from fedboost.errors import quoted
 from fedboost.people.console.site.facts import BudgetFacts, Reader
-from fedboost.people.console.site.shell import document, section
+from fedboost.people.console.site.shell import document
 from fedboost.people.report.markup import Markup, left_out, paragraph, table
+from fedboost.people.report.skeleton import section
 from fedboost.people.text import counted, moment
 
 DIGITS = 8

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from fedboost.people.console.site.budget import left_of
 from fedboost.people.console.site.facts import LiveFacts, OverviewFacts, Reader
 from fedboost.people.console.site.requests import WITHOUT_KEYS, requests_table
-from fedboost.people.console.site.shell import document, section
+from fedboost.people.console.site.shell import document
 from fedboost.people.report.markup import Markup, element, items, joined, left_out, paragraph, table
+from fedboost.people.report.skeleton import section
 from fedboost.people.status import time_of
 from fedboost.people.text import counted, duration, size
 

@@ -7,8 +7,9 @@ Refuses: nothing.
 from collections.abc import Sequence
 
 from fedboost.people.console.site.facts import Reader, RuleOfPolicy
-from fedboost.people.console.site.shell import document, section
+from fedboost.people.console.site.shell import document
 from fedboost.people.report.markup import Markup, paragraph, table
+from fedboost.people.report.skeleton import section
 
 
 def page(rules: Sequence[RuleOfPolicy], reader: Reader) -> str:

@@ -7,10 +7,12 @@ Refuses: nothing.
 from collections.abc import Iterable, Iterator, Sequence
 
 from fedboost.errors import quoted
+from fedboost.people.console.frame import TOKEN
 from fedboost.people.console.site.facts import DecisionFacts, Reader, RequestFacts, Standing
-from fedboost.people.console.site.shell import TOKEN, document, form_key, section
+from fedboost.people.console.site.shell import document, form_key
 from fedboost.people.facts import RuleFacts, SiteFacts
 from fedboost.people.report.markup import Markup, element, items, joined, left_out, paragraph, table
+from fedboost.people.report.skeleton import section
 from fedboost.people.status import time_of
 from fedboost.people.text import counted, listed
 

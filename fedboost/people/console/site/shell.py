@@ -5,18 +5,21 @@ outside is text and never markup.
 Refuses: nothing.
 """
 
+from fedboost.people.console.frame import TOKEN, Served, frame, refusal
 from fedboost.people.console.site.facts import Reader
-from fedboost.people.report.markup import Markup, element, paragraph
-from fedboost.version import VERSION
+from fedboost.people.report.markup import Markup, element, joined, paragraph
 
-PAGES = {
-    "/": "Overview",
-    "/requests": "Requests",
-    "/audit": "What has left",
-    "/budget": "Budget",
-    "/policy": "Policy",
-}
-"""The pages that are linked from each."""
+SITE = Served(
+    "fedboost site",
+    "this site's own process",
+    {
+        "/": "Overview",
+        "/requests": "Requests",
+        "/audit": "What has left",
+        "/budget": "Budget",
+        "/policy": "Policy",
+    },
+)
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
@@ -26,37 +29,8 @@ POLICY = (
 
 def document(path: str, title: str, *content: str, reader: Reader | None = None) -> str:
     """Return a page. path: its own; reader: who logged in, None where nobody did."""
-    head = element(
-        "head",
-        Markup('<meta charset="utf-8">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        element("title", f"{title}: fedboost site"),
-        Markup('<link rel="stylesheet" href="/style.css"><link rel="icon" href="/icon.svg">'),
-    )
-    links = (
-        element("li", element("a", words, href=to, aria_current="page" if to == path else None))
-        for to, words in PAGES.items()
-    )
-    body = element(
-        "body",
-        element("a", "Skip to the content", class_="skip", href="#content"),
-        element(
-            "header",
-            element("p", "fedboost site", class_="lead"),
-            element("h1", title),
-            _log_out(reader) if reader is not None and reader.form_key else "",
-        ),
-        element("nav", element("ul", *links), aria_label="Pages") if reader is not None else "",
-        element("main", *content, id="content"),
-        element("footer", paragraph(f"fedboost {VERSION}. This page asks this site's own process alone.")),
-    )
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
-
-
-def section(name: str, title: str, *content: str) -> Markup:
-    """Return a section with its heading."""
-    heading = element("h2", title, id=f"{name}-title")
-    return element("section", heading, *content, id=name, aria_labelledby=f"{name}-title")
+    header = _log_out(reader) if reader is not None and reader.form_key else Markup("")
+    return frame(SITE, path, title, joined(*content), header, linked=reader is not None)
 
 
 def form_key(reader: Reader) -> Markup:
@@ -64,17 +38,9 @@ def form_key(reader: Reader) -> Markup:
     return Markup(f'<input type="hidden" name="key" value="{reader.form_key}">')
 
 
-TOKEN = Markup(
-    '<label for="token">Token</label><input id="token" name="token" type="password" '
-    'autocomplete="current-password" required size="44">'
-)
-"""The field for a token."""
-
-
 def refused(status: int, reason: str) -> str:
     """Return the page of a request that was refused; where a token is missing, with a form for it."""
-    title = "Log in" if status == 401 else f"Refused ({status})"
-    said = element("p", f"{reason[:1].upper()}{reason[1:]}.", role="alert")
+    title, said = refusal(status, reason)
     back = paragraph(element("a", "To the overview", href="/"))
     return document("", title, said, _log_in() if status == 401 else back)
 

@@ -10,10 +10,8 @@ import hmac
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
 from http import HTTPStatus
 from typing import TypeVar
-from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -24,6 +22,7 @@ from fedboost.people.console import assets
 from fedboost.people.console.site import audit, budget, overview, policy, requests, shell, style
 from fedboost.people.console.site.facts import Reader
 from fedboost.runtime.site.page.office import Decision, SiteOffice
+from fedboost.runtime.web.forms import asset_routes, read_form
 from fedboost.runtime.web.guard import App, Refusal, asker_of
 from fedboost.runtime.web.logins import Caller, Logins
 from fedboost.runtime.web.tokens import Tokens
@@ -31,7 +30,8 @@ from fedboost.runtime.web.tokens import Tokens
 T = TypeVar("T")
 READERS, OFFICER = ("viewer", "officer"), "officer"
 ASSETS = {"/style.css": (style.STYLE, "text/css"), "/icon.svg": (assets.ICON, "image/svg+xml")}
-MAX_FORM = 4096
+MAX_FIELDS = 8
+"""Of a form."""
 MAX_AT_ONCE = 4
 """Pages and decisions of one token's owner that are worked on, or wait for it, at a time."""
 DECISIONS = {"approve": True, "refuse": False}
@@ -40,8 +40,8 @@ DECISIONS = {"approve": True, "refuse": False}
 def application(office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> App:
     """The application. pool: threads that read files and rows, which sessions do not need."""
     own = _Pages(office, logins, tokens, pool)
-    routes = [Route(path, partial(_asset, *content)) for path, content in ASSETS.items()]
-    routes += [
+    routes = [
+        *asset_routes(ASSETS),
         Route("/", own.overview),
         Route("/requests", own.requests),
         Route("/requests/{name}", own.request),
@@ -54,10 +54,6 @@ def application(office: SiteOffice, logins: Logins, tokens: Tokens, pool: Execut
         Route("/logout", own.log_out, methods=["POST"]),
     ]
     return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
-
-
-async def _asset(content: str, kind: str, request: Request) -> Response:
-    return Response(content, media_type=kind)
 
 
 class _Pages:
@@ -129,7 +125,7 @@ class _Pages:
         return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
 
     async def log_in(self, request: Request) -> Response:
-        form = await _read_form(request)
+        form = await read_form(request, MAX_FIELDS)
         token = form("token").strip()
         owner = self._tokens.owner(token, asker_of(request.scope).address)
         _check_role(owner.role)
@@ -166,7 +162,7 @@ class _Pages:
         """The fields of a form of a page that this login was shown. Raises Refusal."""
         if not caller.by_cookie:
             raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
-        form = await _read_form(request)
+        form = await read_form(request, MAX_FIELDS)
         if not hmac.compare_digest(form("key").encode(), self._logins.form_key(request.scope).encode()):
             raise Refusal(HTTPStatus.FORBIDDEN, "this form is of no page of this login: read the page again")
         return form
@@ -175,15 +171,3 @@ class _Pages:
 def _check_role(role: str) -> None:
     if role not in READERS:
         raise Refusal(HTTPStatus.FORBIDDEN, f"a token of the role {role}; this needs {' or '.join(READERS)}")
-
-
-async def _read_form(request: Request) -> Callable[[str], str]:
-    """The first value of each field of a form, '' of one that it lacks. Raises Refusal."""
-    body = await request.body()
-    if len(body) > MAX_FORM:
-        raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {MAX_FORM} bytes")
-    try:
-        fields = parse_qs(body.decode(), max_num_fields=8)
-    except ValueError:
-        raise Refusal(HTTPStatus.BAD_REQUEST, "this is no form of a page") from None
-    return lambda name: fields.get(name, [""])[0]

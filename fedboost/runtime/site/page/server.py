@@ -14,8 +14,9 @@ from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.site.config import SitePageConfig
 from fedboost.runtime.site.page.app import OFFICER, application
 from fedboost.runtime.site.page.office import SiteOffice
-from fedboost.runtime.web.guard import Asker, Guard, Refusal, is_loopback_name
+from fedboost.runtime.web.guard import Guard, is_loopback_name
 from fedboost.runtime.web.logins import Logins
+from fedboost.runtime.web.notes import noting
 from fedboost.runtime.web.serving import WebServer
 from fedboost.runtime.web.tokens import Tokens
 
@@ -38,13 +39,11 @@ class SitePage:
             )
         tokens = Tokens(config.tokens, log)
         self._log = log
-        self._refusals = Refusals(log, None)
+        note = noting(Refusals(log, None), EVENT)
         logins = Logins(tokens, is_open=False, encrypted=False)
         self._pool = ThreadPoolExecutor(THREADS, "page")
-        app = Guard(
-            application(office, logins, tokens, self._pool), is_loopback_name, self._note, log, refused
-        )
-        self._server = WebServer(WHAT, config.listen, app, log, self._note)
+        app = Guard(application(office, logins, tokens, self._pool), is_loopback_name, note, log, refused)
+        self._server = WebServer(WHAT, config.listen, app, log, note)
         port = self.address.rpartition(":")[2]
         logins.cookie = f"fedboost-site-{port}"  # browsers keep one jar for all ports of a machine
 
@@ -63,8 +62,3 @@ class SitePage:
         """End all that is open."""
         await self._server.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _note(self, asker: Asker, refusal: Refusal) -> None:
-        """Log a refusal."""
-        peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
-        self._refusals.note(EVENT, peer, f"{refusal.status}: {refusal.reason}", address=end, asked=asker.what)
