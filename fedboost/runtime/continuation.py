@@ -16,6 +16,7 @@ from fedboost.runtime.model_facts import SUMMARY, TERMS
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.terms import continuation
+from fedboost.terms.session import TO_DRIFT, TO_TRAIN
 from fedboost.terms.terms import Terms
 
 MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
@@ -23,28 +24,33 @@ MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
 with it, such as its own terms with a model of their own."""
 
 
-def text_of(model: object, folder: Path = Path(), with_bins: bool = False) -> object:
+def text_of(model: object, folder: Path = Path(), task: str = TO_TRAIN) -> object:
     """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
-    of another kind, are returned as they are. with_bins: as for `read_file`."""
+    of another kind, are returned as they are. task: as for `read_file`."""
     if isinstance(model, Model):
-        return continuation.written(model.booster, model.terms.columns)
+        bins = edges_in(model.summary, "the model") if task == TO_DRIFT else None
+        facts = {} if task == TO_TRAIN else model.attributes
+        return continuation.written(model.booster, model.terms.columns, bins, facts)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
     path = folder / model
-    return read_file(path, f"xgb_model {quoted(str(path))}", with_bins)[0]
+    return read_file(path, f"xgb_model {quoted(str(path))}", task)[0]
 
 
-def read_file(path: Path, source: str, with_bins: bool = False) -> tuple[str, Terms | None]:
-    """The model in a file as terms hold it, and the terms of its training where the file has them.
-    source: how errors name the file; with_bins: with those of its reference, if it has one."""
+def read_file(path: Path, source: str, task: str = TO_TRAIN) -> tuple[str, Terms | None]:
+    """The model in a file as terms of a task hold it, and the terms of its training where the file has them:
+    a model that is measured with the facts of its training, for drift also with the bins of its reference.
+    source: how errors name the file."""
     text = _read(path, source)
     if text.startswith(PART_BEGINS):
         raise ConfigError(f"{path}: a part of a model: put the parts together (fedboost assemble)")
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
-    bins = edges_in(_summary(attributes), str(path)) if with_bins else None
+    bins = edges_in(_summary(attributes), str(path)) if task == TO_DRIFT else None
+    facts = {} if task == TO_TRAIN or terms is None else Model.load(path).attributes
+    columns = None if terms is None else terms.columns
     try:
-        return continuation.written(booster, None if terms is None else terms.columns, bins), terms
+        return continuation.written(booster, columns, bins, facts), terms
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -15,13 +15,12 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.drift import by_chance, joined, stability_index
 from fedboost.people.report.drift import drift_page
 from fedboost.people.report.facts import ResultFacts, SessionFacts
-from fedboost.runtime.continuation import edges_in, read_file
+from fedboost.runtime.continuation import read_file, text_of
 from fedboost.runtime.files import saved
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import is_counted
-from fedboost.terms import continuation
 from fedboost.terms.drifting import terms_to_drift
 from fedboost.terms.session import TO_DRIFT
 from fedboost.terms.terms import Terms
@@ -133,11 +132,9 @@ def drift_terms(
     if isinstance(model, PartyModel):
         raise ConfigError("a part of a model: put the parts together (fedboost assemble)")
     if not isinstance(model, Model):
-        read_file(Path(model), str(model), with_bins=True)  # says what is wrong with other files
+        read_file(Path(model), str(model), TO_DRIFT)  # says what is wrong with other files
         model = Model.load(model)
-    edges = edges_in(model.summary, "the model")
-    text = continuation.written(model.booster, model.terms.columns, edges)
-    agreed = terms_to_drift(terms or model.terms, text, min_count)
+    agreed = terms_to_drift(terms or model.terms, str(text_of(model, task=TO_DRIFT)), min_count)
     if not is_counted(model.summary["reference"], agreed):
         raise ConfigError("the model's reference is not of its columns, or was changed")
     return agreed, model.summary["reference"]

@@ -21,6 +21,7 @@ from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import is_evaluation
 from fedboost.terms.evaluating import terms_to_evaluate
+from fedboost.terms.session import TO_EVALUATE
 from fedboost.terms.terms import Terms
 
 
@@ -109,9 +110,9 @@ def evaluation_terms(
         raise ConfigError("a part of a model: put the parts together (fedboost assemble)")
     own: Terms | None
     if isinstance(model, Model):
-        text, own = str(text_of(model)), model.terms
+        text, own = str(text_of(model, task=TO_EVALUATE)), model.terms
     else:
-        text, own = read_file(Path(model), str(model))
+        text, own = read_file(Path(model), str(model), TO_EVALUATE)
         if own is None and terms is None:
             raise ConfigError(
                 f"{model}: an XGBoost model without fedboost's terms: give terms with its columns (--terms)"

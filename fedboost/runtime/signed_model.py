@@ -181,6 +181,11 @@ class SignedModel:
         return self.booster.to_xgboost(self._facts.to_attributes(session)).encode()
 
     @property
+    def attributes(self) -> dict[str, str]:
+        """fedboost's facts as the attributes of the model file."""
+        return self._facts.to_attributes()
+
+    @property
     def _facts(self) -> Facts:
         signed = self.attestations, self.session, self.rosters, self.request, self.salts
         return Facts(self.terms, self.rounds, *signed, self.summary)

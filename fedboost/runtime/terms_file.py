@@ -7,7 +7,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import TERMS, read_toml, to_toml
-from fedboost.terms.session import TO_DRIFT, TO_TRAIN
+from fedboost.terms.session import MEASURING, TO_TRAIN
 from fedboost.terms.terms import Terms
 
 
@@ -30,8 +30,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     if "xgb_model" in settings:
         from fedboost.runtime.continuation import text_of  # most terms continue none
 
-        with_bins = settings.get("program") == TO_DRIFT
-        settings["xgb_model"] = text_of(settings["xgb_model"], path.parent, with_bins)
+        task = next((task for task in MEASURING if settings.get("program") == task), TO_TRAIN)
+        settings["xgb_model"] = text_of(settings["xgb_model"], path.parent, task)
     return settings
 
 

@@ -10,7 +10,7 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.terms import continuation, target_means, tuning
 from fedboost.terms.noise import check_noise
-from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN, TO_TUNE
+from fedboost.terms.session import MEASURING, TO_DRIFT, TO_EVALUATE, TO_TRAIN, TO_TUNE, TRAINING
 
 if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
@@ -205,7 +205,7 @@ def _check_task(terms: "Terms") -> None:
     if terms.evaluation.reference:
         _check_reference(terms)
     program = terms.task
-    if program not in (TO_EVALUATE, TO_DRIFT):
+    if program not in MEASURING:
         return
     if terms.noise is not None:
         raise ValueError(f"program {program} gives exact sums: take noise away")
@@ -217,11 +217,13 @@ def _check_task(terms: "Terms") -> None:
         raise ValueError(
             f"program {program} takes all rows: take validation_fraction or columns.validation away"
         )
-    if program == TO_DRIFT:
-        try:
+    try:
+        if terms.trained is not None and terms.trained.task not in TRAINING:
+            raise ConfigError("xgb_model: the terms of its training train nothing")
+        if program == TO_DRIFT:
             continuation.bins_of(terms.xgb_model)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_reference(terms: "Terms") -> None:

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,21 +30,33 @@ MAX_MODEL = 3 << 20
 MAX_EDGES = 1 << 6
 _COLUMNS = "fedboost.columns"
 _BINS = "fedboost.bins"
+TRAINED_UNDER = "fedboost.terms"
+"""The terms of the training, in a model that is measured: canonical JSON."""
+FACTS = frozenset({TRAINED_UNDER, "fedboost.attestations", "fedboost.session", "fedboost.request"})
+"""Attributes of a model that is measured, as its file has them: by them a site finds its own signature, and
+the rows that were held out."""
 BinEdges = tuple[list[list[float]], list[float]]
 """The edges of bins of each numeric feature, and of the score."""
 _MEANINGS = ("positive", "classes", "categorical", "base_margin")
 """Keys of a schema that trees do not contain: the meaning of labels and of the codes of categories."""
 
 
-def written(booster: Booster, columns: "Schema | None", bins: BinEdges | None = None) -> str:
+def written(
+    booster: Booster,
+    columns: "Schema | None",
+    bins: BinEdges | None = None,
+    facts: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """A model as terms hold it; columns: those of its training, if they are known; bins: those of its
-    reference, where rows are held against it. ConfigError if it is too long."""
+    reference, where rows are held against it; facts: of its training, where it is measured (`FACTS`).
+    ConfigError if it is too long."""
     meanings = {} if columns is None else columns.model_dump(mode="json", include={*_MEANINGS})
     with np.errstate(over="ignore"):  # an infinite score is refused when the text is read
         rounded = dataclasses.replace(booster, base_score=float(np.float32(booster.base_score)))
     attributes: dict[str, Any] = {_COLUMNS: meanings} if meanings else {}
     attributes |= {} if bins is None else {_BINS: bins}
-    text = rounded.to_xgboost({k: json.dumps(v, separators=(",", ":")) for k, v in attributes.items()})
+    own = {key: json.dumps(value, separators=(",", ":")) for key, value in attributes.items()}
+    text = rounded.to_xgboost(own | {key: facts[key] for key in sorted(FACTS & {*facts})})
     _check_length(text)
     return text
 
@@ -53,9 +66,16 @@ def read(text: str) -> Booster:
     """The model in a text. ConfigError if `written` did not write it."""
     _check_length(text)
     booster, attributes = Booster.from_any_xgboost(text, "xgb_model")
-    if set(attributes) - {_COLUMNS, _BINS} or booster.to_xgboost(attributes) != text:
+    if set(attributes) - {_COLUMNS, _BINS, *FACTS} or booster.to_xgboost(attributes) != text:
         raise ConfigError("xgb_model: not as fedboost writes it; give the path of the model's file")
     return booster
+
+
+@lru_cache(maxsize=8)
+def facts_of(text: str) -> Mapping[str, str]:
+    """The facts of a model's training in a text; empty where it has none."""
+    attributes = json.loads(text)["learner"]["attributes"]
+    return {key: attributes[key] for key in FACTS if key in attributes}
 
 
 @lru_cache(maxsize=8)
@@ -78,6 +98,8 @@ def bins_of(text: str) -> BinEdges:
 def check(text: str, terms: "Terms") -> None:
     """Raise ConfigError unless these terms can continue the model."""
     booster = read(text)
+    if terms.task == TO_TRAIN and facts_of(text):
+        raise ConfigError("xgb_model: a model that is continued has no facts of its training in the terms")
     differs = _model_difference(booster, terms) or _column_difference(booster, _trained_columns(text), terms)
     if differs:
         does = {TO_TRAIN: "continued", TO_DRIFT: "held against these rows"}.get(terms.task, "evaluated")

@@ -15,6 +15,8 @@ TO_EVALUATE, TO_DRIFT = "evaluate", "drift"
 """What sessions do: `Terms.task`."""
 TRAINING = frozenset({TO_TRAIN, TO_TUNE})
 """Of these what grows trees."""
+MEASURING = frozenset({TO_EVALUATE, TO_DRIFT})
+"""Of these what is about a model that exists."""
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:

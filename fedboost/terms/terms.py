@@ -225,6 +225,14 @@ class Terms(Flat):
         """The model that is continued."""
         return None if self.xgb_model is None else continuation.read(self.xgb_model)
 
+    @cached_property
+    def trained(self) -> "Terms | None":
+        """The terms of the training of a model that is measured, as its file has them; None where it has
+        none. ConfigError for others. They prove nothing without a signature of the model."""
+        facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
+        text = facts.get(continuation.TRAINED_UNDER)
+        return None if text is None else Terms.from_canonical(text)
+
     @property
     def constant_rounds(self) -> int:
         """Rounds before this session's first tree: of a continued model, or of a constant that is a leaf."""
