@@ -90,9 +90,10 @@ def exponent_counts(values: Float64) -> Int64:
     return np.bincount(cells, minlength=EXPONENT_CELLS).astype(np.int64)
 
 
-def bound_exponent(counts: Int64) -> int:
-    """The smallest e such that every counted value has magnitude at most 2**e (0 where all are zero)."""
-    used = np.flatnonzero(counts)
+def bound_exponent(counts: Int64, beyond: int = 0) -> int:
+    """The smallest e such that every counted value but at most `beyond` ones has magnitude at most 2**e (0
+    where no others are counted)."""
+    used = np.flatnonzero(np.cumsum(counts[::-1])[::-1] > beyond)
     return int(used[-1]) + _LOWEST_EXPONENT if used.size else 0
 
 

@@ -53,13 +53,20 @@ def model():
     return trained()
 
 
+@pytest.fixture(scope="module")
+def exact():
+    """A model with a reference of exact counts."""
+    return trained(min_count=1)
+
+
 @pytest.mark.parametrize("parties", [1, 3, 7])
 @pytest.mark.parametrize("protection", ["plain", "masked"])
-def test_the_reference_counts_the_pooled_rows_and_the_trees_are_the_same(model, parties, protection):
+def test_the_reference_counts_the_pooled_rows_and_the_trees_are_the_same(exact, model, parties, protection):
     if protection == "masked" and parties < 3:
         pytest.skip("masks hide a party among three")
-    own = trained(among(parties), protection=protection)
-    assert own.summary == model.summary
+    own = trained(among(parties), protection=protection, min_count=1)
+    assert own.summary == exact.summary
+    assert trained(among(parties), protection=protection).summary == model.summary
     without = fb.simulate(terms(max_bin=64), among(parties)).model
     assert own.fingerprint == without.fingerprint
     assert not without.summary
@@ -74,6 +81,11 @@ def test_the_reference_counts_the_pooled_rows_and_the_trees_are_the_same(model, 
     levels = pooled.ward.value_counts()
     assert reference["columns"][2]["counts"] == [*levels[["a", "b", "c"]], 0]
     check_score(own, TABLE)
+    coarse = zip(model.summary["reference"]["columns"], reference["columns"], strict=True)
+    for told, known in coarse:
+        assert told["groups"] == known["groups"]
+        assert all(abs(a - b) <= 10 for a, b in zip(told["counts"], known["counts"], strict=True))
+        assert sum(count % 10 != 0 for count in told["counts"][:-1]) == 0
 
 
 def check_score(model, table):
@@ -99,7 +111,7 @@ SETTINGS = {
 def test_the_score_is_that_of_the_model_that_is_kept(name):
     offset = np.random.default_rng(1).normal(size=TABLE.num_rows)
     table = TABLE.append_column("offset", pa.array(offset))
-    own = trained(among(3, table), **SETTINGS[name])
+    own = trained(among(3, table), min_count=1, **SETTINGS[name])
     check_score(own, table)
     assert name != "early stopping" or own.kept < len(own.rounds)
     known = fb.drift(own, among(4, table))
@@ -114,14 +126,15 @@ def test_the_rows_of_one_are_held_against_a_model_of_three_parties():
 @pytest.mark.parametrize("rounds", [9, 2])
 def test_a_training_that_a_callback_stops_has_its_reference(rounds):
     stop = {"callbacks": [lambda number, _: number == 1]}
-    own = fb.simulate(terms(max_bin=64, reference=True, rounds=rounds), among(3), **stop).model
+    agreed = terms(max_bin=64, reference=True, rounds=rounds, min_count=1)
+    own = fb.simulate(agreed, among(3), **stop).model
     assert len(own.booster.trees) == 2
     check_score(own, TABLE)
 
 
 @pytest.mark.slow
 def test_a_continued_model_classes_and_numbers():
-    more = trained(xgb_model=fb_text(trained()))
+    more = trained(xgb_model=fb_text(trained()), min_count=1)
     check_score(more, TABLE)
     classes = {"columns": {"label": "ward", "numeric": ["age", "dose"], "classes": ["c", "a", "b"]}}
     own = trained(objective="multi:softprob", **classes)
@@ -169,7 +182,7 @@ def test_an_alarm_where_a_column_is_shifted(model):
     assert column["bins"][-1] == {"missing": True, "reference": column["bins"][-1]["reference"], "rows": 1500}
 
 
-def test_a_column_beyond_chance_and_below_the_first_limit_is_not_stable(model):
+def test_a_column_beyond_chance_and_below_the_first_limit_is_not_stable(model, exact):
     new = rows(20_000, seed=11).drop_columns(["y"])
     known = fb.drift(model, shared_out(3, with_column(new, "age", new["age"].to_numpy() + 1.5)))
     age, dose, *_ = known.columns
@@ -183,7 +196,7 @@ def test_a_column_beyond_chance_and_below_the_first_limit_is_not_stable(model):
     assert said[-2] == "to"  # the bin that moved most
     assert said[-1].endswith("%")
     few = rows(60, seed=3).drop_columns(["y"])
-    far = fb.drift(model, shared_out(2, with_column(few, "age", few["age"].to_numpy() + 4))).columns[0]
+    far = fb.drift(exact, shared_out(2, with_column(few, "age", few["age"].to_numpy() + 4))).columns[0]
     assert 0.1 < far["psi"] < far["by_chance"]
     assert far["verdict"] == "stable"
 
@@ -240,13 +253,16 @@ def test_small_counts_are_merged(model):
     table = with_column(with_column(TABLE, "ward", wards), "dose", dose)
     own = trained(among(3, table))
     reference = own.summary["reference"]
-    assert reference["columns"][2]["counts"] == [2940, 0, 60]
+    assert (reference["columns"][2]["groups"], reference["columns"][2]["counts"]) == (
+        [[0], [1], [2], [3]],
+        [0, 60, 2940, 0],
+    )
     for column in (*reference["columns"], reference["score"]):
-        assert all(count == 0 or count >= 10 for count in column["counts"])
+        assert all(count == 0 or count >= 50 for count in column["counts"])
         assert sum(column["counts"]) == 3000
     few = fb.drift(model, shared_out(2, rows(12, seed=1)))
     for column in few.columns:
-        assert all(each["rows"] == 0 or each["rows"] >= 10 for each in column["bins"])
+        assert all(each["rows"] in (0, 12) for each in column["bins"])
     assert few.moved == ()
     with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 10"):
         fb.drift(model, shared_out(2, rows(9)))
@@ -310,7 +326,7 @@ def test_queries_out_of_place_are_refused(model):
     with pytest.raises(PeerError, match="no cut points were given yet"):
         query.check_order(terms(reference=True), NOTHING_YET)
     with pytest.raises(Refused, match="EvaluationQuery is asked, and the terms drift"):
-        EvaluationQuery.of(terms(), 10, UNIT).check(agreed)
+        EvaluationQuery.of(terms(), 10, UNIT, (4.0,)).check(agreed)
     holder = DriftHolder(lambda: to_shard(TABLE, agreed, "north"), agreed)
     with pytest.raises(PeerError, match="rows by other bins than those of the model"):
         [*holder.answering(dataclasses.replace(query, sizes=(11, 12, 4)))]

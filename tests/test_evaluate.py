@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -16,10 +17,11 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 from sklearn import metrics as reference
 
 import fedboost as fb
-from fedboost.boosting.programs.evaluate import OUTCOMES, evaluate
-from fedboost.boosting.programs.withheld import Sum, merged, withheld
+from fedboost.boosting.programs.coarse import coarse, nearest, step_of, unit_of
+from fedboost.boosting.programs.evaluate import OUTCOMES, evaluate, merged
+from fedboost.boosting.programs.withheld import Sum, withheld
 from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.trees import HistogramQuery
@@ -73,23 +75,30 @@ def test_it_is_that_of_the_pooled_rows(model, parties, protection):
         pytest.skip("masks hide a party among three")
     names = ["logloss", "error", "error@0.3", "ece", "auc"]
     agreed = terms(protection=protection, eval_metric=names)
-    known = fb.evaluate(model, among(parties), agreed)
     label, score = TABLE["y"].to_numpy(), model.predict(TABLE)
-    found = known.metrics
-    close(found["logloss"], reference.log_loss(label, score))
-    close(found["error"], np.mean((score > 0.5) != label))
-    close(found["error@0.3"], np.mean((score > 0.3) != label))
-    summary = known.summary
-    assert summary["confusion"] == outcomes_of(label, score > 0.5)
+    expected = {
+        "logloss": reference.log_loss(label, score),
+        "error": np.mean((score > 0.5) != label),
+        "error@0.3": np.mean((score > 0.3) != label),
+        "auc": reference.roc_auc_score(label, score),
+    }
+    outcomes = outcomes_of(label, score > 0.5)
+    summary = fb.evaluate(model, among(parties), agreed, min_count=1).summary
+    for name, value in expected.items():
+        close(summary["metrics"][name], value, 2e-4 if name == "auc" else 1e-9)
+    assert summary["confusion"] == outcomes
     close(summary["mean_prediction"], score.mean(), 1e-8)
-    assert (
-        abs(summary["auc"]["value"] - reference.roc_auc_score(label, score)) <= summary["auc"]["resolution"]
-    )
-    assert summary["auc"]["resolution"] < 0.03
-    assert summary["auc"]["value"] == found["auc"]
     close(summary["rates"]["precision"], reference.precision_score(label, score > 0.5))
     close(summary["rates"]["true_positive_rate"], reference.recall_score(label, score > 0.5))
-    assert known.rows == len(label)
+    assert summary["rows"] == len(label)
+    coarse = fb.evaluate(model, among(parties), agreed).summary
+    for name, value in expected.items():
+        assert abs(coarse["metrics"][name] - value) <= coarse["resolution"][name] + 2e-4 * (name == "auc")
+        assert coarse["resolution"][name] <= 0.0101
+    assert all(count % 10 == 0 and abs(count - outcomes[o]) <= 10 for o, count in coarse["confusion"].items())
+    for found in (summary, coarse):
+        assert abs(found["auc"]["value"] - expected["auc"]) <= found["auc"]["resolution"] < 0.02
+        assert found["auc"]["value"] == found["metrics"]["auc"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"colluding": 2}, {"on_loss": "shrink", "quorum": 3}])
@@ -108,7 +117,7 @@ def test_before_it_is_rounded_it_is_that_of_the_pooled_rows_to_nine_digits(model
     monkeypatch.setattr(by_set, "DIGITS", 17)
     protection = "masked" if parties > 2 else "plain"
     agreed = terms(protection=protection, eval_metric=["error", "error@0.3", "logloss"])
-    found = fb.evaluate(model, among(parties), agreed).metrics
+    found = fb.evaluate(model, among(parties), agreed, min_count=1).metrics
     label, score = TABLE["y"].to_numpy(), model.predict(TABLE)
     assert found["error"] == pytest.approx(np.mean((score > 0.5) != label), abs=1e-9)
     assert found["error@0.3"] == pytest.approx(np.mean((score > 0.3) != label), abs=1e-9)
@@ -121,16 +130,12 @@ def test_curves_are_those_of_the_rows(model, threshold):
     label, score = TABLE["y"].to_numpy(), model.predict(TABLE)
     assert known["confusion"] == outcomes_of(label, score > threshold)
     for each in known["bins"]:
-        lies = (score >= each["low"]) & (score < each["high"])
-        if each["low"] == threshold:
-            lies = (score > each["low"]) & (score < each["high"])
+        lies = (score > each["low"]) & (score <= each["high"])
         assert (each["rows"], each["positives"]) == (lies.sum(), label[lies].sum())
         close(each["mean_prediction"], score[lies].mean(), 1e-8)
         close(each["rate"], label[lies].mean())
     for point in known["roc"]:
-        predicted = (
-            score > point["threshold"] if point["threshold"] == threshold else score >= point["threshold"]
-        )
+        predicted = score > point["threshold"]
         close(point["true_positive_rate"], predicted[label == 1].mean())
         close(point["false_positive_rate"], predicted[label == 0].mean())
     assert (known["roc"][-1]["true_positive_rate"], known["roc"][-1]["false_positive_rate"]) == (1.0, 1.0)
@@ -138,13 +143,14 @@ def test_curves_are_those_of_the_rows(model, threshold):
 
 def test_subgroups_and_sites_are_the_same_on_their_rows(model):
     tables = among(3)
-    known = fb.evaluate(model, tables, terms(eval_metric=["logloss", "auc"]), by=["ward"], by_site=True)
+    agreed = terms(eval_metric=["logloss", "auc"], min_count=1)
+    known = fb.evaluate(model, tables, agreed, by=["ward"], by_site=True)
     parts = {ward: TABLE.filter(pa.compute.equal(TABLE["ward"], ward)) for ward in "abc"}
     assert [*known.subgroups["ward"]["sets"]] == ["a", "b", "c"]
     assert [*known.sites["sets"]] == [*tables]
     told = known.subgroups["ward"]["sets"] | known.sites["sets"]
     for name, table in (parts | tables).items():
-        alone = fb.evaluate(model, {"one": table}, terms(eval_metric=["logloss", "auc"])).summary
+        alone = fb.evaluate(model, {"one": table}, agreed).summary
         assert {key: alone[key] for key in told[name]} == told[name]
         label, score = table["y"].to_numpy(), model.predict(table)
         close(told[name]["metrics"]["logloss"], reference.log_loss(label, score))
@@ -217,7 +223,7 @@ def test_numbers_and_classes_and_weights():
     settings = {"objective": "reg:squarederror", "eval_metric": ["rmse", "mae"]}
     trained = fb.simulate(terms(**settings), parts).model
     label, score = NUMBERS["y"].to_numpy().astype(np.float32), trained.predict(NUMBERS)
-    known = fb.evaluate(trained, among(3, NUMBERS))
+    known = fb.evaluate(trained, among(3, NUMBERS), min_count=1)
     close(known.metrics["rmse"], reference.root_mean_squared_error(label, score))
     close(known.metrics["mae"], reference.mean_absolute_error(label, score))
     assert not {"auc", "confusion", "classes"} & known.summary.keys()
@@ -229,7 +235,8 @@ def test_numbers_and_classes_and_weights():
     assert known.summary["classes"] == ["c", "a", "b"]
     columns = {"columns": {**COLUMNS, "weight": "w"}}
     trained = fb.simulate(terms(**columns), shared_out(3, weighted)).model
-    known = fb.evaluate(trained, among(3, weighted), terms(**columns, eval_metric=["logloss", "error"]))
+    agreed = terms(**columns, eval_metric=["logloss", "error"], min_count=1)
+    known = fb.evaluate(trained, among(3, weighted), agreed)
     weight, score = weighted["w"].to_numpy().astype(np.float32), trained.predict(weighted)
     label = weighted["y"].to_numpy()
     close(known.metrics["logloss"], reference.log_loss(label, score, sample_weight=weight))
@@ -254,7 +261,7 @@ def test_on_the_rows_of_a_training_it_is_the_metric_of_its_last_round(objective)
     table = table.append_column("stars", pa.array(np.digitize(TABLE["age"].to_numpy(), [40, 50, 60])))
     tables = {name: table.filter(pa.array(place % 3 == n)) for n, name in enumerate("abc")}
     result = fb.simulate(terms(**{"objective": objective, **OBJECTIVES[objective]}), tables)
-    known = fb.evaluate(result.model, tables).metrics
+    known = fb.evaluate(result.model, tables, min_count=1).metrics
     last = result.model.rounds[-1]
     assert {name: float(f"{value:.4g}") for name, value in known.items()} == {n: last[n] for n in known}
 
@@ -264,7 +271,7 @@ def test_a_model_with_base_margins_and_one_of_xgboost(tmp_path):
     based = {"columns": {**COLUMNS, "base_margin": "offset"}}
     trained = fb.simulate(terms(**based), shared_out(3, table)).model
     close(
-        fb.evaluate(trained, among(3, table)).metrics["logloss"],
+        fb.evaluate(trained, among(3, table), min_count=1).metrics["logloss"],
         reference.log_loss(table["y"].to_numpy(), trained.predict(table)),
     )
     numeric = {"columns": {"label": "y", "numeric": ["age", "dose"]}}
@@ -272,7 +279,8 @@ def test_a_model_with_base_margins_and_one_of_xgboost(tmp_path):
     matrix = xgboost.DMatrix(features, TABLE["y"].to_numpy())
     foreign = xgboost.train({"objective": "binary:logistic", "max_depth": 3}, matrix, 4)
     foreign.save_model(tmp_path / "foreign.json")
-    known = fb.evaluate(tmp_path / "foreign.json", among(3), terms(**numeric, eval_metric=["logloss", "auc"]))
+    agreed = terms(**numeric, eval_metric=["logloss", "auc"], min_count=1)
+    known = fb.evaluate(tmp_path / "foreign.json", among(3), agreed)
     close(known.metrics["logloss"], reference.log_loss(TABLE["y"].to_numpy(), foreign.predict(matrix)), 1e-6)
     with pytest.raises(ConfigError, match="an XGBoost model without fedboost's terms: give terms"):
         fb.evaluate(tmp_path / "foreign.json", among(3))
@@ -330,49 +338,94 @@ def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_says_so(
     assert "No warnings: all that left is what the agreed terms allow." in told.out
 
 
-def test_small_groups_are_left_out(model):
+def test_small_groups_are_left_out_and_no_others(model):
     wards = np.array(["a", "b", "c"])[np.where(np.arange(900) < 6, 0, np.where(np.arange(900) < 60, 1, 2))]
     table = TABLE.set_column(TABLE.schema.get_field_index("ward"), "ward", pa.array(wards))
-    known = fb.evaluate(model, among(3, table), by=["ward"])
-    split = known.subgroups["ward"]
-    assert split["left_out"] == ["a", "b"]  # b would tell a by subtraction
-    assert [*split["sets"]] == ["c"]
+    split = fb.evaluate(model, among(3, table), by=["ward"]).subgroups["ward"]
+    assert split["left_out"] == ["a"]
+    assert {ward: known["rows"] for ward, known in split["sets"].items()} == {"b": 50, "c": 840}
     with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 901"):
         fb.evaluate(model, among(3), min_count=901)
-    label = pa.array((np.arange(900) < 4).astype(np.int64))
-    rare = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", label)
-    known = fb.evaluate(model, among(3, rare)).summary
-    assert (known["auc"], known["roc"], known["bins"]) == (None, [], [])
-    assert {*known["rates"].values()} == {None}
-    some = pa.array((np.arange(900) < 40).astype(np.int64))
-    known = fb.evaluate(model, among(3, TABLE.set_column(4, "y", some)), threshold=0.9).summary
-    assert all(n is None or n == 0 or n >= 10 for n in known["confusion"].values())
-    assert sum(each["positives"] for each in known["bins"]) == 40
-    for each in known["bins"]:
-        assert each["positives"] == 0 or each["positives"] >= 10
-        assert each["rows"] - each["positives"] >= 10
 
 
-def test_what_other_numbers_tell_of_few_rows_is_left_out(model):
-    """The curve, and a description, tell how many rows a label has; a mean has few digits; a curve of a label
-    of few rows is left out."""
-    score = model.predict(TABLE)
-    label = np.where(score > 0.5, np.arange(900) % 2, 0)
-    label[np.argsort(score)[:4]] = 1
-    table = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", pa.array(label))
-    agreed = terms(eval_metric=["logloss", "auc", "aucpr", "ks"])
-    known = fb.evaluate(model, among(3, table), agreed, by=["ward"]).summary
-    assert {known["confusion"]["fn"], known["confusion"]["tp"]} == {None}
-    assert sum(each["positives"] for each in known["bins"]) == label.sum()
-    for one in (known, *known["subgroups"]["ward"]["sets"].values()):
-        tn, fp, fn, tp = (one["confusion"][key] is None for key in OUTCOMES)
-        assert (tn, fn) == (fp, tp)
-        for value in (*one["metrics"].values(), one["mean_prediction"]):
-            assert value == float(f"{value:.4g}")
-    rare = pa.array((np.arange(900) < 4).astype(np.int64))
-    rare = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", rare)
-    found = fb.evaluate(model, among(3, rare), agreed).metrics
-    assert [name for name, value in found.items() if value is None] == ["auc", "aucpr", "ks"]
+@pytest.mark.parametrize("ones", [4, 9, 10, 40])
+def test_a_label_of_few_rows(model, ones):
+    """Of fewer rows than a unit nothing is told that needs them; of others all is."""
+    label = pa.array((np.arange(900) < ones).astype(np.int64))
+    table = TABLE.set_column(TABLE.schema.get_field_index("y"), "y", label)
+    known = fb.evaluate(model, among(3, table), terms(eval_metric=["logloss", "auc", "aucpr", "ks"])).summary
+    few = ones < 10
+    assert [name for name, value in known["metrics"].items() if value is None] == ["auc", "aucpr", "ks"] * few
+    assert ((known["auc"], known["roc"], known["bins"]) == (None, [], [])) == few
+    assert {known["confusion"]["fn"], known["confusion"]["tp"]} == {None} or not few
+    assert sum(each["positives"] for each in known["bins"]) == (0 if few else ones)
+    if not few:
+        rows_of = [each["rows"] for each in known["bins"]]
+        assert min(rows_of) >= 50
+        assert all(count % 10 == 0 for count in rows_of)
+        assert None not in known["confusion"].values()
+        assert sum(known["confusion"].values()) == 900
+
+
+@pytest.mark.slow
+def test_few_rows_without_a_level_take_no_group_with_them(model):
+    """200 tables with 1 to 9 blanks: both sexes are told, and the blanks are not."""
+    draw = np.random.default_rng(2)
+    for _ in range(200):
+        sexes = np.array(["F", "M"], object)[(draw.random(900) < 0.6).astype(int)]
+        sexes[draw.choice(900, draw.integers(1, 10), replace=False)] = None
+        split = fb.evaluate(model, {"p": TABLE.append_column("sex", pa.array(sexes))}, by=["sex=F,M"]).summary
+        split = split["subgroups"]["sex"]
+        assert ([*split["sets"]], split["left_out"]) == (["F", "M"], ["missing"])
+        assert None not in (value for known in split["sets"].values() for value in known["rates"].values())
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.sampled_from([1, 2, 5, 10, 20, 50]))
+def test_counts_are_coarse(counts, unit):
+    """Parts add up to what is told of their total; each end of parts has half a unit of possible counts."""
+    total = sum(counts)
+    told = coarse(counts, unit)
+    assert (told is None) == (total < unit)
+    if told is None:
+        return
+    assert sum(told) == nearest(total, unit)
+    assert all(count >= 0 and count % unit == 0 for count in told)
+    assert all(abs(a - b) <= unit * (unit > 1) for a, b in zip(told, counts, strict=True))
+    ends = [coarse([end, total - end], unit)[0] for end in range(total + 1)]
+    assert all(low <= high for low, high in itertools.pairwise(ends))
+    assert min(ends.count(end) for end in {*ends}) >= unit // 2
+    assert np.cumsum(told).tolist() == [ends[end] for end in np.cumsum(counts)[:-1]] + [sum(told)]
+
+
+@given(st.integers(1, 10**6))
+def test_units_are_few(min_count):
+    """So that counts in several units of an analyst's choice tell little more than in one."""
+    unit = unit_of(min_count)
+    assert min_count <= unit <= max(10 * (min_count - 1), 1)
+    assert str(unit).strip("0") in ("1", "2", "5")
+    ends = [{*range(unit // 2, 500 * unit, unit)} for unit in (10, 20, 50, 100, 200, 500)]
+    every = sorted(set.union(*ends))
+    assert min(high - low for low, high in itertools.pairwise(every)) >= 5
+
+
+@pytest.mark.parametrize(("size", "step"), [(1, 1), (0.99, 0.5), (0.2, 0.2), (0.0044, 0.002), (3e-5, 2e-5)])
+def test_the_last_digit_is_moved_by_so_much(size, step):
+    assert step_of(size) == pytest.approx(step)
+
+
+def test_the_loss_of_a_row_is_capped(model):
+    """No row counts for more than a label of probability 0.001, nor for more than a unit of rows reaches."""
+    odd = TABLE.slice(0, 1).set_column(TABLE.schema.get_field_index("y"), "y", pa.array([1e9]))
+    numbers = pa.concat_tables([NUMBERS, odd])
+    trained = fb.simulate(terms(objective="reg:squarederror"), shared_out(3, NUMBERS)).model
+    one, other = (fb.evaluate(trained, among(3, table)).metrics["rmse"] for table in (NUMBERS, numbers))
+    assert abs(one - other) <= 0.1 * one
+    crafted = dataclasses.replace(model.booster, trees=model.booster.trees[:1])
+    tree = crafted.trees[0]
+    leaves = [-40.0 if left < 0 else value for value, left in zip(tree.value, tree.left, strict=True)]
+    crafted = dataclasses.replace(crafted, trees=(dataclasses.replace(tree, value=leaves),))
+    worst = fb.evaluate(dataclasses.replace(model, booster=crafted), among(3)).metrics["logloss"]
+    assert worst == pytest.approx(-np.log(1e-3) * TABLE["y"].to_numpy().mean(), abs=0.05)
 
 
 def table_of(seed, floor):
@@ -422,44 +475,37 @@ def test_of_very_many_counts_that_hang_together_none_is_given():
     assert withheld(counts, rows_of, 10) == {*counts}
 
 
-@given(st.integers(0, 10**6), st.sampled_from([1, 10]), st.integers(0, 30))
-def test_runs_of_cells_tell_of_no_few_rows(seed, floor, kept):
-    draw = np.random.default_rng(seed)
-    counts = draw.integers(0, 2 * floor + 1, (2, 30)) * (draw.random((2, 30)) < 0.5)
-    sides = [counts] if kept in (0, 30) else [counts[:, :kept], counts[:, kept:]]
-    told = all(n == 0 or n >= floor for side in sides for n in side.sum(axis=1))
-    runs = merged(counts, floor, kept if len(sides) > 1 and told else None)
-    for low, high in runs:
-        assert low < high
-        zeros, ones = counts[:, low:high].sum(axis=1).tolist()
-        assert zeros + ones >= floor
-        assert {zeros == 0 or zeros >= floor, ones == 0 or ones >= floor} == {True}
-    assert [low for low, _ in runs[1:]] == [high for _, high in runs[:-1]] or kept
-    if runs and told:
-        assert sum(counts[:, low:high].sum() for low, high in runs) == counts.sum()
-        assert not len(sides) > 1 or not any(low < kept < high for low, high in runs)
+@given(st.lists(st.integers(0, 40), min_size=2, max_size=30), st.integers(1, 60), st.integers(0, 30))
+def test_runs_of_bins_have_rows_enough(counts, least, kept):
+    counts, kept = np.array(counts), min(kept, len(counts))
+    runs = merged(counts, least, kept)
+    assert [0, *(high for _, high in runs)] == [*(low for low, _ in runs), counts.size]
+    assert len(runs) == 1 or all(counts[low:high].sum() >= least for low, high in runs)
+    if min(counts[:kept].sum(), counts[kept:].sum()) >= least:
+        assert kept in [high for _, high in runs]
 
 
 @given(st.lists(st.floats(-12, 12), min_size=1, max_size=30), st.floats(0.001, 0.999))
-def test_a_cell_lies_on_one_side_of_the_threshold(margins, threshold):
+def test_a_bin_lies_on_one_side_of_the_threshold(margins, threshold):
     margin = np.array(margins)
     label = (np.arange(margin.size) % 2).astype(np.float32)
-    counts = scores.count_scores(margin, label, threshold).reshape(3, -1)[:2]
+    counts = scores.count_bins(margin, label, threshold).reshape(3, -1)[:2]
     tn, fp, fn, tp, _ = scores.count_outcomes(margin, label, threshold).tolist()
-    at = scores.threshold_cell(threshold) + 1
+    edges = scores.edges(threshold)
+    at = edges.index(threshold) + 1
     assert counts[:, :at].sum(axis=1).tolist() == [tn, fn]
     assert counts[:, at:].sum(axis=1).tolist() == [fp, tp]
-    edges = scores.edges(threshold)
-    assert edges.size == scores.CELLS + 1
-    assert (np.diff(edges) >= 0).all()
-    assert edges[at] == threshold
+    assert len(edges) + 1 == scores.bins(threshold)
+    assert (np.diff(edges) > 0).all()
+    cells = scores.count_cells(margin, label).reshape(2, -1)
+    assert cells.sum(axis=1).tolist() == [tn + fp, fn + tp]
 
 
 def test_queries_of_other_sessions_and_about_other_rows_are_refused(model):
     agreed = evaluation_terms(model, terms(["north", "south"]), ["ward"])
-    query = EvaluationQuery.of(agreed, 900, UNIT)
+    query = EvaluationQuery.of(agreed, 900, UNIT, (4.0,))
     query.check(agreed)
-    RowsQuery().check(agreed)
+    MagnitudesQuery(("logloss",)).check(agreed)
     for settings, why in (
         ({"sets": ("all", "sex=F", "sex=M")}, 'the terms allow metrics of the rows all, "ward" = "a"'),
         ({"sites": ("north", "south")}, "the terms allow metrics of the rows"),
@@ -467,6 +513,8 @@ def test_queries_of_other_sessions_and_about_other_rows_are_refused(model):
         ({"threshold": 0.4}, "counts by other scores, classes or thresholds"),
         ({"classes": 3}, "counts by other scores, classes or thresholds"),
         ({"weight": dataclasses.replace(UNIT, bits=4)}, "a scale of row weights"),
+        ({"caps": ()}, "a cap on losses for each metric"),
+        ({"caps": (float("nan"),)}, "a cap on losses for each metric"),
     ):
         with pytest.raises(Refused, match=why):
             dataclasses.replace(query, **settings).check(agreed)
@@ -475,8 +523,12 @@ def test_queries_of_other_sessions_and_about_other_rows_are_refused(model):
         query.check(trained)
     with pytest.raises(Refused, match="SummaryQuery is asked, and the terms evaluate"):
         SummaryQuery.of(trained).check(agreed)
-    with pytest.raises(Refused, match="RowsQuery is asked, and the terms describe"):
-        RowsQuery().check(terms_to_describe(trained))
+    with pytest.raises(Refused, match="MagnitudesQuery is asked, and the terms describe"):
+        MagnitudesQuery(("logloss",)).check(terms_to_describe(trained))
+    with pytest.raises(Refused, match="the terms allow the metrics logloss"):
+        MagnitudesQuery(("logloss", "auc")).check(agreed)
+    with pytest.raises(Refused, match="RowsQuery is asked, and the terms evaluate"):
+        RowsQuery().check(agreed)
     with pytest.raises(Refused, match="QuantileQuery is asked, and the terms evaluate"):
         QuantileQuery(900, Grids.first(2)).check(agreed)
 
@@ -486,19 +538,20 @@ def test_a_session_that_asks_for_more_ends(model):
 
     def asks(query):
         def program(terms, grown):
-            yield RowsQuery()
+            yield MagnitudesQuery(terms.metrics)
             yield query
 
         return program
 
-    own = EvaluationQuery.of(agreed, 180, UNIT)
+    own = EvaluationQuery.of(agreed, 180, UNIT, (4.0,))
     for query, why in (
         (
             dataclasses.replace(own, sets=(*own.sets[:1], '"age" = "50"')),
             "the terms allow metrics of the rows",
         ),
         (dataclasses.replace(own, sites=("north",)), "the terms allow metrics of the rows"),
-        (RowsQuery(), None),
+        (RowsQuery(), "RowsQuery is asked, and the terms evaluate"),
+        (MagnitudesQuery(("logloss",)), None),
         (SummaryQuery.of(agreed), "SummaryQuery is asked, and the terms evaluate"),
         (HistogramQuery(180, 0, (), (0,), 16, UNIT, UNIT), "HistogramQuery is asked, and the terms evaluate"),
     ):
@@ -507,7 +560,7 @@ def test_a_session_that_asks_for_more_ends(model):
         assert why is None or why in str(session.error)
 
     def again(terms, grown):
-        yield RowsQuery()
+        yield MagnitudesQuery(terms.metrics)
         yield own
         yield own
 
@@ -531,17 +584,18 @@ def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
 def test_sums_that_cannot_be_end_the_session(model):
     agreed = evaluation_terms(model, terms(["north"]), ["ward"])
     holder = EvaluationHolder(lambda: to_shard(as_table(TABLE), agreed, "north"), agreed)
-    query = EvaluationQuery.of(agreed, 900, UNIT)
+    query = EvaluationQuery.of(agreed, 900, UNIT, (4.0,))
     for place, change, why in (
         (0, 1, "the rows of some sets do not sum to the 900 rows there are"),
         (query.cells_of_set - 1, 2**60, "the probabilities of some rows sum to less than 0, or more"),
         (query.cells_of_set - 2, 5, "the outcomes of a set do not sum to its rows"),
-        (-1, -(2**40), "the probabilities of some rows sum to less than 0, or more"),
-        (-2 * scores.CELLS, -7, "rows by score do not sum to the outcomes at the threshold"),
+        (-2 * scores.FINE_CELLS - 1, -(2**40), "the probabilities of some rows sum to less than 0, or more"),
+        (-2 * scores.FINE_CELLS - 2 * scores.bins(0.5), -7, "rows by score do not sum to the outcomes"),
+        (-1, 1, "rows by score are others than rows by bin"),
     ):
         program = evaluate(agreed, [])
         program.send(None)
-        asked = program.send(run_out(holder.answering(RowsQuery())).value)
+        asked = program.send(run_out(holder.answering(MagnitudesQuery(("logloss",)))).value)
         total = run_out(holder.answering(asked)).value
         total[place] += change
         with pytest.raises(PeerError, match=why):

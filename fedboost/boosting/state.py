@@ -26,6 +26,7 @@ from fedboost.boosting.structure import structure, trees_of
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Float32, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
+from fedboost.gbdt.drift import edges_of
 from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import fields
@@ -331,14 +332,15 @@ class BoostingState:
         last = None if residual is None else _residual_of_list(residual)
         return replace(self, splits=_of_list(splits), levels=int(levels), scales=known, residual=last)
 
-    def structure(self, rounds: int, masked: bool = False) -> bytes:
+    def structure(self, rounds: int, masked: bool = False, reference: int = 0) -> bytes:
         """`structure` of the model after this number of rounds, or of all there are; empty before the
-        constant. masked: with 0 for each finite threshold."""
+        constant. masked: with 0 for each finite threshold; reference: numeric features whose bins are in
+        it."""
         if self.start is None or not self.rounds:
             return b""
         cuts, means = self.start.cut_points.cuts, map(LevelMeans.of, self.start.last_means)
         trees = self.trees(rounds, tuple(0 * own for own in cuts) if masked else cuts)
-        return structure(self.rounds[0].values[0][1], trees, means)
+        return structure(self.rounds[0].values[0][1], trees, means, map(edges_of, cuts[:reference]))
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
         """`trees_of` these rounds of the model."""

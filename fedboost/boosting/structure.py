@@ -6,11 +6,11 @@ Refuses: nothing.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from fedboost.fixedpoint import Float32
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import Splits, Tree
@@ -19,9 +19,14 @@ from fedboost.privacy import fields
 Values = tuple[tuple[int, float], ...]
 
 
-def structure(constant: float, trees: Iterable[Tree], means: Iterable[LevelMeans] = ()) -> bytes:
+def structure(
+    constant: float,
+    trees: Iterable[Tree],
+    means: Iterable[LevelMeans] = (),
+    edges: Iterable[Sequence[float] | Float64] = (),
+) -> bytes:
     """Hash of the parts of a model that predict: the constant margin, each tree's decisions and leaf values,
-    and the means of levels.
+    and the means of levels; and of the edges of the bins of each numeric feature, where it has a reference.
 
     Parties can compute it from the queries; gains and covers, which change no prediction, are not in it."""
     parts = [np.float64(constant).tobytes()]
@@ -41,6 +46,7 @@ def structure(constant: float, trees: Iterable[Tree], means: Iterable[LevelMeans
             ),
         ]
     parts += [each.packed for each in means]
+    parts += [np.array(each, np.float64).tobytes() for each in edges]
     return hashlib.sha256(fields.pack(*parts)).digest()
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedboost.fixedpoint import Float64, Int64
+from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import STRETCH, CutPoints
 from fedboost.gbdt.tree import NO_CHILD, Tree
@@ -85,21 +85,26 @@ def bins_of(
 ) -> Bins:
     """The bins of a training: about BINS of its own for each numeric feature, and SCORE_CELLS of the score.
     start, trees: of the model."""
-    edges = tuple(_every(cuts.astype(np.float64)) for cuts in cut_points.cuts[:numeric])
+    edges = tuple(edges_of(cuts) for cuts in cut_points.cuts[:numeric])
     if outputs > 1:
         return Bins(edges, tuple(levels), np.zeros(0), outputs)
+    return Bins(edges, tuple(levels), score_edges(start, trees))
+
+
+def score_edges(start: float, trees: Iterable[Tree]) -> Float64:
+    """The edges between the cells of the score, from which those of its bins are taken."""
     low = high = start
     for tree in trees:
         leaves = [value for value, left in zip(tree.value, tree.left, strict=True) if left == NO_CHILD]
         low, high = low + min(leaves), high + max(leaves)
-    return Bins(edges, tuple(levels), np.linspace(low, high, SCORE_CELLS + 1)[1:-1])
+    edges: Float64 = np.linspace(low, high, SCORE_CELLS + 1)[1:-1]
+    return edges
 
 
-def _every(cuts: Float64) -> Float64:
-    """Cuts between BINS bins of about as many cuts each; all where there are no more."""
-    if cuts.size < BINS:
-        return cuts
-    return cuts[np.arange(1, BINS) * (cuts.size + 1) // BINS - 1]
+def edges_of(cuts: Float32) -> Float64:
+    """The edges between BINS bins of about as many cuts each; all cuts where there are no more."""
+    every: Float64 = cuts.astype(np.float64)
+    return every if every.size < BINS else every[np.arange(1, BINS) * (every.size + 1) // BINS - 1]
 
 
 def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:

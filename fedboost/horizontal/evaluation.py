@@ -10,15 +10,15 @@ from functools import partial
 
 import numpy as np
 
-from fedboost.boosting.queries.evaluation import EvaluationQuery
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics import scores
+from fedboost.gbdt.metrics.metric import Mean
 from fedboost.gbdt.metrics.registry import exact_metric_of
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.horizontal.shard import Shard, continue_margins
@@ -42,8 +42,8 @@ class EvaluationHolder(CountingHolder):
 
     def _counts(self, query: Query) -> Int64:
         match query:
-            case RowsQuery():
-                return np.append(self.rows, self._gradients.count_exponents(self._terms.objective.loss.start))
+            case MagnitudesQuery():
+                return magnitudes(query, self._gradients, self.rows)
             case EvaluationQuery():
                 return self._measured(query)
             case _:
@@ -66,6 +66,18 @@ class EvaluationHolder(CountingHolder):
         return rows
 
 
+def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: int) -> Int64:
+    """The answer to the first query: int64 [query.cells]."""
+
+    def count(loss: Objective, margin: Float64, label: Float32, weights: Float32) -> Int64:
+        with np.errstate(over="ignore"):  # what is infinite is counted in the last cell
+            losses = [metric.losses(loss, margin, label) for metric in means]
+        return np.concatenate([exponent_counts(each) for each in (weights.astype(np.float64), *losses)])
+
+    means = [metric for metric in map(exact_metric_of, query.means) if isinstance(metric, Mean)]
+    return np.append(rows, gradients.sum_rows(count, np.ones(rows, np.bool_)))
+
+
 def measured(
     query: EvaluationQuery, gradients: Gradients, rows: int, masks: Sequence[Mask] = (), name: str = ""
 ) -> Int64:
@@ -78,8 +90,9 @@ def measured(
     parts += [parts[0] if site == name else nothing for site in query.sites]
     if query.scores:
         parts.append(
-            gradients.sum_rows(lambda _, m, y, w: scores.count_scores(m, y, query.threshold), everybody)
+            gradients.sum_rows(lambda _, m, y, w: scores.count_bins(m, y, query.threshold), everybody)
         )
+        parts.append(gradients.sum_rows(lambda _, m, y, w: scores.count_cells(m, y), everybody))
     if query.classes:
         parts.append(
             gradients.sum_rows(lambda _, m, y, w: scores.count_classes(m, y, query.classes), everybody)
@@ -92,7 +105,8 @@ def _of_set(
 ) -> Int64:
     """The integers of some rows of a set: int64 [query.cells_of_set]."""
     rows = np.array([weights.size], np.int64)
-    parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, exact_metric_of)]
+    find = query.figures.__getitem__
+    parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, find)]
     if query.scores:
         parts.append(scores.count_outcomes(margin, label, query.threshold))
     return np.concatenate(parts)

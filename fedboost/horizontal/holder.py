@@ -15,7 +15,7 @@ from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, Places
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.bin_counts import BinCountsQuery
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
-from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.reach import ReachQuery
@@ -168,7 +168,7 @@ class HorizontalHolder:
             case BinCountsQuery():
                 columns = self._levels.predicted(self.columns, self.state)
                 return count_bins(query, self._terms, self.state, columns, self._shard.base_margin)
-            case SummaryQuery() | EvaluationQuery():
+            case SummaryQuery() | MagnitudesQuery() | EvaluationQuery():
                 raise PeerError(f"{query.description}: asked where a model is trained")
             case _:
                 assert_never(query)

@@ -11,6 +11,8 @@ from fedboost.people.text import Block, cell, delimited, listed, paragraph, tabl
 
 SHOWN_BINS = 10
 SHOWN_CLASSES = 12
+SHOWN_WITHIN = 0.0005
+"""The smallest uncertainty of a figure that is shown beside it."""
 _RATES = {
     "selection_rate": "selected",
     "true_positive_rate": "true pos.",
@@ -23,27 +25,55 @@ Summary = Mapping[str, Any]
 
 def evaluated(summary: Summary) -> Iterator[Block]:
     """Yield metrics, curves, and a table for each column of subgroups and for the sites."""
-    floor = summary["min_count"]
     yield f"{summary['rows']:,} rows of all parties\n"
-    yield from (f"{name:<14}{_number(value)}" for name, value in summary["metrics"].items())
+    yield from (
+        f"{name:<14}{_number(value)}{_within(within)}"
+        for (name, value), within in zip(
+            summary["metrics"].items(), summary["resolution"].values(), strict=True
+        )
+    )
     if "threshold" in summary:
         yield from _of_two_classes(summary)
     if "classes" in summary:
         yield from _matrix(summary)
     for column, split in summary.get("subgroups", {}).items():
         yield ""
-        yield from _split(delimited(column), split)
+        yield from _split(delimited(column), split, summary["unit"])
     if "sites" in summary:
         yield ""
-        yield from _split("site", summary["sites"])
+        yield from _split("site", summary["sites"], summary["unit"])
     yield ""
-    yield paragraph(f"... stands for what would tell of fewer than {floor} rows, or has no value.")
+    yield paragraph(" ".join(told(summary)))
+
+
+def told(summary: Summary) -> Iterator[str]:
+    """Yield sentences: how coarse the figures are, why some are missing, and the option that shows more."""
+    unit = summary["unit"]
+    if unit == 1:
+        return
+    yield f"Counts are to the nearest {unit} rows, and {unit} rows move the last digit of the other figures."
+    lower = "A lower --min-count shows more, down to what the policies of the sites allow"
+    if "threshold" in summary and (summary["auc"] is None or None in summary["confusion"].values()):
+        few = f"One of the labels has fewer than {unit} rows: there is no curve, and what needs it is '...'."
+        rates = ""
+    else:
+        missing = [key for key, value in summary.get("rates", {}).items() if value is None]
+        few = ""
+        rates = f"'...': fewer than {unit} rows to divide by ({', '.join(missing)})." if missing else ""
+    yield from filter(None, (few, rates))
+    splits = [*summary.get("subgroups", {}).values(), *filter(None, [summary.get("sites")])]
+    if few or rates or any(split["left_out"] for split in splits):
+        yield f"{lower}; so do more rows."
+
+
+def _within(within: float | None) -> str:
+    return "" if within is None or within < SHOWN_WITHIN else f"  (within {within:.1g})"
 
 
 def _of_two_classes(summary: Summary) -> Iterator[Block]:
     area = summary["auc"]
     if area is not None:
-        yield f"{'auc':<14}{area['value']:.4f} (scores rounded: within {area['resolution']:.2g})"
+        yield f"{'auc':<14}{_number(area['value'])}  (scores rounded: within {area['resolution']:.1g})"
     yield ""
     outcomes, rates = summary["confusion"], summary["rates"]
     lines = table(f"above {summary['threshold']:g}", "predicted 0", "predicted 1")
@@ -91,7 +121,7 @@ def _heading(name: str) -> str:
     return escape(str(cell(name)))
 
 
-def _split(title: str, split: Any) -> Iterator[Block]:
+def _split(title: str, split: Any, unit: int) -> Iterator[Block]:
     sets = split["sets"]
     metrics = [*next(iter(sets.values()))["metrics"]] if sets else []
     with_rates = any("rates" in known for known in sets.values())
@@ -107,9 +137,7 @@ def _split(title: str, split: Any) -> Iterator[Block]:
         lines.add_row("apart by", "", *values, *(_share(gaps.get(key)) for key in shown))
     yield lines
     if split["left_out"]:
-        yield paragraph(
-            f"left out, for few rows or so that no few rows can be computed: {listed(split['left_out'])}"
-        )
+        yield paragraph(f"left out, for fewer than {unit} rows: {listed(split['left_out'])}")
 
 
 def _number(value: float | None) -> str:

@@ -228,8 +228,9 @@ class TrainingState(Protocol):
         """True if the roster may lack a party of the terms when this query is asked."""
         ...
 
-    def structure(self, rounds: int, masked: bool = False) -> bytes:
-        """A hash of what the model predicts with, after that many rounds; masked: whatever its thresholds."""
+    def structure(self, rounds: int, masked: bool = False, reference: int = 0) -> bytes:
+        """A hash of what the model predicts with, after that many rounds; masked: whatever its thresholds;
+        reference: numeric features whose bins are in it."""
         ...
 
     def to_record(self) -> list[Any]:

@@ -16,7 +16,7 @@ from fedboost.runtime.model_facts import SUMMARY, TERMS
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.terms import continuation
-from fedboost.terms.session import TO_DRIFT, TO_TRAIN
+from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
 from fedboost.terms.terms import Terms
 
 MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
@@ -28,7 +28,7 @@ def text_of(model: object, folder: Path = Path(), task: str = TO_TRAIN) -> objec
     """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
     of another kind, are returned as they are. task: as for `read_file`."""
     if isinstance(model, Model):
-        bins = edges_in(model.summary, "the model") if task == TO_DRIFT else None
+        bins = _bins(model.terms, model.summary, "the model", task)
         facts = {} if task == TO_TRAIN else model.attributes
         return continuation.written(model.booster, model.terms.columns, bins, facts)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
@@ -39,20 +39,28 @@ def text_of(model: object, folder: Path = Path(), task: str = TO_TRAIN) -> objec
 
 def read_file(path: Path, source: str, task: str = TO_TRAIN) -> tuple[str, Terms | None]:
     """The model in a file as terms of a task hold it, and the terms of its training where the file has them:
-    a model that is measured with the facts of its training, for drift also with the bins of its reference.
+    a model that is measured with the facts of its training and the bins of its reference.
     source: how errors name the file."""
     text = _read(path, source)
     if text.startswith(PART_BEGINS):
         raise ConfigError(f"{path}: a part of a model: put the parts together (fedboost assemble)")
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
-    bins = edges_in(_summary(attributes), str(path)) if task == TO_DRIFT else None
+    bins = _bins(terms, _summary(attributes), str(path), task)
     facts = {} if task == TO_TRAIN or terms is None else Model.load(path).attributes
     columns = None if terms is None else terms.columns
     try:
         return continuation.written(booster, columns, bins, facts), terms
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _bins(
+    terms: Terms | None, summary: Mapping[str, Any], source: str, task: str
+) -> continuation.BinEdges | None:
+    """The bins of a model's reference, where it is measured: the parties signed them with its trees."""
+    has_them = task == TO_EVALUATE and terms is not None and terms.evaluation.reference
+    return edges_in(summary, source) if has_them or task == TO_DRIFT else None
 
 
 def edges_in(summary: Mapping[str, Any], source: str) -> continuation.BinEdges:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from fedboost.boosting.programs.coarse import rows_of_bin, unit_of
 from fedboost.errors import ConfigError, PeerError
-from fedboost.gbdt.drift import by_chance, joined, stability_index
+from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.people.report.drift import drift_page
 from fedboost.people.report.facts import ResultFacts, SessionFacts
 from fedboost.runtime.continuation import read_file, text_of
@@ -80,15 +81,21 @@ class Drift:
 
 def _columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Each column, then the score."""
+    least = rows_of_bin(unit_of(max(before["min_count"], after["min_count"])))
     for then, now in zip(before["columns"], after["columns"], strict=True):
         kind = "numeric" if "edges" in then else "categorical"
-        yield {"name": str(then["name"]), "kind": kind, **_compared(then, now)}
-    yield {"name": SCORE, "kind": SCORE, **_compared(before["score"], after["score"])}
+        yield {"name": str(then["name"]), "kind": kind, **_compared(then, now, least)}
+    yield {"name": SCORE, "kind": SCORE, **_compared(before["score"], after["score"], least)}
 
 
-def _compared(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The stability index of a column, over groups of bins that have rows enough then and now."""
+def _compared(then: Mapping[str, Any], now: Mapping[str, Any], least: int) -> dict[str, Any]:
+    """The stability index of a column, over groups of bins that have `least` rows, or should have them by the
+    shares of then: counts are coarse, and an index of fewer would be that of their rounding."""
     groups = joined(then["groups"], now["groups"])
+    before, after = (_by_group(each, groups) for each in (then, now))
+    expected = before * (after.sum() / before.sum())
+    wide = runs(np.maximum(after, expected).astype(np.int64), least, empty=False)
+    groups = [[place for number in run for place in groups[number]] for run in wide]
     counts = [_by_group(each, groups) for each in (then, now)]
     chance = by_chance(int(counts[0].sum()), int(counts[1].sum()), len(groups))
     psi = stability_index(*counts) if len(groups) > 1 else None

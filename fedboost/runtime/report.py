@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedboost.boosting.programs.evaluate import summary_of
-from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.programs.evaluate import measuring_query, summary_of
+from fedboost.boosting.queries.evaluation import MagnitudesQuery
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
-from fedboost.fixedpoint import EXPONENT_CELLS
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.threads import Threads
-from fedboost.horizontal.evaluation import measured
+from fedboost.horizontal.evaluation import magnitudes, measured
 from fedboost.people.facts import VerificationFacts
 from fedboost.people.report.facts import DependenceFacts, RowsFacts, SessionFacts
 from fedboost.runtime.data.database import Database
@@ -28,7 +27,7 @@ from fedboost.runtime.data.table import as_table
 from fedboost.runtime.model_report import written as written
 from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.verification import verified
-from fedboost.terms.evaluating import kept_settings, weight_scale
+from fedboost.terms.evaluating import kept_settings
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.session import TO_TRAIN
 from fedboost.terms.terms import Terms
@@ -82,8 +81,8 @@ def rows_facts(model: "Model", data: Any, min_count: int | None = None, source: 
     features = np.column_stack([column[:] for column in shard.columns])
     gradients = Gradients(terms.objective.loss, shard.label, shard.weight, shard.group, Threads(1))
     gradients.margin[:] = model.booster.margins(features, shard.base_margin)
-    counts = gradients.count_exponents(terms.objective.loss.start)
-    query = EvaluationQuery.of(terms, shard.rows, weight_scale(terms, counts[-EXPONENT_CELLS:]))
+    first = MagnitudesQuery(terms.metrics)
+    query = measuring_query(terms, first, shard.rows, magnitudes(first, gradients, shard.rows))
     summary = summary_of(terms, query, measured(query, gradients, shard.rows))
     return RowsFacts(Path(source).name, summary, _dependence(model, features, shard.base_margin))
 

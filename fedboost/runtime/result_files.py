@@ -155,10 +155,18 @@ _BINARY = having(
 
 def _is_evaluation(summary: Any) -> bool:
     whole = _with(
-        {"rows": is_count, "min_count": is_count, "metrics": _METRICS},
+        {
+            "rows": is_count,
+            "min_count": is_count,
+            "unit": is_count,
+            "metrics": _METRICS,
+            "resolution": _METRICS,
+        },
         {"subgroups": _of_any(_SPLIT), "sites": _SPLIT, "classes": each_of(_is_text)},
     )
-    if not whole(summary) or ("threshold" in summary and not _BINARY(summary)):
+    if not whole(summary) or summary["metrics"].keys() != summary["resolution"].keys():
+        return False
+    if "threshold" in summary and not _BINARY(summary):
         return False
     size = len(summary.get("classes", ()))
     return "classes" not in summary or having({"confusion": each_of(each_of(_COUNT, size), size)})(summary)

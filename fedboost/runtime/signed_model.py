@@ -164,8 +164,9 @@ class SignedModel:
         if self.terms.vertical.predicts:
             return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
+        edges = self._reference_edges
         if self.terms.earlier is not None:
-            return structure_of(0.0, trees)
+            return structure_of(0.0, trees, (), edges)
         based = self.terms.columns.base_margin is not None
         constant = self.booster.trees[0].value[0] if based else self.booster.constant
         view = view_of(self.terms, party)
@@ -173,7 +174,15 @@ class SignedModel:
             view = view.public if self.terms.keeps_parts else view
             trees = tuple(view.tree(tree) for tree in trees)
             constant = constant if view.has_labels else 0.0
-        return structure_of(constant, trees, self.booster.target_means.values())
+        return structure_of(constant, trees, self.booster.target_means.values(), edges)
+
+    @property
+    def _reference_edges(self) -> list[list[float]]:
+        """The edges of the bins of each numeric feature, where the model has a reference."""
+        if not self.terms.evaluation.reference:
+            return []
+        columns = self.summary.get("reference", {}).get("columns", ())
+        return [column["edges"] for column in columns if "edges" in column]
 
     def to_bytes(self, session: bool = True) -> bytes:
         """The content of the model file, with the session and its signatures unless they are kept elsewhere:

@@ -8,6 +8,7 @@ Refuses: nothing; the checks return False.
 from collections.abc import Callable, Collection
 from typing import Any
 
+from fedboost.boosting.programs.coarse import unit_of
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.gbdt.metrics.registry import own_name
 from fedboost.gbdt.metrics.scores import OUTCOMES
@@ -137,8 +138,10 @@ def is_evaluation(summary: Any, terms: Terms) -> bool:
     of_set: dict[str, Check] = {
         "rows": lambda value: is_count(value) and value > 0,
         "metrics": named(terms.metrics, number),
+        "resolution": named(terms.metrics, number),
     }
-    known: dict[str, Check] = {"min_count": exactly(terms.evaluation.min_count)}
+    floor = terms.evaluation.min_count
+    known: dict[str, Check] = {"min_count": exactly(floor), "unit": exactly(unit_of(floor))}
     if is_binary(terms):
         rates = ("positive_rate", "selection_rate", "true_positive_rate", "false_positive_rate", "precision")
         of_set |= {"confusion": named(OUTCOMES, count), "rates": named(rates, number)}

@@ -221,7 +221,7 @@ def _check_task(terms: "Terms") -> None:
         if terms.trained is not None and terms.trained.task not in TRAINING:
             raise ConfigError("xgb_model: the terms of its training train nothing")
         if program == TO_DRIFT:
-            continuation.bins_of(terms.xgb_model)
+            continuation.check_bins(terms.xgb_model, continuation.read(terms.xgb_model))
     except ConfigError as error:
         raise ValueError(str(error)) from None
 

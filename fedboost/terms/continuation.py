@@ -19,6 +19,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.drift import BINS, score_edges
 from fedboost.terms.session import TO_DRIFT, TO_TRAIN
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_MODEL = 3 << 20
 """Bytes of the text as it travels: terms have to fit into one message."""
-MAX_EDGES = 1 << 6
+MAX_EDGES = BINS - 1
 _COLUMNS = "fedboost.columns"
 _BINS = "fedboost.bins"
 TRAINED_UNDER = "fedboost.terms"
@@ -88,11 +89,22 @@ def bins_of(text: str) -> BinEdges:
         numeric, score = json.loads(attribute)
         for edges in (*numeric, score):
             increases = all(low < high for low, high in itertools.pairwise(edges))
-            if len(edges) >= MAX_EDGES or not increases or not all(map(math.isfinite, edges)):
+            if len(edges) > MAX_EDGES or not increases or not all(map(math.isfinite, edges)):
                 raise ValueError("edges that are none")
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"xgb_model: its attribute {_BINS} is not as fedboost writes it") from None
     return numeric, score
+
+
+def check_bins(text: str, booster: Booster) -> None:
+    """Raise ConfigError for edges of the score that no training gives: between those of free choice there
+    could be single rows."""
+    score = np.array(bins_of(text)[1])
+    if booster.loss.outputs == 1:
+        known = score_edges(booster.constant, booster.trees)
+        near = known[np.abs(known[None, :] - score[:, None]).argmin(axis=1)]
+        if not np.allclose(near, score, atol=1e-3 * float(known[1] - known[0])):
+            raise ConfigError("xgb_model: the bins of its score are not those of its reference")
 
 
 def check(text: str, terms: "Terms") -> None:

@@ -234,6 +234,11 @@ class Terms(Flat):
         return None if text is None else Terms.from_canonical(text)
 
     @property
+    def reference_features(self) -> int:
+        """Numeric features whose bins are in the reference of the model; 0 without one."""
+        return len(self.columns.ordered) if self.evaluation.reference else 0
+
+    @property
     def constant_rounds(self) -> int:
         """Rounds before this session's first tree: of a continued model, or of a constant that is a leaf."""
         constant = int(self.columns.base_margin is not None)

@@ -1,11 +1,11 @@
-"""The query that measures a model to protobuf and back.
+"""The queries that measure a model to protobuf and back.
 
 Refuses: values outside their ranges, and longer lists than there can be (PeerError).
 """
 
 from typing import Any
 
-from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.metrics.registry import is_metric
 from fedboost.terms.columns import MAX_CLASSES
@@ -26,21 +26,36 @@ def evaluation_to_pb(query: EvaluationQuery) -> dict[str, Any]:
         "classes": query.classes,
         "threshold": query.threshold,
         "weight": scale_to_pb(query.weight),
+        "caps": query.caps,
     }
+
+
+def magnitudes_to_pb(query: MagnitudesQuery) -> dict[str, Any]:
+    return {"metrics": query.metrics}
+
+
+def magnitudes_from_pb(q: Any) -> MagnitudesQuery:
+    """The query for the magnitudes of losses."""
+    return MagnitudesQuery(_metrics(q))
+
+
+def _metrics(q: Any) -> tuple[str, ...]:
+    require(all(map(is_metric, q.metrics)), "a metric this version does not know")
+    return tuple(bounded(q.metrics, MAX_METRICS, "metrics"))
 
 
 def evaluation_from_pb(q: Any) -> EvaluationQuery:
     """The query for metrics of a model."""
-    require(all(map(is_metric, q.metrics)), "a metric this version does not know")
     require(q.classes <= MAX_CLASSES, f"{q.classes} classes; {MAX_CLASSES} are allowed")
     require(0 < q.threshold < 1, f"the threshold {q.threshold:g}")
     return EvaluationQuery(
         rows_of(q),
-        bounded(q.metrics, MAX_METRICS, "metrics"),
+        _metrics(q),
         bounded(q.sets, MAX_SETS, "sets of rows"),
         bounded(q.sites, MAX_PARTIES, "sites"),
         q.scores,
         q.classes,
         q.threshold,
         scale_from_pb(q.weight),
+        tuple(bounded(q.caps, MAX_METRICS, "caps")),
     )

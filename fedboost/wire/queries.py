@@ -12,7 +12,7 @@ from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, Places
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.bin_counts import BinCountsQuery
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
-from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.reach import ReachQuery
@@ -51,7 +51,12 @@ from fedboost.wire.columns import (
     summary_from_pb,
     summary_to_pb,
 )
-from fedboost.wire.evaluation import evaluation_from_pb, evaluation_to_pb
+from fedboost.wire.evaluation import (
+    evaluation_from_pb,
+    evaluation_to_pb,
+    magnitudes_from_pb,
+    magnitudes_to_pb,
+)
 from fedboost.wire.target_means import level_sums_from_pb, level_sums_to_pb, means_from_pb, means_to_pb
 
 Fields = dict[str, Any]
@@ -264,6 +269,7 @@ _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Quer
     VoteQuery: ("votes", _votes_to_pb, _votes_from_pb),
     ResidualQuery: ("residuals", _residuals_to_pb, residual_from_pb),
     EvaluationQuery: ("evaluation", evaluation_to_pb, evaluation_from_pb),
+    MagnitudesQuery: ("magnitudes", magnitudes_to_pb, magnitudes_from_pb),
     EndRoundQuery: ("end_round", _end_round_to_pb, _end_round_from_pb),
 }
 """For each query its field of a question, and the functions to protobuf and back."""

@@ -1,7 +1,7 @@
 """Rows by bin of each feature and of the score: at the end of a training, and of other rows later.
 
-Promises: a pure function of the terms and the sums; counts of fewer rows than `min_count`, and what would
-tell them by subtraction, are not in the result.
+Promises: a pure function of the terms and the sums; counts in the result are coarse (`coarse`), and bins of
+few rows are merged.
 Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.describe import published
+from fedboost.boosting.programs.coarse import coarse, rows_of_bin, unit_of
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.bin_counts import BinCountsQuery
 from fedboost.boosting.queries.union import OfTurn
@@ -41,7 +41,8 @@ def with_reference(
     parts, rows = _counts(terms, bins, total)
     *features, score = parts
     if not bins.classes:
-        chosen = runs(score, max(terms.evaluation.min_count, -(-rows // BINS)), empty=False)
+        told = _told(terms, score)
+        chosen = runs(told, max(terms.evaluation.min_count, -(-rows // BINS)), empty=False)
         edges = bins.score[[group[-1] for group in chosen[:-1]]]
         bins = Bins(bins.numeric, bins.levels, edges)
         score = np.array([score[group].sum() for group in chosen])
@@ -70,38 +71,47 @@ def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
 def _summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> Json:
     """The result, as JSON: what it says stands in docs/lifecycle-evaluate.md."""
     floor, columns = terms.evaluation.min_count, terms.columns
-    *features, score = parts
+    least = rows_of_bin(unit_of(floor))
+    *features, score = (_told(terms, part) for part in parts)
     numeric = zip(columns.ordered, bins.numeric, features, strict=False)
     found: list[Json] = [
-        {"name": name, "edges": edges.tolist(), **_grouped(_along(counts, floor), counts)}
+        {"name": name, "edges": edges.tolist(), **_grouped(_along(counts, least), counts)}
         for name, edges, counts in numeric
     ]
     categorical = zip(columns.categorical.items(), features[len(columns.ordered) :], strict=True)
     found += [
-        {"name": name, "levels": [*levels], **_grouped(_apart(counts, floor), counts)}
+        {"name": name, "levels": [*levels], **_grouped(_apart(counts, least), counts)}
         for (name, levels), counts in categorical
     ]
     if bins.classes:
-        of_score: Json = {"levels": [*class_names(terms)], **_grouped(_apart(score, floor), score)}
+        of_score: Json = {"levels": [*class_names(terms)], **_grouped(_apart(score, least), score)}
     else:
-        of_score = {"edges": bins.score.tolist(), **_grouped(runs(score, floor), score)}
+        of_score = {"edges": bins.score.tolist(), **_grouped(runs(score, least), score)}
     return {"rows": rows, "min_count": floor, "columns": found, "score": of_score}
+
+
+def _told(terms: Terms, counts: Int64) -> Int64:
+    """What is told of the rows in each bin."""
+    unit, rows = unit_of(terms.evaluation.min_count), int(counts.sum())
+    return np.array(coarse(counts.tolist(), unit, rows) or [*[0] * (counts.size - 1), rows], np.int64)
 
 
 def _grouped(groups: list[list[int]], counts: Int64) -> Json:
     return {"groups": groups, "counts": [int(counts[group].sum()) for group in groups]}
 
 
-def _along(counts: Int64, floor: int) -> list[list[int]]:
+def _along(counts: Int64, least: int) -> list[list[int]]:
     """Groups of neighbouring bins, and the bin of missing values, by itself if it can."""
-    groups, missing = runs(counts[:-1], floor), counts.size - 1
-    if 0 < counts[missing] < floor or any(0 < counts[group].sum() < floor for group in groups):
+    groups, missing = runs(counts[:-1], least), counts.size - 1
+    if 0 < counts[missing] < least or any(0 < counts[group].sum() < least for group in groups):
         return [*groups[:-1], [*groups[-1], missing]]
     return [*groups, [missing]]
 
 
-def _apart(counts: Int64, floor: int) -> list[list[int]]:
-    """A group for each bin, and one for those that are left out."""
-    told = published(dict(enumerate(counts.tolist())), floor)
-    hidden = [place for place, count in told.items() if count is None]
-    return [*([place] for place, count in told.items() if count is not None), *([hidden] if hidden else [])]
+def _apart(counts: Int64, least: int) -> list[list[int]]:
+    """A group for each bin, and one for those of few rows, with the next one where they are few together."""
+    few = [place for place, count in enumerate(counts.tolist()) if 0 < count < least]
+    others = [place for place in range(counts.size) if place not in few]
+    while others and 0 < counts[few].sum() < least:
+        few.append(others.pop(0))
+    return [*([place] for place in others), *([few] if few else [])]

@@ -1,28 +1,31 @@
 """The evaluation of a model on all parties' rows as a program: their number, then one sum.
 
-Promises: a pure function of the terms and the sums; counts of fewer rows than `min_count`, and what would
-tell them by subtraction, are not in the result.
+Promises: a pure function of the terms and the sums; what an analyst gets is coarse (`coarse`): counts in
+units, each loss under a cap, and every mean, rate and area so that `min_count` rows move its last digit.
 Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
 """
 
 import math
 from collections.abc import Generator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.describe import published
+from fedboost.boosting.programs.coarse import coarse, rounded, rows_of_bin, step_of, unit_of
 from fedboost.boosting.programs.initialisation import count_rows
-from fedboost.boosting.programs.withheld import Sum, merged, withheld
-from fedboost.boosting.queries.evaluation import ALL, EvaluationQuery
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.evaluation import ALL, EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError
-from fedboost.fixedpoint import EXPONENT_CELLS, Int64
+from fedboost.fixedpoint import EXPONENT_CELLS, Int64, bound_exponent
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics import scores
 from fedboost.gbdt.metrics.classification import Curve
-from fedboost.gbdt.metrics.registry import exact_metric_of, metric_of
+from fedboost.gbdt.metrics.metric import Mean, Metric
+from fedboost.gbdt.metrics.ranking import Ndcg
+from fedboost.gbdt.metrics.registry import exact_metric_of
 from fedboost.gbdt.metrics.scores import OUTCOMES
 from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.describing import class_names
@@ -30,22 +33,38 @@ from fedboost.terms.evaluating import level_sets, weight_scale
 from fedboost.terms.terms import Terms
 
 Json = dict[str, Any]
-_LAST_DIGIT = 10.0**-metrics.DIGITS
-"""What rounding may add to the difference of two areas."""
-BY_LABEL = OUTCOMES[:2], OUTCOMES[2:]
-"""The outcomes of a label: their sum is that of the curve, of a description, and of any other threshold."""
+LARGEST_LOSSES = {
+    **dict.fromkeys(("logloss", "mlogloss"), -math.log(1e-3)),
+    "interval-regression-accuracy": 1.0,
+}
+"""What the loss of a row counts as at most, whatever its size: that of a label that had probability 0.001."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Measure the model of the terms on the rows of all parties."""
-    counts = yield RowsQuery()
+    query = MagnitudesQuery(terms.metrics)
+    counts = yield query
     rows = count_rows(counts)
     if rows < terms.evaluation.min_count:
         raise ConfigError(f"the parties have fewer rows than min_count = {terms.evaluation.min_count}")
-    query = EvaluationQuery.of(terms, rows, weight_scale(terms, counts[1:][-EXPONENT_CELLS:]))
-    total = yield query
+    measuring = measuring_query(terms, query, rows, counts)
+    total = yield measuring
     assert terms.earlier is not None
-    return Outcome(terms.earlier, summary_of(terms, query, total))
+    return Outcome(terms.earlier, summary_of(terms, measuring, total))
+
+
+def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int64) -> EvaluationQuery:
+    """The query that follows the answer to the first one.
+
+    A cap on losses is a power of two that fewer rows lie beyond than a unit has: no few rows move it, and a
+    mean is hardly less for it."""
+    weights, *losses = counts[1:].reshape(-1, EXPONENT_CELLS)
+    unit = unit_of(terms.evaluation.min_count)
+    caps = dict.fromkeys(query.metrics, 0.0)
+    for name, exponents in zip(query.means, losses, strict=True):
+        cap = math.ldexp(1.0, bound_exponent(exponents, unit - 1))
+        caps[name] = min(cap, LARGEST_LOSSES.get(name, cap)) if unit > 1 else 0.0
+    return EvaluationQuery.of(terms, rows, weight_scale(terms, weights), tuple(caps.values()))
 
 
 def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Json:
@@ -53,16 +72,108 @@ def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Json:
     return _Sums(terms, query, total).summary()
 
 
+class _Set:
+    """The sums of one set of rows. told: number of rows that the analyst is told."""
+
+    def __init__(self, query: EvaluationQuery, part: Int64, unit: int, told: int) -> None:
+        self.query, self.unit, self.told = query, unit, told
+        self.rows = int(part[0])
+        self._sums = part[1 : 1 + metrics.cells(query.metrics, exact_metric_of)]
+        self._outcomes = part[-len(OUTCOMES) - 1 : -1].tolist() if query.scores else [0] * len(OUTCOMES)
+        self._probabilities = int(part[-1])
+        tn, fp, fn, tp = self._outcomes
+        self.by_label = tn + fp, fn + tp
+
+    @cached_property
+    def told_by_label(self) -> list[int]:
+        """Rows of label 0 and of label 1, as they are told."""
+        return coarse(self.by_label, self.unit, self.told) or [0, 0]
+
+    @cached_property
+    def outcomes(self) -> dict[str, int | None]:
+        """Rows of each outcome; None of a label with less than a unit of rows."""
+        pairs, out = (self._outcomes[:2], self._outcomes[2:]), list[int | None]()
+        for pair, told in zip(pairs, self.told_by_label, strict=True):
+            out += coarse(pair, self.unit, told) or (None, None)
+        return dict(zip(OUTCOMES, out, strict=True))
+
+    @property
+    def has_curves(self) -> bool:
+        """True if there are rows enough of either label."""
+        return min(self.by_label) >= self.unit
+
+    def json(self) -> Json:
+        """Rows, metrics with their resolution and, of two classes, outcomes and rates."""
+        query, names = self.query, self.query.metrics
+        found = {name: self._figure(name) for name in names}
+        out: Json = {
+            "rows": self.told,
+            "metrics": {name: value for name, (value, _) in found.items()},
+            "resolution": {name: within for name, (_, within) in found.items()},
+        }
+        if query.scores:
+            mean = scores.PROBABILITIES.decode(self._probabilities) / self.rows
+            predicted = rounded(mean, self.step(self.unit / self.rows))
+            rates = self._rates()
+            out |= {"mean_prediction": predicted, "confusion": self.outcomes, "rates": rates}
+        return out
+
+    def step(self, size: float) -> float:
+        """The step of numbers of which a unit of rows is so much; 0 where single rows may be told."""
+        return step_of(size) if self.unit > 1 else 0.0
+
+    def _figure(self, name: str) -> tuple[float | None, float | None]:
+        """A metric, and how far the number before it was rounded may be from it."""
+        query, metric, start = self.query, exact_metric_of(name), 1
+        for other in query.metrics[: query.metrics.index(name)]:
+            start += exact_metric_of(other).cells
+        own, weight = self._sums[start : start + metric.cells], query.weight
+        weights = weight.decode(int(self._sums[0]))
+        if weights <= 0 or (not metric.signed and own.min() < 0):
+            raise PeerError("metric sums that cannot be: no weight, or less than nothing")
+        if isinstance(metric, Curve) and not self.has_curves:
+            return None, None
+        cap = query.caps[query.metrics.index(name)]
+        step = self._step(metric, own, weights, cap)
+        if isinstance(metric, Mean):
+            mean = rounded(replace(metric, transform=float).value(own, weights, weight), step)
+            assert mean is not None
+            ends = [metric.transform(end) for end in (max(mean - step / 2, min(mean, 0.0)), mean + step / 2)]
+            value = rounded(metric.transform(mean))
+            return value, rounded(max(abs(end - metric.transform(mean)) for end in ends) + _last(value))
+        value = rounded(metric.value(own, weights, weight), step)
+        return value, None if value is None else rounded(step / 2 + _last(value))
+
+    def _step(self, metric: Metric, own: Int64, weights: float, cap: float) -> float:
+        """The step of a metric: what changes if a unit of rows is as different as rows can be."""
+        weight = self.query.weight
+        heaviest = self.unit * weight.decode(weight.limit)
+        match metric:
+            case Mean():
+                return self.step(cap * (1 + metric.signed) * heaviest / weights) if cap else 0.0
+            case Curve():
+                # An area moves by so much if a unit of rows of each label change places.
+                zeros, ones = (min(1.0, heaviest / float(w.sum())) for w in metric.weights(own, weight))
+                return self.step(max(zeros, ones) if metric.is_distance else zeros * ones)
+            case Ndcg():
+                return self.step(heaviest / metric.weights(own, weight))
+            case _:
+                return self.step(heaviest / weights)
+
+    def _rates(self) -> dict[str, float | None]:
+        return rates(self.outcomes, self.unit)
+
+
 class _Sums:
     """The sums of an EvaluationQuery, and what an analyst gets of them."""
 
     def __init__(self, terms: Terms, query: EvaluationQuery, total: Int64) -> None:
         self._terms, self._query, self._floor = terms, query, terms.evaluation.min_count
+        self._unit = unit_of(self._floor)
         size, names = query.cells_of_set, (*query.sets, *((site,) for site in query.sites))
         parts = total[: len(names) * size].reshape(-1, size)
-        self._part = dict(zip(names, parts, strict=True))
+        self._part: dict[Any, Int64] = dict(zip(names, parts, strict=True))
         self._of_all = total[len(names) * size :]
-        self._rows = {name: int(part[0]) for name, part in self._part.items()}
         levels = level_sets(terms)
         self._columns = {name: [each.name for each in sets] for name, sets in levels.items()}
         self._levels = {each.name: each.level for sets in levels.values() for each in sets}
@@ -71,68 +182,63 @@ class _Sums:
         self._splits = [split for split in splits if split]
         """Sets that have all rows together, each row once."""
         self._check()
-        self._told = {name for split in self._splits for name in self._told_of(split)} | {ALL}
-        """The sets that the analyst is told of."""
-        self._hidden = self._withheld() if query.scores else set()
+        told = {ALL: query.rows}
+        for split in self._splits:
+            of_split = coarse([self._rows(name) for name in split], self._unit)
+            told |= dict(zip(split, of_split or [0] * len(split), strict=True))
+        self._sets = {name: _Set(query, part, self._unit, told[name]) for name, part in self._part.items()}
+
+    def _rows(self, name: Any) -> int:
+        return int(self._part[name][0])
+
+    def _bins(self) -> Int64:
+        return self._of_all[: 3 * scores.bins(self._query.threshold)].reshape(3, -1)
+
+    def _cells(self) -> Int64:
+        return self._of_all[3 * scores.bins(self._query.threshold) :].reshape(2, -1)
 
     def _check(self) -> None:
         """Raise PeerError for counts that cannot be."""
         rows, query = self._query.rows, self._query
         everybody: list[Any] = [ALL]
         for split in (everybody, *self._splits):
-            if sum(self._rows[name] for name in split) != rows or any(self._rows[n] < 0 for n in split):
+            if sum(map(self._rows, split)) != rows or any(self._rows(name) < 0 for name in split):
                 raise PeerError(f"the rows of some sets do not sum to the {rows} rows there are")
         if not query.scores:
             if (self._of_all < 0).any() or self._of_all.sum() != rows * bool(query.classes):
                 raise PeerError(f"rows by class do not sum to the {rows} rows there are")
             return
-        for name in self._part:
-            outcomes = self._outcomes(name)
-            if min(outcomes.values()) < 0 or sum(outcomes.values()) != self._rows[name]:
+        for part in self._part.values():
+            outcomes = part[-len(OUTCOMES) - 1 : -1]
+            if outcomes.min() < 0 or outcomes.sum() != part[0]:
                 raise PeerError("the outcomes of a set do not sum to its rows")
-        by_label = self._of_all.reshape(3, -1)[:2]
-        at = scores.threshold_cell(query.threshold) + 1
-        halves = [half.sum() for label in by_label for half in (label[:at], label[at:])]
-        if (by_label < 0).any() or halves != [*self._outcomes(ALL).values()]:
+        bins, cells = self._bins(), self._cells()
+        at = self._edge + 1
+        halves = [half.sum() for label in bins[:2] for half in (label[:at], label[at:])]
+        own = self._part[ALL][-len(OUTCOMES) - 1 : -1]
+        if (bins[:2] < 0).any() or (cells < 0).any() or halves != own.tolist():
             raise PeerError("rows by score do not sum to the outcomes at the threshold")
+        if (cells.sum(axis=1) != bins[:2].sum(axis=1)).any():
+            raise PeerError("rows by score are others than rows by bin")
         sums = [(int(part[-1]), int(part[0])) for part in self._part.values()]
-        sums += zip(self._of_all.reshape(3, -1)[2].tolist(), by_label.sum(axis=0).tolist(), strict=True)
+        sums += zip(bins[2].tolist(), bins[:2].sum(axis=0).tolist(), strict=True)
         if any(not 0 <= total <= count * scores.PROBABILITIES.limit for total, count in sums):
             raise PeerError("the probabilities of some rows sum to less than 0, or more than there are rows")
 
-    def _outcomes(self, name: Any) -> dict[str, int]:
-        cells = self._part[name][-len(OUTCOMES) - 1 : -1].tolist()
-        return dict(zip(OUTCOMES, cells, strict=True))
-
-    def _told_of(self, split: Sequence[Any]) -> list[Any]:
-        """The sets of a split that have rows enough, and do not tell of one that has not."""
-        rows = published({name: self._rows[name] for name in split}, self._floor)
-        return [name for name, count in rows.items() if count]
-
-    def _withheld(self) -> set[tuple[Any, str]]:
-        """The outcomes that are not told, by set."""
-        counts = {(name, key): n for name in self._part for key, n in self._outcomes(name).items()}
-        unseen = [key for key in counts if key[0] not in self._told and self._rows[key[0]]]
-        sums: list[Sum[tuple[Any, str]]] = []
-        for name in self._told:
-            own = (OUTCOMES, *BY_LABEL)
-            sums += [Sum(tuple((name, key) for key in keys)) for keys in own]
-        for split in self._splits:
-            sums += [Sum(tuple((name, key) for name in split), ((ALL, key),)) for key in OUTCOMES]
-        if any(name.startswith("error") for name in self._query.metrics):
-            for name in self._told:
-                sums += [Sum(((name, "fp"), (name, "fn"))), Sum(((name, "tn"), (name, "tp")))]
-        return withheld(counts, sums, self._floor, unseen)
+    @property
+    def _edge(self) -> int:
+        """The place of the threshold among the edges of bins."""
+        return scores.edges(self._query.threshold).index(self._query.threshold)
 
     # ---- what the analyst gets ----------------------------------------------------------------------
 
     def summary(self) -> Json:
         """The result, as JSON: what it says stands in docs/lifecycle-evaluate.md."""
         terms, query = self._terms, self._query
-        out: Json = {"rows": query.rows, "min_count": self._floor, "objective": terms.objective.name}
+        out: Json = {"min_count": self._floor, "unit": self._unit, "objective": terms.objective.name}
         if query.scores:
             out["threshold"] = query.threshold
-        out |= self._of_set(ALL)
+        out |= self._sets[ALL].json()
         if query.scores:
             out |= self._curves()
         if query.classes:
@@ -147,116 +253,87 @@ class _Sums:
             out["sites"] = self._split(self._sites, [site for (site,) in self._sites])
         return out
 
-    def _of_set(self, name: Any) -> Json:
-        """Rows, metrics and, of two classes, outcomes and rates of a set that is told."""
-        query, part = self._query, self._part[name]
-        sums = part[1 : 1 + metrics.cells(query.metrics, exact_metric_of)]
-        values = dict.fromkeys(query.metrics, math.nan)
-        if sums[0] > 0:
-            values = metrics.values(query.metrics, sums, query.weight, exact_metric_of)
-        known = {key: _rounded(value) for key, value in values.items()}
-        if query.scores:
-            known |= dict.fromkeys(self._curves_of_few(name))
-        out: Json = {"rows": self._rows[name], "metrics": known}
-        if query.scores:
-            outcomes: dict[str, int | None] = {
-                key: None if (name, key) in self._hidden else count
-                for key, count in self._outcomes(name).items()
-            }
-            mean = scores.PROBABILITIES.decode(int(part[-1])) / self._rows[name]
-            out |= {"mean_prediction": _rounded(mean), "confusion": outcomes, "rates": rates(outcomes)}
-        return out
-
-    def _curves_of_few(self, name: Any) -> list[str]:
-        """The metrics that would tell of the few rows of a label: those of a curve."""
-        outcomes = self._outcomes(name)
-        of_label = [sum(outcomes[key] for key in keys) for keys in BY_LABEL]
-        if not any(0 < count < self._floor for count in of_label):
-            return []
-        return [metric for metric in self._query.metrics if isinstance(metric_of(metric), Curve)]
-
     def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Json:
         """The sets of a split, how far their numbers are apart, and those that are left out."""
-        told = {t: self._of_set(name) for name, t in zip(names, titles, strict=True) if name in self._told}
-        small = [
-            title
-            for name, title in zip(names, titles, strict=True)
-            if name not in self._told and self._rows[name]
-        ]
+        sets = dict(zip(titles, (self._sets[name] for name in names), strict=True))
+        told = {t: each.json() for t, each in sets.items() if min(each.rows, each.told) >= self._unit}
+        small = [title for title, each in sets.items() if title not in told and each.rows]
         return {"sets": told, "gaps": gaps([*told.values()]), "left_out": small}
 
     def _curves(self) -> Json:
-        """The ROC curve and the calibration, of bins that have rows enough; the area of unmerged ones."""
-        query, floor = self._query, self._floor
-        cells = self._of_all.reshape(3, -1)
-        by_label, edge = cells[:2], scores.threshold_cell(query.threshold) + 1
-        if any(0 < count < floor for count in by_label.sum(axis=1).tolist()):
+        """The ROC curve and the calibration, by bins that have rows enough; the area of fine cells."""
+        every, unit = self._sets[ALL], self._unit
+        if not every.has_curves:
             return {"auc": None, "roc": [], "bins": []}
-        shown = not any((ALL, key) in self._hidden for key in OUTCOMES)
-        runs = merged(by_label, floor, edge if shown else None)
-        if not shown:  # an edge at the threshold would tell the outcomes
-            used = np.flatnonzero(by_label.any(axis=0))
-            below, above = used[used < edge], used[used >= edge]
-            alike = range(int(below.max(initial=-1)) + 1, int(above.min(initial=scores.CELLS)) + 1)
-            runs = _without(runs, alike)
-        borders = scores.edges(query.threshold)
+        exact, at = self._bins(), self._edge + 1
+        labels = zip(exact[:2].tolist(), every.told_by_label, strict=True)
+        told = [coarse(rows, unit, whole) or [] for rows, whole in labels]
+        ends = [0.0, *scores.edges(self._query.threshold), 1.0]
         bins = []
-        for low, high in runs:
-            zeros, ones = (int(count) for count in by_label[:, low:high].sum(axis=1))
-            predicted = scores.PROBABILITIES.decode(int(cells[2, low:high].sum())) / (zeros + ones)
-            ends = float(borders[low]), float(borders[high])
-            known = {"low": ends[0], "high": ends[1], "rows": zeros + ones, "positives": ones}
-            bins.append({**known, "mean_prediction": _rounded(predicted), "rate": ones / (zeros + ones)})
-        found = scores.area(by_label[0], by_label[1])
-        area = None
-        if found is not None:
-            area = {"value": _rounded(found[0]), "resolution": _rounded(found[1] + _LAST_DIGIT)}
+        for low, high in merged(np.sum(told, axis=0), rows_of_bin(unit), at):
+            zeros, ones = (sum(label[low:high]) for label in told)
+            rows, known = int(exact[:2, low:high].sum()), {"low": ends[low], "high": ends[high]}
+            mean = scores.PROBABILITIES.decode(int(exact[2, low:high].sum())) / rows
+            predicted = rounded(mean, every.step(unit * (ends[high] - ends[low]) / rows))
+            rate = rounded(ones / (zeros + ones), every.step(unit / (zeros + ones)))
+            counts = {"rows": zeros + ones, "positives": ones, "mean_prediction": predicted, "rate": rate}
+            bins.append({**known, **counts})
+        value, within = scores.area(*self._cells())
+        zeros, ones = every.by_label
+        step = every.step(unit / zeros * unit / ones)
+        told_area = rounded(value, step)
+        area = {"value": told_area, "resolution": rounded(within + step / 2 + _last(told_area))}
         return {"auc": area, "roc": roc(bins), "bins": bins}
 
     def _matrix(self) -> list[list[int | None]]:
         """Rows by class and by the most probable class."""
-        size = self._query.classes
-        counts = {(i, j): int(n) for (i, j), n in np.ndenumerate(self._of_all.reshape(size, size))}
-        per_class = {i: sum(counts[i, j] for j in range(size)) for i in range(size)}
-        told = published(per_class, self._floor)
-        unseen = [(i, j) for i, j in counts if told[i] is None]
-        sums = [Sum(tuple((i, j) for j in range(size))) for i in range(size) if told[i] is not None]
-        sums.append(Sum(tuple((i, i) for i in range(size))))
-        hidden = withheld(counts, sums, self._floor, unseen)
-        return [[None if (i, j) in hidden else counts[i, j] for j in range(size)] for i in range(size)]
+        size, unit = self._query.classes, self._unit
+        counts = self._of_all.reshape(size, size)
+        of_class = coarse(counts.sum(axis=1).tolist(), unit) or [0] * size
+        rows = zip(counts.tolist(), of_class, strict=True)
+        nothing: list[int | None] = [None] * size
+        return [[*(coarse(row, unit, told) or nothing)] for row, told in rows]
 
 
-def _rounded(value: float) -> float | None:
-    """A number to as many digits as are told: all of them would tell the sums over a few rows. None for no
-    number."""
-    return None if math.isnan(value) else float(f"{value:.{metrics.DIGITS}g}")
+def _last(value: float | None) -> float:
+    """What rounding to the digits that are told may take from a number."""
+    return 10.0**-metrics.DIGITS * max(abs(value or 0.0), 10.0**-metrics.DIGITS)
 
 
-def _without(runs: list[tuple[int, int]], edges: range) -> list[tuple[int, int]]:
-    """The runs without any of these edges between two of them."""
-    out: list[tuple[int, int]] = []
-    for low, high in runs:
-        out.append((out.pop()[0], high) if out and low in edges else (low, high))
-    return out
+def merged(rows: Int64, least: int, kept: int) -> list[tuple[int, int]]:
+    """Runs [low, high) of neighbouring bins, each with so many rows; all of them where there are fewer. kept:
+    an edge between two runs, if either side has rows enough."""
+    if min(rows[:kept].sum(), rows[kept:].sum()) >= least:
+        return [*_runs(rows[:kept], least), *((a + kept, b + kept) for a, b in _runs(rows[kept:], least))]
+    return _runs(rows, least)
 
 
-def rates(outcomes: dict[str, int | None]) -> dict[str, float | None]:
+def _runs(rows: Int64, least: int) -> list[tuple[int, int]]:
+    ends = [0]
+    for end in range(1, rows.size + 1):
+        if rows[ends[-1] : end].sum() >= least:
+            ends.append(end)
+    return [*pairwise([*ends[:-1], rows.size])] if len(ends) > 1 else [(0, rows.size)]
+
+
+def rates(outcomes: dict[str, int | None], unit: int = 1) -> dict[str, float | None]:
     """Rates of outcomes; None where a count that they need is not told, or there are no rows to divide by."""
     tn, fp, fn, tp = (outcomes[key] for key in OUTCOMES)
     return {
-        "positive_rate": _ratio((fn, tp), (tn, fp, fn, tp)),
-        "selection_rate": _ratio((fp, tp), (tn, fp, fn, tp)),
-        "true_positive_rate": _ratio((tp,), (fn, tp)),
-        "false_positive_rate": _ratio((fp,), (tn, fp)),
-        "precision": _ratio((tp,), (fp, tp)),
+        "positive_rate": _ratio((fn, tp), (tn, fp, fn, tp), unit),
+        "selection_rate": _ratio((fp, tp), (tn, fp, fn, tp), unit),
+        "true_positive_rate": _ratio((tp,), (fn, tp), unit),
+        "false_positive_rate": _ratio((fp,), (tn, fp), unit),
+        "precision": _ratio((tp,), (fp, tp), unit),
     }
 
 
-def _ratio(part: Sequence[int | None], whole: Sequence[int | None]) -> float | None:
+def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int) -> float | None:
     known = [count for count in whole if count is not None]
     if len(known) < len(whole) or not sum(known):
         return None
-    return sum(count or 0 for count in part) / sum(known)
+    step = step_of(unit / sum(known)) if unit > 1 else 0.0
+    return rounded(sum(count or 0 for count in part) / sum(known), step)
 
 
 def gaps(sets: Sequence[Json]) -> dict[str, float]:

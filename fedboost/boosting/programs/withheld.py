@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from fedboost.fixedpoint import Int64
-
 K = TypeVar("K")
 MAX_SOLVED = 1 << 11
 """Counts that are withheld together, of which what follows from others is found out; of more, all are."""
@@ -117,31 +115,3 @@ def _is_enough(gone: Sequence[int], floor: int) -> bool:
     """True if their sum tells of none: it allows floor - 1 for each, and is not so much for all of them."""
     number, total = len(gone), sum(gone)
     return number > 1 and floor + number - 2 <= total != number * (floor - 1)
-
-
-def merged(counts: Int64, floor: int, kept: int | None = None) -> list[tuple[int, int]]:
-    """Runs [low, high) of cells that tell of no few rows: each has `floor` rows, and of either label none, or
-    `floor`. Empty if there are none. counts: [2, cells], by label; kept: an edge that runs do not cross."""
-    cells = counts.shape[1]
-    if kept is not None:
-        left, right = merged(counts[:, :kept], floor), merged(counts[:, kept:], floor)
-        return [*left, *((low + kept, high + kept) for low, high in right)]
-    runs, low, held = [], 0, np.zeros(2, np.int64)
-    for cell in range(cells):
-        held += counts[:, cell]
-        if _is_told(held, floor):
-            runs.append((low, cell + 1))
-            low, held = cell + 1, np.zeros(2, np.int64)
-    while held.any() and runs:  # the last cells go to the run before them
-        low, _ = runs.pop()
-        held = counts[:, low:].sum(axis=1)
-        if _is_told(held, floor):
-            runs.append((low, cells))
-            break
-    if runs:
-        runs[-1] = runs[-1][0], cells
-    return runs
-
-
-def _is_told(held: Int64, floor: int) -> bool:
-    return bool(held.sum() >= floor and all(count == 0 or count >= floor for count in held.tolist()))

@@ -16,7 +16,6 @@ from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.sensitivity import NOISE_BITS
 from fedboost.terms.noise import START, Noise, Release
-from fedboost.terms.session import TO_EVALUATE, TRAINING
 from fedboost.terms.target_means import slots_of
 from fedboost.terms.terms import Terms
 
@@ -35,8 +34,6 @@ class RowsQuery(BeforeTrees, BaseQuery):
     """
 
     description = "row count; magnitudes of labels, weights"
-    tasks = TRAINING | {TO_EVALUATE}
-
     rows = MAX_ROWS
 
     @property

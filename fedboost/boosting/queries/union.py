@@ -3,7 +3,7 @@
 from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.bin_counts import BinCountsQuery
 from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
-from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.reach import ReachQuery
@@ -22,7 +22,7 @@ OfRows = IdCountQuery | AlignQuery | PlacesQuery | ReachQuery
 """What is asked to match rows by their ids, and of rows that are predicted."""
 OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery
 """What is asked of the values of columns."""
-OfLabels = EvaluationQuery | LevelSumsQuery | StartQuery
+OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | StartQuery
 """What is asked of labels before the first tree, or of a model."""
 Query = OfRows | RowsQuery | OfColumns | OfLabels | OfTree | EndRoundQuery
 OfTurn = Query | Several

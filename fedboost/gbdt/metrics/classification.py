@@ -1,6 +1,7 @@
 """Metrics of classes: shares of rows, curves and calibration.
 
-Curves (auc, aucpr, ks) are those of scores rounded to 1/32 of a logit."""
+Curves (auc, aucpr, ks) are those of rounded scores: to 1/32 of a logit in a training, to 1/128 where a model
+is evaluated."""
 
 import math
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from fedboost.gbdt.kernels.elementwise import sigmoids
 from fedboost.gbdt.metrics.metric import METRIC_BITS, encoded_sum
 from fedboost.gbdt.objectives.objective import Objective
 
-SCORE_CELLS = 512
-SCORE_CELLS_PER_LOGIT = 32
+LOGITS = 16
+"""The width of the grid of scores: from -8 to 8, scores beyond them in its first and last cell."""
+CELLS_PER_LOGIT = 32
+FINE_CELLS_PER_LOGIT = 128
+"""Where a model is evaluated: once, and not in each round."""
 CALIBRATION_BINS = 15
 
 
@@ -24,11 +28,11 @@ def is_positive(margin: Float64, threshold: float) -> Mask:
     return margin > 0.0 if threshold == 0.5 else sigmoids(margin) > threshold
 
 
-def score_cells(margin: Float64) -> Int64:
-    """The cell of each score, from 0 to SCORE_CELLS - 1: int64 [rows]."""
-    near = np.clip(margin, -SCORE_CELLS, SCORE_CELLS)  # far beyond the last cell, without overflow
-    cell = np.floor(near * SCORE_CELLS_PER_LOGIT) + SCORE_CELLS // 2
-    out: Int64 = np.clip(cell, 0, SCORE_CELLS - 1).astype(np.int64)
+def score_cells(margin: Float64, per_logit: int) -> Int64:
+    """The cell of each score, from 0 to LOGITS * per_logit - 1: int64 [rows]."""
+    near = np.clip(margin, -LOGITS, LOGITS)  # without overflow
+    cell = np.floor(near * per_logit) + LOGITS // 2 * per_logit
+    out: Int64 = np.clip(cell, 0, LOGITS * per_logit - 1).astype(np.int64)
     return out
 
 
@@ -59,11 +63,17 @@ class Curve:
     """A number that is read off two histograms of the margin: negatives, then positives."""
 
     read: Callable[[Float64, Float64], float]
-    """The function of the negatives and the positives in each cell, both float64 [SCORE_CELLS], by score."""
+    """The function of the negatives and the positives in each cell, both float64 [cells / 2], by score."""
+    per_logit: int = CELLS_PER_LOGIT
+    is_distance: bool = False
+    """True where it is read at one score, and not an area."""
 
     grows = True
-    cells = 2 * SCORE_CELLS
     signed = False
+
+    @property
+    def cells(self) -> int:
+        return 2 * LOGITS * self.per_logit
 
     def limit(self, weight: Scale) -> int:
         return weight.limit
@@ -71,13 +81,18 @@ class Curve:
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
-        index = score_cells(margin) + SCORE_CELLS * (label > 0.5)
+        index = score_cells(margin, self.per_logit) + self.cells // 2 * (label > 0.5)
         out = np.zeros(self.cells, np.int64)
         np.add.at(out, index, weight.encode(weights.astype(np.float64)))
         return out
 
+    def weights(self, total: Int64, weight: Scale) -> tuple[Float64, Float64]:
+        """The weights of the negatives and the positives in each cell."""
+        negatives, positives = total.astype(np.float64).reshape(2, -1) / weight.factor
+        return negatives, positives
+
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        negatives, positives = total.astype(np.float64).reshape(2, SCORE_CELLS) / weight.factor
+        negatives, positives = self.weights(total, weight)
         if not (negatives.any() and positives.any()):
             return math.nan
         return self.read(negatives, positives)

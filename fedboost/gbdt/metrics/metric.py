@@ -83,6 +83,8 @@ class Mean:
     grows: bool = False
     transform: Callable[[float], float] = float
     """The metric, from the mean."""
+    cap: float = math.inf
+    """The largest magnitude that a number counts with."""
 
     cells = LIMBS
 
@@ -94,7 +96,8 @@ class Mean:
     ) -> Int64:
         out = np.zeros(self.cells, np.int64)
         with np.errstate(over="ignore"):  # what is infinite counts as the largest that limbs take
-            add_limbs(self.losses(loss, margin, label), weights, out)
+            losses = self.losses(loss, margin, label)
+            add_limbs(losses if self.cap == math.inf else losses.clip(-self.cap, self.cap), weights, out)
         return out
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:

@@ -44,5 +44,9 @@ class Ndcg:
         group_weights = weights[starts[:-1]]
         return np.concatenate([encoded_sum(scale, group_weights * values), encoded_sum(scale, group_weights)])
 
+    def weights(self, total: Int64, weight: Scale) -> float:
+        """The weights of the groups."""
+        return self._scale(weight).decode(int(total[1]))
+
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         return int(total[0]) / int(total[1]) if total[1] else math.nan

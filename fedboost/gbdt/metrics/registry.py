@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from fedboost.gbdt.kernels.objectives import log_losses, softmax_losses
 from fedboost.gbdt.metrics.classification import (
+    FINE_CELLS_PER_LOGIT,
     Calibration,
     Curve,
     Error,
@@ -37,7 +39,7 @@ METRICS: dict[str, Metric] = {
     "error": Error(),
     "auc": Curve(roc_area),
     "aucpr": Curve(precision_recall_area),
-    "ks": Curve(kolmogorov_smirnov),
+    "ks": Curve(kolmogorov_smirnov, is_distance=True),
     "ece": Calibration(),
     "rmse": Mean(squared_losses, transform=math.sqrt),
     "mae": Mean(absolute_losses),
@@ -84,8 +86,11 @@ def metric_of(name: str) -> Metric:
 
 @lru_cache(maxsize=256)
 def exact_metric_of(name: str) -> Metric:
-    """The metric of that name, whose sum loses nothing where it is a mean. KeyError if there is none."""
+    """The metric of that name, whose sum loses nothing where it is a mean, and of finer cells where it is a
+    curve. KeyError if there is none."""
     metric = metric_of(name)
+    if isinstance(metric, Curve):
+        return replace(metric, per_logit=FINE_CELLS_PER_LOGIT)
     if not isinstance(metric, BoundedLoss):
         return metric
     losses = metric.losses

@@ -1,46 +1,61 @@
 """Counts of rows by score and label: ROC curve, calibration, confusion matrix.
 
-Promises: counts add over the parties; a cell of the grid lies on one side of the threshold.
+Promises: counts add over the parties; the edges of bins are the same for every model and all rows, so that
+two evaluations have no rows between two near edges; a bin lies on one side of the threshold.
 Refuses nothing: labels and margins are checked before.
 """
-
-import math
 
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels.elementwise import sigmoids
 from fedboost.gbdt.metrics.classification import (
-    SCORE_CELLS,
-    SCORE_CELLS_PER_LOGIT,
+    FINE_CELLS_PER_LOGIT,
+    LOGITS,
     is_positive,
     roc_area,
     score_cells,
 )
 
-CELLS = SCORE_CELLS + 1
-"""Cells of the grid: those of curves (1/32 of a logit, from -8 to 8), the one with the threshold in two."""
+EDGES = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5),
+    *(0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999),
+)
+"""The probabilities between which bins lie: (0, 0.001], (0.001, 0.002], ..."""
+FINE_CELLS = LOGITS * FINE_CELLS_PER_LOGIT
+"""Cells of scores, for the area under the curve."""
 PROBABILITIES = Scale(exponent=0, bits=32)
 """The scale of sums of probabilities: resolution 2**-31 a row."""
 OUTCOMES = ("tn", "fp", "fn", "tp")
 """The cells of a confusion matrix of two classes: label 0 and 1, predicted 0 and 1 of each."""
 
 
-def threshold_cell(threshold: float) -> int:
-    """The last cell of the rows that are not predicted positive."""
-    logit = math.log(threshold) - math.log1p(-threshold)
-    return int(score_cells(np.array([logit]))[0])
+def edges(threshold: float) -> tuple[float, ...]:
+    """The edges of bins, one of which is the threshold."""
+    return tuple(sorted({*EDGES, threshold}))
 
 
-def count_scores(margin: Float64, label: Float32, threshold: float) -> Int64:
-    """Rows of label 0, rows of label 1, and the sum of probabilities in each cell: int64 [3 * CELLS]."""
-    positive, at = is_positive(margin, threshold), threshold_cell(threshold)
-    cell = score_cells(margin)
-    cell = np.where(positive, np.maximum(cell, at) + 1, np.minimum(cell, at))
-    out = np.zeros((3, CELLS), np.int64)
-    np.add.at(out, ((label > 0.5).astype(np.int64), cell), 1)
-    np.add.at(out[2], cell, PROBABILITIES.encode(sigmoids(margin)))
+def bins(threshold: float) -> int:
+    """Number of bins."""
+    return len(edges(threshold)) + 1
+
+
+def count_bins(margin: Float64, label: Float32, threshold: float) -> Int64:
+    """Rows of label 0, rows of label 1, and the sum of probabilities in each bin: int64 [3 * bins]."""
+    probability, borders = sigmoids(margin), edges(threshold)
+    place, at = np.searchsorted(borders, probability, side="left"), borders.index(threshold)
+    positive = is_positive(margin, threshold)
+    place = np.where(positive, np.maximum(place, at + 1), np.minimum(place, at))
+    out = np.zeros((3, len(borders) + 1), np.int64)
+    np.add.at(out, ((label > 0.5).astype(np.int64), place), 1)
+    np.add.at(out[2], place, PROBABILITIES.encode(probability))
     return out.reshape(-1)
+
+
+def count_cells(margin: Float64, label: Float32) -> Int64:
+    """Rows of label 0, then rows of label 1 in each fine cell of the score: int64 [2 * FINE_CELLS]."""
+    cell = score_cells(margin, FINE_CELLS_PER_LOGIT) + FINE_CELLS * (label > 0.5)
+    return np.bincount(cell, minlength=2 * FINE_CELLS).astype(np.int64)
 
 
 def count_outcomes(margin: Float64, label: Float32, threshold: float) -> Int64:
@@ -56,18 +71,9 @@ def count_classes(margin: Float64, label: Float32, classes: int) -> Int64:
     return np.bincount(pair, minlength=classes * classes).astype(np.int64)
 
 
-def edges(threshold: float) -> Float64:
-    """The probabilities between which the cells lie: increasing, float64 [CELLS + 1]."""
-    logits = (np.arange(1, SCORE_CELLS) - SCORE_CELLS // 2) / SCORE_CELLS_PER_LOGIT
-    inner = np.insert(1 / (1 + np.exp(-logits)), threshold_cell(threshold), threshold)
-    return np.concatenate([[0.0], inner, [1.0]])
-
-
-def area(negatives: Int64, positives: Int64) -> tuple[float, float] | None:
-    """The area under the ROC curve, and how far that of unrounded scores may be from it; None where all
-    labels are the same."""
-    if not (negatives.any() and positives.any()):
-        return None
+def area(negatives: Int64, positives: Int64) -> tuple[float, float]:
+    """The area under the ROC curve of rows of both labels in fine cells, and how far that of unrounded scores
+    may be from it."""
     zeros, ones = negatives.astype(np.float64), positives.astype(np.float64)
     tied = float((zeros * ones).sum()) / float(zeros.sum() * ones.sum())
     return roc_area(zeros, ones), tied / 2

@@ -38,20 +38,20 @@ def evaluation_page(facts: ResultFacts, told_by_training: str = "") -> str:
         "warnings": ("Warnings", warned(same, facts)),
         "quality": ("Quality", measured(summary, f"On {rows:,} rows of all parties.")),
         **{
-            f"subgroups-{place}": (f"By {column}", _split(column, split, summary["min_count"]))
+            f"subgroups-{place}": (f"By {column}", _split(column, split, summary["unit"]))
             for place, (column, split) in enumerate(summary.get("subgroups", {}).items())
         },
     }
     if "sites" in summary:
-        sections = {**sections, "sites": ("By site", _split("site", summary["sites"], summary["min_count"]))}
+        sections = {**sections, "sites": ("By site", _split("site", summary["sites"], summary["unit"]))}
     lead = f"{rows:,} rows of all parties; nothing was trained"
     return result_page(facts, "Evaluation of a model", lead, "evaluate", sections)
 
 
-def _split(title: str, split: Split, floor: int) -> Markup:
+def _split(title: str, split: Split, unit: int) -> Markup:
     sets = split["sets"]
     if not sets:
-        return left_out(f"No group has {floor} rows, or each would tell of fewer.")
+        return left_out(f"No group has {unit} rows.")
     metrics = [*dict.fromkeys(name for one in sets.values() for name in one["metrics"])]
     rates = {key: words for key, words in _RATES.items() if any("rates" in one for one in sets.values())}
     rows = (
@@ -68,7 +68,7 @@ def _split(title: str, split: Split, floor: int) -> Markup:
         element("div", *_charts(sets, metrics, rates), class_="charts"),
         table(f"Figures by {title}", headings, rows),
         _gaps(split["gaps"], metrics, rates),
-        _absent(split["left_out"]),
+        _absent(split["left_out"], unit),
     )
 
 
@@ -99,12 +99,12 @@ def _gaps(gaps: Mapping[str, float], metrics: list[str], rates: Mapping[str, str
     )
 
 
-def _absent(absent: list[str]) -> Markup:
+def _absent(absent: list[str], unit: int) -> Markup:
     if not absent:
         return Markup("")
     return element(
         "div",
-        "Left out, for few rows or so that no few rows can be computed: ",
+        f"Left out, for fewer than {unit} rows: ",
         names(absent),
         class_="left-out",
     )

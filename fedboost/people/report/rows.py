@@ -7,6 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedboost.people.evaluation import told
 from fedboost.people.report.charts import MAX_BARS, MAX_SERIES, Series, lines, points
 from fedboost.people.report.facts import DependenceFacts, ReportFacts, RowsFacts
 from fedboost.people.report.markup import Markup, element, joined, left_out, paragraph, table
@@ -33,20 +34,18 @@ def quality(facts: ReportFacts) -> Markup:
     if rows is None:
         return left_out(f"For metrics, ROC, precision-recall and calibration {GIVE_DATA}.")
     where = f"On {rows.summary['rows']:,} rows of {rows.source}, predicted for this page."
-    return measured(rows.summary, where, " (--min-count)")
+    return measured(rows.summary, where)
 
 
-def measured(summary: Mapping[str, Any], where: str, option: str = "") -> Markup:
-    """Return the metrics, outcomes and curves of an evaluation. where: a sentence on the rows; option: what
-    changes the floor under counts."""
-    floor = summary["min_count"]
-    values = ([name, number(value)] for name, value in summary["metrics"].items())
-    hidden = (
-        f"No count of 1 to {floor - 1} rows is shown: … stands for it, and for what has no value{option}."
+def measured(summary: Mapping[str, Any], where: str) -> Markup:
+    """Return the metrics, outcomes and curves of an evaluation. where: a sentence on the rows."""
+    values = (
+        [name, number(value), number(summary["resolution"][name])]
+        for name, value in summary["metrics"].items()
     )
     return joined(
-        paragraph(f"{where} {hidden}" if floor > 1 else where),
-        table("Metrics on these rows", ["metric", "value"], values, folded=False),
+        paragraph(" ".join((where, *told(summary)))),
+        table("Metrics on these rows", ["metric", "value", "within"], values, folded=False),
         _of_two_classes(summary) if "threshold" in summary else _of_classes(summary),
     )
 
@@ -67,7 +66,7 @@ def _of_two_classes(summary: Mapping[str, Any]) -> Markup:
 
 
 def _few(summary: Mapping[str, Any]) -> str:
-    return f"No curves: one of the labels has fewer than {summary['min_count']} rows."
+    return f"No curves: one of the labels has fewer than {summary['unit']} rows."
 
 
 def _curves(summary: Mapping[str, Any]) -> Markup:
@@ -111,9 +110,9 @@ def _curves(summary: Mapping[str, Any]) -> Markup:
     )
     return joined(
         paragraph(
-            "The curves are drawn from counts of rows by score and label, none of them of 1 to "
-            f"{summary['min_count'] - 1} rows.{resolution}"
-            if summary["min_count"] > 1
+            f"The curves are drawn from counts of rows by score and label, to the nearest {summary['unit']}."
+            f"{resolution}"
+            if summary["unit"] > 1
             else f"The curves are drawn from counts of rows by score and label.{resolution}"
         ),
         element("div", *drawn, class_="charts"),
