@@ -336,7 +336,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     table = capsys.readouterr().out.split("what left")[1]
     kinds = {kind for release in releases for kind in release.what.split(AND)}
     absent = {"IdCountQuery", "AlignQuery", "PlacesQuery", "ReachQuery", "BinsQuery"}
-    absent |= {"EvaluationQuery", EVALUATION_BY_PARTY, "BinCountsQuery", "LevelSumsQuery"}
+    absent |= {"MagnitudesQuery", "EvaluationQuery", EVALUATION_BY_PARTY, "BinCountsQuery", "LevelSumsQuery"}
     absent |= {"SummaryQuery", "VoteQuery", "ResidualQuery", BY_PARTY, "RangeQuery", "SumsQuery", *UNASKED}
     assert kinds == set(QUERIES) - absent
     assert all(QUERIES[kind] in table for kind in kinds)

@@ -11,6 +11,7 @@ from sites import rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.errors import ConfigError
+from fedboost.gbdt.metrics.scores import EDGES
 from fedboost.people.report.charts import Series, bars, lines, points
 from fedboost.people.report.markup import Markup, element
 from fedboost.people.report.privacy import privacy
@@ -279,11 +280,9 @@ def drawn(page, title):
     return [((x - 60) / 366, (234 - y) / 222) for x, y in places]
 
 
-def test_curves_are_scikit_learns_at_the_cells_of_scores(model):
+def test_curves_are_scikit_learns_at_the_edges_of_bins(model):
     metrics = pytest.importorskip("sklearn.metrics")
-    margin = np.log(model.predict(rows()) / (1 - model.predict(rows())))
-    cell = np.floor(margin * 32)
-    cell += margin > 0  # that of the threshold is in two
+    cell = np.searchsorted(EDGES, model.predict(rows()))
     label = rows()["y"].to_numpy()
     page = model.report(data=rows(), min_count=1)
     false, true, _ = metrics.roc_curve(label, cell, drop_intermediate=False)

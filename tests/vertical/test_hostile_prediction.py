@@ -9,7 +9,7 @@ import pytest
 
 from fedboost.boosting.programs.reach import reach_of
 from fedboost.boosting.queries.alignment import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, hash_of
-from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.reach import ReachQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
@@ -265,6 +265,7 @@ def test_three_kinds_of_questions_are_for_predictions():
     assert {kind for kind in get_args(Query) if not kind.serves(trains)} == {
         ReachQuery,
         SummaryQuery,
+        MagnitudesQuery,
         EvaluationQuery,
     }
     assert predicts.max_turns == 3
