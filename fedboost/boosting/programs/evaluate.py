@@ -297,7 +297,7 @@ class _Sums:
 
 def _last(value: float | None) -> float:
     """What rounding to the digits that are told may take from a number."""
-    return 10.0**-metrics.DIGITS * max(abs(value or 0.0), 10.0**-metrics.DIGITS)
+    return 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) + 1 - metrics.DIGITS) if value else 0.0
 
 
 def merged(rows: Int64, least: int, kept: int) -> list[tuple[int, int]]:
