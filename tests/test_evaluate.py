@@ -58,6 +58,25 @@ def model():
     return fb.simulate(terms(min_child_weight=3), shared_out(3, rows(600))).model
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parties", [1, 3, 7])
+def test_the_area_of_few_events_is_within_two_thousandths(parties):
+    """500 rows with 50 events, as a ward of a hospital has them."""
+    for seed in range(5):
+        table = rows(4000, seed=20 + seed)
+        draw = np.random.default_rng(seed)
+        label = ((table["age"].to_numpy() - 65) / 4 + draw.logistic(size=4000) > 0).astype(int)
+        table = table.set_column(table.schema.get_field_index("y"), "y", pa.array(label))
+        settings = {"min_child_weight": 3, "rounds": 20, "learning_rate": 0.2, "max_bin": 64}
+        trained = fb.simulate(terms(**settings), shared_out(3, table.slice(2000))).model
+        events, others = np.flatnonzero(label[:2000])[:50], np.flatnonzero(label[:2000] == 0)[:450]
+        part = table.take(np.sort([*events, *others]))
+        agreed = terms(protection="masked" if parties > 2 else "plain")
+        found = fb.evaluate(trained, among(parties, part), agreed).summary["auc"]
+        expected = reference.roc_auc_score(part["y"].to_numpy(), trained.predict(part))
+        assert abs(found["value"] - expected) <= 0.002
+
+
 def outcomes_of(label, positive):
     return dict(zip(OUTCOMES, reference.confusion_matrix(label, positive).ravel().tolist(), strict=True))
 

@@ -1,7 +1,7 @@
 """A solver that reads single rows from the results of sessions.
 
-It knows everything but one bit of each row, a label or a part of a feature. Every figure bounds a sum of these
-bits, and a linear program finds the bits that are certain.
+It knows everything but one bit of each row, a label or a part of a feature. Every figure bounds a sum of
+these bits, and a linear program finds the bits that are certain.
 """
 
 from dataclasses import dataclass
@@ -60,8 +60,8 @@ class Known:
 
 
 def counted(told, unit, total, sums):
-    """The bounds of the ends of coarse parts. told: the parts; sums: how the count of each part follows from the
-    bits, as their coefficients and a constant; total: of all, None where it is not known."""
+    """The bounds of the ends of coarse parts. told: the parts; sums: how the count of each part follows from
+    the bits, as their coefficients and a constant; total: of all, None where it is not known."""
     end, coefficients, constant = 0, 0.0, 0.0
     for part, (own, fixed) in zip(told[:-1], sums[:-1], strict=True):
         end, coefficients, constant = end + part, coefficients + own, constant + fixed
