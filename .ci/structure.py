@@ -2,7 +2,7 @@
 
     python .ci/structure.py
 
-Limits: 400 lines a file, 60 a function, 300 lines and 15 attributes a class, no circle of imports. An
+Limits: 900 lines a file, 60 a function, 300 lines and 15 attributes a class, no circle of imports. An
 exception stands in REASONS with the sentence that gives its reason.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 900
 MAX_FUNCTION_LINES = 60
 MAX_CLASS_LINES = 300
 MAX_CLASS_ATTRIBUTES = 15

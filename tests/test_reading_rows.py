@@ -131,7 +131,7 @@ def evaluated(agreed, margin, label):
     gradients = Gradients(agreed.objective.loss, *rows, Threads(1))
     gradients.margin[:] = margin
     first = MagnitudesQuery(agreed.metrics)
-    query = measuring_query(agreed, first, label.size, magnitudes(first, gradients, label.size))
+    query = measuring_query(agreed, first, label.size, magnitudes(first, gradients, (label.size, 0, 0)))
     return summary_of(agreed, query, measured(query, gradients, label.size))
 
 

@@ -1,7 +1,7 @@
 """`fedboost evaluate`: a model measured on the rows of all parties."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,7 @@ from fedboost.cli.options import (
     Wait,
 )
 
+RowsToMeasure = Literal["held-out", "all", "new"]
 EPILOG = (
     "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie\n\n"
     "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie --by sex"
@@ -49,6 +50,13 @@ def evaluate(
         float | None,
         typer.Option(help="Probability above which a row is predicted positive.", show_default="0.5"),
     ] = None,
+    rows: Annotated[
+        RowsToMeasure | None,
+        typer.Option(
+            help="The rows to measure: those that the training held out, all, or those added since.",
+            show_default="held-out where the training held rows out, else all",
+        ),
+    ] = None,
     min_count: MinCount = None,
     wait: Wait = 60,
     report: PageFile = None,
@@ -57,7 +65,7 @@ def evaluate(
 ) -> None:
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
-    from fedboost.cli.output import notice, show
+    from fedboost.cli.output import show
     from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of
     from fedboost.people.evaluation import evaluated
     from fedboost.runtime.evaluation import Evaluation, evaluation_terms
@@ -66,7 +74,7 @@ def evaluate(
     check_asked(aggregator, save_terms)
     check_report(report, aggregator, [model, terms], save_terms, force)
     given = None if terms is None else read_terms(terms)
-    agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count)
+    agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows)
     if save_terms is not None:
         save_terms_of(model, agreed, save_terms, force)
     if aggregator is None:
@@ -74,10 +82,5 @@ def evaluate(
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Evaluation.of(session.model, session.traffic)
     if report is not None:
-        known.report(report, model)
+        known.report(report)
     show(json, [known.summary], evaluated(known.summary))
-    if name := known.told_by_training(model):
-        notice(
-            f"{name} is that of the training's last round, to all digits: these seem to be the rows that the "
-            f"model was trained on, and it fits others less well"
-        )

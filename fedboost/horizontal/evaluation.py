@@ -21,8 +21,10 @@ from fedboost.gbdt.metrics import scores
 from fedboost.gbdt.metrics.metric import Mean
 from fedboost.gbdt.metrics.registry import exact_metric_of
 from fedboost.gbdt.objectives.objective import Objective
+from fedboost.horizontal.measured_rows import TableOf, measured_rows
 from fedboost.horizontal.shard import Shard, continue_margins
 from fedboost.horizontal.summary import CountingHolder
+from fedboost.protocol.contracts import HeldTable
 from fedboost.terms.evaluating import level_sets
 from fedboost.terms.terms import Terms
 
@@ -30,20 +32,38 @@ from fedboost.terms.terms import Terms
 class EvaluationHolder(CountingHolder):
     """The rows of a party in one session that evaluates a model, with their margins."""
 
-    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1, name: str = "") -> None:
-        """name: of this party in the terms."""
-        super().__init__(read, terms, nthread)
+    def __init__(
+        self,
+        read: Callable[[Terms], Shard],
+        terms: Terms,
+        nthread: int = 1,
+        name: str = "",
+        table_of: TableOf | None = None,
+    ) -> None:
+        """name: of this party in the terms; table_of: as for `measured_rows`."""
+        super().__init__(lambda: read(terms), terms, nthread)
         self._name = name
+        every = self._shard
+        self._about = measured_rows(terms, read, every.rows, name, table_of)
+        if self._about.chosen is not None:
+            self._shard = every.pick(np.flatnonzero(self._about.chosen))
         shard, model = self._shard, terms.earlier
         assert model is not None
         rows = shard.label, shard.weight, shard.group
         self._gradients = Gradients(terms.objective.loss, *rows, self._threads, shard.allocate)
         continue_margins(self._gradients.margin, shard.base_margin, model, shard.columns)
 
+    @property
+    def table(self) -> HeldTable | None:
+        """The rows that are measured, where these are not all."""
+        chosen = self._about.chosen
+        return None if chosen is None else HeldTable(chosen.size, self.rows_hashed, chosen)
+
     def _counts(self, query: Query) -> Int64:
         match query:
             case MagnitudesQuery():
-                return magnitudes(query, self._gradients, self.rows)
+                about = self.rows, self._about.grown_on, self._about.unknown
+                return magnitudes(query, self._gradients, about)
             case EvaluationQuery():
                 return self._measured(query)
             case _:
@@ -66,8 +86,9 @@ class EvaluationHolder(CountingHolder):
         return rows
 
 
-def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: int) -> Int64:
-    """The answer to the first query: int64 [query.cells]."""
+def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, int, int]) -> Int64:
+    """The answer to the first query: int64 [query.cells]. rows: their number, that of rows that trees were
+    grown on, and of those of which it is not known."""
 
     def count(loss: Objective, margin: Float64, label: Float32, weights: Float32) -> Int64:
         with np.errstate(over="ignore"):  # what is infinite is counted in the last cell
@@ -75,7 +96,7 @@ def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: int) -> Int64
         return np.concatenate([exponent_counts(each) for each in (weights.astype(np.float64), *losses)])
 
     means = [metric for metric in map(exact_metric_of, query.means) if isinstance(metric, Mean)]
-    return np.append(rows, gradients.sum_rows(count, np.ones(rows, np.bool_)))
+    return np.concatenate([np.array(rows), gradients.sum_rows(count, np.ones(rows[0], np.bool_))])
 
 
 def measured(

@@ -44,7 +44,7 @@ from fedboost.horizontal.leaf_values import residual_weights
 from fedboost.horizontal.shard import Shard, continue_margins
 from fedboost.horizontal.target_means import LevelColumns
 from fedboost.horizontal.votes import OwnHistograms, votes
-from fedboost.protocol.contracts import Answering
+from fedboost.protocol.contracts import Answering, HeldTable
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
@@ -72,7 +72,7 @@ class HorizontalHolder:
         objective, labels = terms.objective.loss, (shard.label, shard.weight, shard.group)
         self._gradients = Gradients(objective, *labels, threads, shard.allocate)
         self._begin_margins()
-        self._sets = _row_sets(shard, terms)
+        self._sets = row_sets(shard, terms)
         """The rows of each set of metrics: bool [rows]."""
         self._levels = LevelColumns(shard, terms, self._sets[metrics.TRAIN])
         self._draws = _draws_of(shard, terms)
@@ -86,6 +86,12 @@ class HorizontalHolder:
     def columns(self) -> tuple[Column, ...]:
         """Values of the features, read again if they were binned before."""
         return self._shard.columns or self._read().columns
+
+    @property
+    def table(self) -> HeldTable:
+        """The table, and the rows that are held out."""
+        held_out = self._sets[metrics.VALIDATION] if _holds_out(self._terms) else None
+        return HeldTable(self.rows, lambda key: self._shard.hashed(key, self.columns), held_out)
 
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of all that answers depend on: the rows in the form of the terms, and the versions of the
@@ -322,7 +328,7 @@ def _holds_out(terms: Terms) -> bool:
     return terms.columns.validation is not None or terms.evaluation.validation_fraction > 0.0
 
 
-def _row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
+def row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
     """The rows that trees grow on, and those held out: by a column, or sampled by whole groups."""
     if not _holds_out(terms):
         return {

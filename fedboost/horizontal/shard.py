@@ -66,6 +66,7 @@ class Shard:
             for name, values in vars(self).items()
             if name in ("keys", "validation", "base_margin", "group")
         }
+        beside["subgroups"] = tuple(codes[rows] for codes in self.subgroups)
         columns = tuple(column[0 : column.size][rows] for column in self.columns)
         if (unknown := rows < 0).any():
             for values in columns:
@@ -73,7 +74,11 @@ class Shard:
         label = self.label[..., rows] if self.label.size else self.label
         return replace(self, columns=columns, label=label, weight=self.weight[rows], ids=None, **beside)
 
-    def hashed(self, key: bytes, columns: Sequence[Column], software: str) -> bytes:
+    def first(self, rows: int) -> "Shard":
+        """The rows before this one."""
+        return self if rows == self.rows else self.pick(np.arange(rows))
+
+    def hashed(self, key: bytes, columns: Sequence[Column], software: str = "") -> bytes:
         """Keyed hash of the rows, with these columns, and of the versions of the software: 32 bytes."""
         places = places_of(self.ranges or ((0, self.rows),))
         return hash_rows(key, software, self._named(columns), places)

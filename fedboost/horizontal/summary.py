@@ -22,7 +22,7 @@ from fedboost.gbdt.cut_points import STRETCH, count_cells, count_parts
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
 from fedboost.horizontal.shard import Shard
-from fedboost.protocol.contracts import Answering
+from fedboost.protocol.contracts import Answering, HeldTable
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
@@ -43,6 +43,11 @@ class CountingHolder(ABC):
     def rows(self) -> int:
         """Number of rows."""
         return self._shard.rows
+
+    @property
+    def table(self) -> HeldTable | None:
+        """None: no later session needs to know it."""
+        return None
 
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of all that answers depend on: 32 bytes."""

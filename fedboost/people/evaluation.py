@@ -25,9 +25,10 @@ Summary = Mapping[str, Any]
 
 def evaluated(summary: Summary) -> Iterator[Block]:
     """Yield metrics, curves, and a table for each column of subgroups and for the sites."""
-    yield f"{summary['rows']:,} rows of all parties\n"
+    yield f"{summary['rows']:,} rows of all parties: {rows_in_words(summary)}\n"
+    mixed = "" if summary["of"] != "all" else f"  ({rows_in_words(summary)})"
     yield from (
-        f"{name:<14}{_number(value)}{_within(within)}"
+        f"{name:<14}{_number(value)}{_within(within)}{mixed}"
         for (name, value), within in zip(
             summary["metrics"].items(), summary["resolution"].values(), strict=True
         )
@@ -43,7 +44,33 @@ def evaluated(summary: Summary) -> Iterator[Block]:
         yield ""
         yield from _split("site", summary["sites"], summary["unit"])
     yield ""
-    yield paragraph(" ".join(told(summary)))
+    yield paragraph(" ".join((*said_of_rows(summary), *told(summary))))
+
+
+def rows_in_words(summary: Summary) -> str:
+    """Return which rows they are, in few words: they stand with every figure."""
+    kind, trained, unknown = summary["of"], summary["shares"]["trained"], summary["shares"]["unknown"]
+    if kind != "all":
+        return f"{kind} rows"
+    parts = [f"{trained:.0%} training rows"] * (trained > 0) + [f"{unknown:.0%} of unknown use"] * (
+        unknown > 0
+    )
+    return ", ".join(parts) or "no training rows"
+
+
+def said_of_rows(summary: Summary) -> Iterator[str]:
+    """Yield a warning where trees were grown on some of the rows, or may have been."""
+    trained, unknown = summary["shares"]["trained"], summary["shares"]["unknown"]
+    if summary["of"] == "all" and trained:
+        yield (
+            f"Trees were grown on {trained:.0%} of these rows, and fit them better than others. Measure the "
+            "rows that the training held out (--rows held-out) or that were added since (--rows new)."
+        )
+    if summary["of"] == "all" and unknown:
+        yield (
+            f"It is not known whether trees were grown on {unknown:.0%} of these rows. If they were, the "
+            "figures are better than those of other rows."
+        )
 
 
 def told(summary: Summary) -> Iterator[str]:

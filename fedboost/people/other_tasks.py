@@ -66,8 +66,14 @@ def _evaluation(terms: Terms) -> tuple[Lines, str]:
         given += "; rows by class and predicted class"
     parts = [f"of the levels of {by}"] * bool(by) + ["of each site alone"] * evaluation.party_metrics
     given += f"; also {' and '.join(parts)}" if parts else ""
+    which = {
+        "all": "the rows",
+        "held-out": "the rows that its training held out",
+        "new": "the rows that were added",
+    }
+    of = which[evaluation.evaluate_rows]
     return [
-        ("evaluates", "a model on the rows of all sites together; nothing is trained"),
+        ("evaluates", f"a model on {of} of all sites together; nothing is trained"),
         _model(terms),
     ], given
 

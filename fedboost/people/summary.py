@@ -25,6 +25,7 @@ IN_LINES = {
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
     *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
+    "evaluate_rows",
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
 

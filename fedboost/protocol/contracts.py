@@ -19,6 +19,7 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.tree import Splits, Tree
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
@@ -296,6 +297,17 @@ Answering = Generator[Send | Receive | NeedKeys, Any, Int64 | Answered]
 waits for, and returns the integers. Of one sender it receives in the order that the sender sends in."""
 
 
+@dataclass(frozen=True)
+class HeldTable:
+    """The table of a session, as a site's memory keeps it. rows: their number; hashed: their hash under a
+    key, whatever the software; chosen: bool [rows], the rows that the session is about, or that it holds out;
+    None where it makes no difference between rows."""
+
+    rows: int
+    hashed: Callable[[bytes], bytes]
+    chosen: Mask | None = None
+
+
 class Holder(Protocol):
     """A party's data, as far as a session needs it."""
 
@@ -307,6 +319,11 @@ class Holder(Protocol):
     @property
     def state(self) -> Any:
         """The state of the training."""
+        ...
+
+    @property
+    def table(self) -> HeldTable | None:
+        """The table; None where later sessions do not need to know it."""
         ...
 
     def rows_hashed(self, key: bytes) -> bytes:
@@ -332,6 +349,7 @@ class Rowless:
     """The holder of a key holder without rows: it follows the training, and adds nothing to any sum."""
 
     rows = 0
+    table = None
 
     def __init__(self) -> None:
         self._state: TrainingState | None = None

@@ -70,7 +70,7 @@ class Membership:
                 secret = protection.encryption().new_secret(terms.hiding.key_bits)
             spending = Spending(terms, memory) if terms.noise is not None and has_rows else None
             holder = Rowless() if site.holder is None else site.holder(terms, memory.secret)
-            memory.bind(holder.rows_hashed)
+            memory.bind(holder.rows_hashed, holder.table)
         except FedboostError as error:
             memory.end(quoted(error.public))
             raise

@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
+
 from fedboost.errors import Refused, quoted
+from fedboost.gbdt.groups import Mask
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.shamir import RandomBytes
-from fedboost.protocol.contracts import NOWHERE, Position
+from fedboost.protocol.contracts import NOWHERE, HeldTable, Position
 from fedboost.protocol.groups import MAX_GROUPS, fewest_shown
 from fedboost.terms.terms import Terms
 
@@ -56,12 +59,14 @@ class Limits:
     """A policy's limits on all sessions of a dataset. similar_groups: whether the groups of parties
     may be such that their sums together show few of them (`groups.fewest_shown`); max_predicted_rows: of all
     sessions that predict with columns of this site for another party; max_splits: by columns of this site, of
-    all sessions in which parties hold different ones."""
+    all sessions in which parties hold different ones; min_difference: the fewest rows in which the rows that
+    two sessions are about, or hold out, may differ."""
 
     max_sessions: int = MAX_SESSIONS
     similar_groups: bool = False
     max_predicted_rows: int = 0
     max_splits: int = MAX_SPLITS
+    min_difference: int = 0
 
 
 @dataclass(frozen=True)
@@ -159,8 +164,10 @@ class SessionMemory(Protocol):
         the session's end."""
         ...
 
-    def bind(self, rows: Callable[[bytes], bytes]) -> None:
-        """Hold the session to its rows. rows: their HMAC under a key. Refused if it began with others."""
+    def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
+        """Hold the session to its rows. rows: their HMAC under a key; table: what later sessions may need to
+        know of them. Refused if it began with others, or is about rows that differ from those of another
+        session by few."""
         ...
 
     def meet(self, attempt: int) -> None:
@@ -289,6 +296,23 @@ def check_others(session: Known, others: Iterable[Known], limits: Limits, party:
         )
 
 
+def check_chosen(chosen: Mask, others: Iterable[Mask], limits: Limits, party: str) -> None:
+    """Raise Refused if these rows, or all others, are those of an earlier session but for a few: the sums of
+    the two sessions would differ by the few."""
+    for other in others:
+        size = max(chosen.size, other.size)
+        ours, theirs = (np.pad(rows, (0, size - rows.size)) for rows in (chosen, other))
+        differ = int((ours != theirs).sum())
+        few = min(differ, size - differ)
+        if 0 < few < limits.min_difference:
+            raise Refused(
+                f"party {party} refuses: the rows that are held out or measured differ by fewer than "
+                f"{limits.min_difference} from those of an earlier session, or from all others; take the "
+                f"rows of the earlier session, another seed, or more rows",
+                f"they differ by {few}",
+            )
+
+
 def rows_predicted(sessions: Iterable[Known]) -> int:
     """Rows that a site helped to predict in these sessions."""
     return sum(known.predicted or 0 for known in sessions if known.attempt)
@@ -331,6 +355,8 @@ class TransientMemory:
     sessions: "dict[str, TransientSession]" = field(default_factory=dict)
     charged: dict[tuple[str, str], float] = field(default_factory=dict)
     """Session and release to cost."""
+    chosen: dict[str, Mask] = field(default_factory=dict)
+    """Session to the rows that it was about, or held out."""
 
     def begin(self, offer: SessionOffer, limits: Limits) -> "TransientSession":
         """Take part in a session, or go on with it."""
@@ -362,8 +388,13 @@ class TransientSession:
         """This session as the rules between sessions look at it."""
         return replace(self._known, attempt=self.standing.attempt)
 
-    def bind(self, rows: Callable[[bytes], bytes]) -> None:
-        """Nothing: rows stay as they are while a process lives."""
+    def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
+        """Note the rows that it is about: they stay as they are while a process lives."""
+        if table is not None and table.chosen is not None:
+            memory, name = self._memory, self._known.session
+            others = [chosen for session, chosen in memory.chosen.items() if session != name]
+            check_chosen(table.chosen, others, self.limits, memory.party)
+            memory.chosen[name] = table.chosen
 
     def meet(self, attempt: int) -> None:
         """Note the attempt."""

@@ -324,13 +324,15 @@ class Connection:
         min_count: int | None = None,
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
+        rows: str | None = None,
     ) -> Evaluation:
         """Have a model measured on the rows of all parties (`fedboost.evaluate`), and wait for the result.
 
-        model, terms, by, by_site, threshold, min_count: as for `fedboost.evaluate`; parties are those of the
-        terms, or of the model's own; wait, on_waiting: as for `train`.
+        model, terms, by, by_site, threshold, min_count, rows: as for `fedboost.evaluate`, and also "new", the
+        rows that were added since; parties are those of the terms, or of the model's own; wait, on_waiting:
+        as for `train`.
         """
-        agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count)
+        agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
         session = self.train(agreed, wait, on_waiting)
         return Evaluation.of(session.model, session.traffic)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.gbdt.metrics.metric import Mean
-from fedboost.gbdt.metrics.registry import exact_metric_of
+from fedboost.people.evaluation import rows_in_words
 from fedboost.people.report.evaluation import evaluation_page
 from fedboost.people.report.facts import ResultFacts, SessionFacts
 from fedboost.runtime.continuation import read_file, text_of
@@ -25,14 +24,14 @@ from fedboost.terms.session import TO_EVALUATE
 from fedboost.terms.terms import Terms
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Metrics of a model over the rows of all parties.
 
-    rows: their number; metrics: name to value; summary: all there is, as JSON: for two classes also `auc`,
-    `confusion`, `rates`, `roc` and `bins`, for several `confusion`, and `subgroups` and `sites` where they
-    were asked for (docs/lifecycle-evaluate.md). What would tell of fewer than `min_count` rows is None, or
-    left out. signed_by: parties that signed what they answered; traffic: party to (bytes sent, bytes
+    rows: how many; about: which they are; metrics: name to value; summary: all there is, as JSON: for two
+    classes also `auc`, `confusion`, `rates`, `roc` and `bins`, for several `confusion`, and `subgroups` and
+    `sites` where they were asked for (docs/lifecycle-evaluate.md). Figures are coarse, and None where there
+    are too few rows. signed_by: parties that signed what they answered; traffic: party to (bytes sent, bytes
     received).
     """
 
@@ -66,34 +65,19 @@ class Evaluation:
         found: Mapping[str, Any] = self.summary.get("sites", {})
         return found
 
-    def report(self, path: Path | str | None = None, model: Model | Path | str | None = None) -> str:
-        """The report of the evaluation, a page of HTML, which is also written to `path` if one is given.
-        model: that which was evaluated, to say where the rows seem to be those of its training."""
-        told = "" if model is None else self.told_by_training(model)
+    @property
+    def about(self) -> str:
+        """Which rows these are, such as "held-out rows" or "80% training rows"."""
+        return rows_in_words(self.summary)
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name} {value}" for name, value in self.metrics.items())
+        return f"Evaluation({self.rows} rows, {self.about}: {figures})"
+
+    def report(self, path: Path | str | None = None) -> str:
+        """The report of the evaluation, a page of HTML, which is also written to `path` if one is given."""
         session = SessionFacts(self.traffic)
-        return saved(
-            evaluation_page(ResultFacts(self.summary, self.terms, self.signed_by, session), told), path
-        )
-
-    def told_by_training(self, model: Model | Path | str) -> str:
-        """A metric that is, to all its digits, that of the rows which `model` was trained on, or the model in
-        that file: these are the same rows then. '' if there is none, and where the training held rows out."""
-        if not isinstance(model, Model):
-            _, own = read_file(Path(model), str(model))
-            if own is None:
-                return ""
-            model = Model.load(model)
-        last = model.rounds[model.kept - 1] if model.kept else {}
-        if model.terms.validates:
-            return ""
-        same = (name for name, value in self.metrics.items() if value and last.get(name) == value)
-        return next(filter(_tells_rows, same), "")
-
-
-def _tells_rows(name: str) -> bool:
-    """True for a mean loss: other rows have another, while counts of few rows and areas may be equal."""
-    metric = exact_metric_of(name)
-    return isinstance(metric, Mean) and not metric.grows
+        return saved(evaluation_page(ResultFacts(self.summary, self.terms, self.signed_by, session)), path)
 
 
 def evaluation_terms(
@@ -103,6 +87,7 @@ def evaluation_terms(
     by_site: bool = False,
     threshold: float | None = None,
     min_count: int | None = None,
+    rows: str | None = None,
 ) -> Terms:
     """The terms of an evaluation. model: or the path of its file, of fedboost or XGBoost; terms: those that
     say columns and parties, in place of those in the model; the others in place of those of the terms."""
@@ -119,4 +104,4 @@ def evaluation_terms(
             )
     given = terms or own
     assert given is not None
-    return terms_to_evaluate(given, text, by, by_site, threshold, min_count)
+    return terms_to_evaluate(given, text, by, by_site, threshold, min_count, rows)

@@ -43,6 +43,10 @@ MAX_DEPENDENCE_ROWS = 10_000
 """Rows that partial dependence is a mean over: of more, so many in even steps."""
 
 
+UNKNOWN = {"trained": 0.0, "unknown": 1.0}
+"""Of rows that are given for a report it is not known whether trees were grown on them."""
+
+
 def report_of(
     model: "Model",
     data: Any,
@@ -82,8 +86,13 @@ def rows_facts(model: "Model", data: Any, min_count: int | None = None, source: 
     gradients = Gradients(terms.objective.loss, shard.label, shard.weight, shard.group, Threads(1))
     gradients.margin[:] = model.booster.margins(features, shard.base_margin)
     first = MagnitudesQuery(terms.metrics)
-    query = measuring_query(terms, first, shard.rows, magnitudes(first, gradients, shard.rows))
-    summary = summary_of(terms, query, measured(query, gradients, shard.rows))
+    query = measuring_query(
+        terms, first, shard.rows, magnitudes(first, gradients, (shard.rows, 0, shard.rows))
+    )
+    summary = summary_of(terms, query, measured(query, gradients, shard.rows)) | {
+        "of": "all",
+        "shares": UNKNOWN,
+    }
     return RowsFacts(Path(source).name, summary, _dependence(model, features, shard.base_margin))
 
 

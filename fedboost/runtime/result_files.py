@@ -31,6 +31,7 @@ from fedboost.people.report.facts import ResultFacts
 from fedboost.runtime.drift import MOVED, SCORE, SHIFTED, SLIGHT, STABLE, UNKNOWN
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import (
+    IS_SHARES,
     Check,
     each_of,
     exactly,
@@ -153,6 +154,9 @@ _BINARY = having(
 )
 
 
+_OF_ROWS = having({"of": one_of(("all", "held-out", "new")), "shares": IS_SHARES})
+
+
 def _is_evaluation(summary: Any) -> bool:
     whole = _with(
         {
@@ -164,7 +168,11 @@ def _is_evaluation(summary: Any) -> bool:
         },
         {"subgroups": _of_any(_SPLIT), "sites": _SPLIT, "classes": each_of(_is_text)},
     )
-    if not whole(summary) or summary["metrics"].keys() != summary["resolution"].keys():
+    if (
+        not whole(summary)
+        or not _OF_ROWS(summary)
+        or summary["metrics"].keys() != summary["resolution"].keys()
+    ):
         return False
     if "threshold" in summary and not _BINARY(summary):
         return False

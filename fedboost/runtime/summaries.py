@@ -132,6 +132,10 @@ def is_tuning(summary: Any, terms: Terms) -> bool:
     )
 
 
+IS_SHARES = named(("trained", "unknown"), lambda value: is_number(value) and 0 <= value <= 1)
+"""The shares of rows that trees were grown on, and of those of which it is not known."""
+
+
 def is_evaluation(summary: Any, terms: Terms) -> bool:
     """True for what a session may have measured that evaluated the model of these terms."""
     number, count = maybe(is_number), maybe(is_count)
@@ -140,8 +144,13 @@ def is_evaluation(summary: Any, terms: Terms) -> bool:
         "metrics": named(terms.metrics, number),
         "resolution": named(terms.metrics, number),
     }
-    floor = terms.evaluation.min_count
-    known: dict[str, Check] = {"min_count": exactly(floor), "unit": exactly(unit_of(floor))}
+    floor, of = terms.evaluation.min_count, terms.evaluation.evaluate_rows
+    known: dict[str, Check] = {
+        "min_count": exactly(floor),
+        "unit": exactly(unit_of(floor)),
+        "of": exactly(of),
+    }
+    known["shares"] = IS_SHARES
     if is_binary(terms):
         rates = ("positive_rate", "selection_rate", "true_positive_rate", "false_positive_rate", "precision")
         of_set |= {"confusion": named(OUTCOMES, count), "rates": named(rates, number)}

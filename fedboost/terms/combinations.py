@@ -215,11 +215,17 @@ def _check_task(terms: "Terms") -> None:
         raise ValueError(f'program {program} with on_loss = "shrink": set wait or stop')
     if terms.validates:
         raise ValueError(
-            f"program {program} takes all rows: take validation_fraction or columns.validation away"
+            f"program {program} holds no rows out: take validation_fraction or columns.validation away; "
+            f"evaluate_rows says which rows are measured"
         )
     try:
-        if terms.trained is not None and terms.trained.task not in TRAINING:
+        trained, rows = terms.trained, terms.evaluation.evaluate_rows
+        if trained is not None and trained.task not in TRAINING:
             raise ConfigError("xgb_model: the terms of its training train nothing")
+        if rows != "all" and trained is None:
+            raise ConfigError(f"evaluate_rows = {rows!r}: the model does not say how it was trained; set all")
+        if rows == "held-out" and trained is not None and not trained.validates:
+            raise ConfigError("evaluate_rows = 'held-out': the training held no rows out; set all, or new")
         if program == TO_DRIFT:
             continuation.check_bins(terms.xgb_model, continuation.read(terms.xgb_model))
     except ConfigError as error:

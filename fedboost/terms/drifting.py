@@ -14,7 +14,14 @@ from fedboost.terms.evaluating import kept_settings
 from fedboost.terms.session import TO_DRIFT
 from fedboost.terms.terms import Terms
 
-_NOT_FOR_FEATURES = ("eval_metric", "party_metrics", "subgroups", "threshold", "scale_pos_weight")
+_NOT_FOR_FEATURES = (
+    "eval_metric",
+    "party_metrics",
+    "subgroups",
+    "threshold",
+    "scale_pos_weight",
+    "evaluate_rows",
+)
 
 
 def bins_in(terms: Terms) -> Bins:

@@ -11,6 +11,7 @@ from typing import Any
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
 from fedboost.terms.columns import Schema
+from fedboost.terms.continuation import TRAINED_UNDER, facts_of
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.objective import Objective
 from fedboost.terms.session import TO_EVALUATE
@@ -22,7 +23,7 @@ WEIGHT_BITS = 32
 _KEPT = frozenset(
     {
         *("columns", "parties", "num_parallel_tree", "turn_timeout", "rejoin_timeout"),
-        *("eval_metric", "party_metrics", "min_count", "subgroups", "threshold"),
+        *("eval_metric", "party_metrics", "min_count", "subgroups", "threshold", "evaluate_rows"),
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 ) - {"base_score"}
@@ -101,10 +102,12 @@ def terms_to_evaluate(
     by_site: bool | None = None,
     threshold: float | None = None,
     min_count: int | None = None,
+    rows: str | None = None,
 ) -> Terms:
     """The terms by which a model is evaluated on the rows of a training under `terms`, or those themselves if
     they evaluate. model: as in `xgb_model`; by: names of columns, "sex=F,M" for one that the terms do not
-    declare; the others in place of those of the terms, where they are given."""
+    declare; rows: as `evaluate_rows`, by default those that its training held out, all where it held none
+    out; the others in place of those of the terms, where they are given."""
     if terms.vertical.is_used:
         raise ConfigError(f"{terms.vertical.key}: a model is evaluated where each party has all columns")
     if terms.noise is not None:
@@ -127,8 +130,18 @@ def terms_to_evaluate(
         "party_metrics": by_site or None,
         "threshold": threshold,
         "min_count": min_count,
+        "evaluate_rows": rows,
     }
-    return Terms.read(values | {key: value for key, value in given.items() if value is not None})
+    values |= {key: value for key, value in given.items() if value is not None}
+    if "evaluate_rows" not in values and (trained := _trained_under(values.get("xgb_model"))) is not None:
+        values |= {"evaluate_rows": "held-out"} if trained.validates else {}
+    return Terms.read(values)
+
+
+def _trained_under(model: Any) -> Terms | None:
+    """The terms of the training of a model, as in `xgb_model`."""
+    text = None if model is None else facts_of(model).get(TRAINED_UNDER)
+    return None if text is None else Terms.from_canonical(text)
 
 
 def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """What is measured in each round, on which rows, and when training stops early."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -73,6 +73,13 @@ class Evaluation(Group):
         lt=1,
         description='With `program = "evaluate"` and `binary:logistic`: rows of a larger probability count '
         "as predicted positive. A site has to [allow](policy.md) another one than 0.5.",
+    )
+
+    evaluate_rows: Literal["all", "held-out", "new"] = Field(
+        default="all",
+        description='With `program = "evaluate"`: the rows that the model is measured on. `held-out`: those '
+        "that no tree was grown on, as the terms of the training draw or name them; `new`: those that were "
+        "added to the table since. A site has to [allow](policy.md) these two (`validation`).",
     )
 
     reference: bool = Field(

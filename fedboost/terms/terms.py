@@ -74,7 +74,7 @@ _ORDER = (
         "label_epsilon",
         "predict_with",
         "predict_rows",
-        *("min_count", "candidates", "subgroups", "threshold", "reference"),
+        *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
     ),
 )
 """The keys as they stand in the JSON that is hashed."""
@@ -83,7 +83,7 @@ _ORDER = (
 _OMITTED = (
     *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
     *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    *("min_count", "candidates", "subgroups", "threshold", "reference"),
+    *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
 )
 
 

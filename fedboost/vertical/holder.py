@@ -36,6 +36,7 @@ from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.horizontal.drift import DriftHolder
 from fedboost.horizontal.evaluation import EvaluationHolder
 from fedboost.horizontal.holder import holder_of
+from fedboost.horizontal.measured_rows import TableOf
 from fedboost.horizontal.shard import Shard
 from fedboost.horizontal.summary import SummaryHolder
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
@@ -111,6 +112,10 @@ class VerticalHolder:
         """True if the tree that grows stands where `state` says."""
         self._has_met = True
         """True if the parties of the block know how far each has come."""
+
+    @property
+    def table(self) -> None:
+        """None: no later session needs to know it."""
 
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of all that answers depend on: 32 bytes."""
@@ -340,10 +345,12 @@ def holder_for(
     name: str,
     nthread: int = 1,
     model_of: Callable[[Terms], Booster] | None = None,
+    table_of: TableOf | None = None,
 ) -> Callable[[Terms, bytes], Holder]:
     """A `Site.holder`: reads the rows of party `name` and holds them, all of their columns or some, as the
     terms say. `read` raises Refused. model_of: the model that the terms predict with, as this party was told
-    it; raises Refused where it is not here."""
+    it; raises Refused where it is not here; table_of: the table of the training of a model that is
+    measured."""
     whole = holder_of(read, name, nthread)
 
     def hold(terms: Terms, secret: bytes) -> Holder:
@@ -354,7 +361,7 @@ def holder_for(
         if terms.task == TO_DESCRIBE:
             return SummaryHolder(lambda: read(terms), terms, nthread)
         if terms.task == TO_EVALUATE:
-            return EvaluationHolder(lambda: read(terms), terms, nthread, name)
+            return EvaluationHolder(read, terms, nthread, name, table_of)
         if terms.task == TO_DRIFT:
             return DriftHolder(lambda: read(terms), terms, nthread)
         return VerticalHolder(read, terms, name, secret, nthread) if terms.blocks else whole(terms, secret)

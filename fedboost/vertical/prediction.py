@@ -99,6 +99,10 @@ class PredictionHolder:
         """Number of rows of the table."""
         return self._shard.rows
 
+    @property
+    def table(self) -> None:
+        """None: no later session needs to know it."""
+
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of the table, and of the party's part of the model: 32 bytes."""
         model = structure(self._model.base_score, self._model.trees)

@@ -93,13 +93,13 @@ def test_the_default_refuses_and_that_key_allows(key):
     assert sentence.endswith(f"run there `{COMMAND}`")
     (breach,) = named(agreement, **besides).breaches(agreement, "marie")
     allowing = named(agreement, **besides, **{key: breach.allow})
-    assert allowing.permit(agreement, "north", analyst="marie") == Limits(20, False)
+    assert allowing.permit(agreement, "north", analyst="marie") == Limits(20, False, min_difference=10)
 
 
 def test_terms_that_no_rule_is_against_are_allowed():
-    assert named(terms()).permit(terms(), "north", analyst="marie") == Limits(20, False)
+    assert named(terms()).permit(terms(), "north", analyst="marie") == Limits(20, False, min_difference=10)
     own = named(terms(), max_sessions=3, similar_groups=True)
-    assert own.permit(terms(), "north", analyst="marie") == Limits(3, True)
+    assert own.permit(terms(), "north", analyst="marie") == Limits(3, True, min_difference=10)
 
 
 def test_noise_of_the_aggregator_is_none_under_a_budget_whatever_placements_say():

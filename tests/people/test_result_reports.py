@@ -50,7 +50,7 @@ def from_file(folder, summary):
 
 
 def test_an_evaluation_is_drawn_as_it_is(evaluation, trained, tmp_path):
-    page = evaluation.report(tmp_path / "e.html", trained.model)
+    page = evaluation.report(tmp_path / "e.html")
     assert (tmp_path / "e.html").read_text(encoding="utf-8") == page
     check(page)
     summary = evaluation.summary
@@ -210,7 +210,7 @@ def test_186_sites_and_200_columns_stay_readable(evaluation, drift, description,
     draw = np.random.default_rng(0)
     many = from_file(tmp_path, compared([f"site {n}" for n in range(186)], draw.normal(size=186)))[1]
     for page, folded in (
-        (evaluated, "Figures by site (186)"),
+        (evaluated, "Figures by site (100% of unknown use) (186)"),
         (drifted, "Columns, the furthest first, and the score (201)"),
         (described, "Quantiles of each numeric feature (140)"),
         (many, "Each site, by logloss (186)"),

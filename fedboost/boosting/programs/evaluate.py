@@ -16,7 +16,7 @@ import numpy as np
 
 from fedboost.boosting.programs.coarse import coarse, rounded, rows_of_bin, step_of, unit_of
 from fedboost.boosting.programs.initialisation import count_rows
-from fedboost.boosting.queries.evaluation import ALL, EvaluationQuery, MagnitudesQuery
+from fedboost.boosting.queries.evaluation import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, bound_exponent
@@ -47,10 +47,18 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     rows = count_rows(counts)
     if rows < terms.evaluation.min_count:
         raise ConfigError(f"the parties have fewer rows than min_count = {terms.evaluation.min_count}")
+    _, grown_on, unknown = counts[:ROW_COUNTS].tolist()
+    if grown_on + unknown > rows:
+        raise PeerError(
+            f"{grown_on + unknown} rows were trained on or may have been, of {rows} that there are"
+        )
     measuring = measuring_query(terms, query, rows, counts)
     total = yield measuring
     assert terms.earlier is not None
-    return Outcome(terms.earlier, summary_of(terms, measuring, total))
+    summary = summary_of(terms, measuring, total)
+    step = 0.0 if (unit := unit_of(terms.evaluation.min_count)) == 1 else step_of(min(1.0, unit / rows))
+    shares = {"trained": rounded(grown_on / rows, step), "unknown": rounded(unknown / rows, step)}
+    return Outcome(terms.earlier, summary | {"of": terms.evaluation.evaluate_rows, "shares": shares})
 
 
 def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int64) -> EvaluationQuery:
@@ -58,7 +66,7 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
 
     A cap on losses is a power of two that fewer rows lie beyond than a unit has: no few rows move it, and a
     mean is hardly less for it."""
-    weights, *losses = counts[1:].reshape(-1, EXPONENT_CELLS)
+    weights, *losses = counts[ROW_COUNTS:].reshape(-1, EXPONENT_CELLS)
     unit = unit_of(terms.evaluation.min_count)
     caps = dict.fromkeys(query.metrics, 0.0)
     for name, exponents in zip(query.means, losses, strict=True):

@@ -19,6 +19,8 @@ from fedboost.terms import evaluating
 from fedboost.terms.session import TO_EVALUATE
 from fedboost.terms.terms import Terms
 
+ROW_COUNTS = 3
+"""Numbers of rows in the answer to a MagnitudesQuery."""
 ALL = "all"
 """The set of all rows."""
 EVALUATION_BY_PARTY = "EvaluationQuery by party"
@@ -27,10 +29,11 @@ EVALUATION_BY_PARTY = "EvaluationQuery by party"
 
 @dataclass(frozen=True)
 class MagnitudesQuery(BeforeTrees, BaseQuery):
-    """The number of rows, and by binary exponent (`fixedpoint.exponent_counts`) the magnitudes of their
-    weights, and of the losses of each metric that is a mean."""
+    """The number of rows, of rows that trees were grown on, and of those of which a site does not know that;
+    then by binary exponent (`fixedpoint.exponent_counts`) the magnitudes of their weights, and of the losses
+    of each metric that is a mean."""
 
-    description = "row count; magnitudes of weights, losses"
+    description = "row counts; magnitudes of weights, losses"
     only_turn = 1
     tasks = frozenset({TO_EVALUATE})
 
@@ -44,7 +47,7 @@ class MagnitudesQuery(BeforeTrees, BaseQuery):
 
     @property
     def cells(self) -> int:
-        return 1 + (1 + len(self.means)) * EXPONENT_CELLS
+        return ROW_COUNTS + (1 + len(self.means)) * EXPONENT_CELLS
 
     @property
     def cell_bits(self) -> int:

@@ -7,6 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedboost.people.evaluation import rows_in_words, said_of_rows
 from fedboost.people.report.charts import MAX_BARS, ends, points
 from fedboost.people.report.facts import ResultFacts
 from fedboost.people.report.markup import Markup, element, joined, left_out, names, paragraph, table
@@ -23,32 +24,26 @@ _RATES = {
 Split = Mapping[str, Any]
 
 
-def evaluation_page(facts: ResultFacts, told_by_training: str = "") -> str:
-    """Return the page. told_by_training: as `Evaluation.told_by_training` has it."""
+def evaluation_page(facts: ResultFacts) -> str:
+    """Return the page."""
     summary, rows = facts.summary, facts.summary["rows"]
-    same = (
-        [
-            f"{told_by_training} is that of the training's last round, to all digits: these seem to be the "
-            "rows that the model was trained on, and it fits others less well."
-        ]
-        if told_by_training
-        else []
-    )
+    about = rows_in_words(summary)
     sections: Sections = {
-        "warnings": ("Warnings", warned(same, facts)),
-        "quality": ("Quality", measured(summary, f"On {rows:,} rows of all parties.")),
+        "warnings": ("Warnings", warned([*said_of_rows(summary)], facts)),
+        "quality": ("Quality", measured(summary, f"On {rows:,} rows of all parties: {about}.")),
         **{
-            f"subgroups-{place}": (f"By {column}", _split(column, split, summary["unit"]))
+            f"subgroups-{place}": (f"By {column}", _split(column, split, summary))
             for place, (column, split) in enumerate(summary.get("subgroups", {}).items())
         },
     }
     if "sites" in summary:
-        sections = {**sections, "sites": ("By site", _split("site", summary["sites"], summary["unit"]))}
-    lead = f"{rows:,} rows of all parties; nothing was trained"
+        sections = {**sections, "sites": ("By site", _split("site", summary["sites"], summary))}
+    lead = f"{rows:,} rows of all parties ({about}); nothing was trained"
     return result_page(facts, "Evaluation of a model", lead, "evaluate", sections)
 
 
-def _split(title: str, split: Split, unit: int) -> Markup:
+def _split(title: str, split: Split, summary: Mapping[str, Any]) -> Markup:
+    unit, about = summary["unit"], rows_in_words(summary)
     sets = split["sets"]
     if not sets:
         return left_out(f"No group has {unit} rows.")
@@ -66,7 +61,7 @@ def _split(title: str, split: Split, unit: int) -> Markup:
     headings = [title, "rows", *metrics, *rates.values()]
     return joined(
         element("div", *_charts(sets, metrics, rates), class_="charts"),
-        table(f"Figures by {title}", headings, rows),
+        table(f"Figures by {title} ({about})", headings, rows),
         _gaps(split["gaps"], metrics, rates),
         _absent(split["left_out"], unit),
     )

@@ -7,7 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedboost.people.evaluation import told
+from fedboost.people.evaluation import rows_in_words, told
 from fedboost.people.report.charts import MAX_BARS, MAX_SERIES, Series, lines, points
 from fedboost.people.report.facts import DependenceFacts, ReportFacts, RowsFacts
 from fedboost.people.report.markup import Markup, element, joined, left_out, paragraph, table
@@ -45,7 +45,12 @@ def measured(summary: Mapping[str, Any], where: str) -> Markup:
     )
     return joined(
         paragraph(" ".join((where, *told(summary)))),
-        table("Metrics on these rows", ["metric", "value", "within"], values, folded=False),
+        table(
+            f"Metrics on these rows ({rows_in_words(summary)})",
+            ["metric", "value", "within"],
+            values,
+            folded=False,
+        ),
         _of_two_classes(summary) if "threshold" in summary else _of_classes(summary),
     )
 

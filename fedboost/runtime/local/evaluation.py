@@ -22,6 +22,7 @@ def evaluate(
     seed: int = 0,
     nthread: int = 1,
     site: str | None = None,
+    rows: str | None = None,
 ) -> Evaluation:
     """Measure a model on the rows of all parties in this process.
 
@@ -29,10 +30,12 @@ def evaluate(
     terms: those that say the columns, which XGBoost's own files need; the parties of a model's own terms may
     be others, and so few that only `plain` takes them. by: categorical features, by whose levels results are
     split; by_site: also by site; threshold: probability above which a row counts as predicted positive;
-    min_count: fewest rows of a count that is given. Over the network: `fedboost evaluate`, or
-    `connect(...).evaluate(model)`. Raises ConfigError, SessionFailed.
+    min_count: fewest rows of a count that is given; rows: "held-out", those that no tree was grown on, which
+    is the default where the training held rows out, or "all". Held-out rows are drawn again as in the
+    training: the tables have to be those of the training, under the same names. Over the network:
+    `fedboost evaluate`, or `connect(...).evaluate(model)`. Raises ConfigError, SessionFailed.
     """
-    agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count)
+    agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
     if terms is None:
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)

@@ -28,9 +28,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
 from fedboost.privacy.masked.pairwise import derive
-from fedboost.protocol.contracts import Position
+from fedboost.protocol.contracts import HeldTable, Position
 from fedboost.protocol.site_memory import (
     KEY_BYTES,
     Known,
@@ -38,6 +40,7 @@ from fedboost.protocol.site_memory import (
     Question,
     SessionOffer,
     Standing,
+    check_chosen,
     check_others,
     colluding_of,
     judge,
@@ -56,6 +59,7 @@ from fedboost.runtime.site.memory_file import (
     put_told,
     spent_in,
 )
+from fedboost.terms.terms import Terms
 
 HASH_BYTES = 32
 _POSITION = struct.Struct(">I?III32s32s")
@@ -156,6 +160,17 @@ class FileMemory:
         """The hash of rows under this memory's secret."""
         return rows(self._key)
 
+    def table_of(self, terms: Terms, request: bytes) -> tuple[int, bytes] | None:
+        """The number of rows and the hash of the table of a training that this party took part in; None where
+        it is not known. request: the nonce of the analyst's request for it."""
+        query = (
+            "SELECT rows, hash FROM tables JOIN sessions USING (party, session) "
+            "WHERE party = ? AND terms = ? AND request = ? ORDER BY begun DESC"
+        )
+        with self.file.transaction(durable=False) as file:
+            found = file.execute(query, (self.party, terms.digest, request)).fetchone()
+        return None if found is None else (int(found[0]), bytes(found[1]))
+
     def check_others(self, file: sqlite3.Connection, offer: SessionOffer, limits: Limits) -> None:
         """Raise Refused if a session does not go with others that met."""
         known, others = self._known(file, offer)
@@ -203,11 +218,14 @@ class FileSession:
         self._check_lives()
         return bytes(self._secret)
 
-    def bind(self, rows: Callable[[bytes], bytes]) -> None:
+    def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
         """Hold the session to its rows. Refused, without a word about the rows outside."""
         digest = self._memory.hash_rows(rows)
         if not self._rows:
-            self._write(self._standing, durable=True, rows=digest)
+            with self._turn(durable=True) as file:
+                put(file, "standings", *self._name, *as_row(digest, self._standing), None)
+                if table is not None:
+                    self._keep(file, table)
             self._rows = digest
         elif self._rows != digest:
             raise Refused(
@@ -215,6 +233,15 @@ class FileSession:
                 f"train again",
                 "its rows are not those that the session began with; put them back, or train again",
             )
+
+    def _keep(self, file: sqlite3.Connection, table: HeldTable) -> None:
+        """Keep what later sessions may need to know of a table."""
+        if (chosen := table.chosen) is not None:
+            sets = file.execute("SELECT DISTINCT rows, bits FROM row_sets").fetchall()
+            others = (np.unpackbits(np.frombuffer(bits, np.uint8), count=rows) != 0 for rows, bits in sets)
+            check_chosen(chosen, others, self._limits, self._memory.party)
+            put(file, "row_sets", *self._name, table.rows, np.packbits(chosen).tobytes())
+        put(file, "tables", *self._name, table.rows, self._memory.hash_rows(table.hashed))
 
     def meet(self, attempt: int) -> None:
         """Record that the parties met in this attempt: with it predicted rows and splits are charged.

@@ -59,11 +59,14 @@ TABLES = {
     "charges": ("party", "session", "release", "cost", "at"),
     "by_columns": ("party", "session", "predicted", "splits"),
     "labels": ("party", "label", "epsilon", "classes", "mark"),
+    "tables": ("party", "session", "rows", "hash"),
+    "row_sets": ("party", "session", "rows", "bits"),
     "logs": ("party", "entry", "hash"),
 }
 """Columns of each table. What changes with each turn stands apart from what does not, and so does what is
 deleted at a session's end. `by_columns` has what other parties are told of own columns, `labels` the epsilon
-of noise on labels and a hash of what it is drawn from; older files get both when they are opened."""
+of noise on labels and a hash of what it is drawn from, `tables` the number of rows and their hash, `row_sets`
+the rows that a session was about, or held out; older files get these when they are opened."""
 _KEYS = {
     "site": "dataset",
     "questions": "party, session, turn",
@@ -242,7 +245,7 @@ def _check(path: Path, file: sqlite3.Connection, version: int, tables: Mapping[s
     if (application, written) != (APPLICATION, version):
         raise ConfigError(f"{path}: {_damaged(version, 'is not of this version of fedboost')}")
     if version == VERSION:
-        for table in ("by_columns", "labels"):
+        for table in ("by_columns", "labels", "tables", "row_sets"):
             file.execute(_create(table, "IF NOT EXISTS "))
     intact = [row for (row,) in file.execute("PRAGMA integrity_check")] == ["ok"]
     for table, columns in tables.items():

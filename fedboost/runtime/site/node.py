@@ -43,6 +43,7 @@ from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.review import Reviewer
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.session_thread import SessionThread
+from fedboost.runtime.site.training_table import training_table
 from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.site.worker_rows import rows_of
 from fedboost.runtime.telemetry import AT_HAND
@@ -297,7 +298,8 @@ class PartyNode:
         if self._config.data is None:
             return None
         key_of, model_of = partial(label_key, self._memory), PartFolder(self._config).model_of
-        return partial(self._rows.hold, key_of=key_of, model_of=model_of)
+        table_of = partial(training_table, self._memory)
+        return partial(self._rows.hold, key_of=key_of, model_of=model_of, table_of=table_of)
 
     def _site(self) -> Site:
         def taken(offer: SessionOffer) -> None:

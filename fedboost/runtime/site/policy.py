@@ -36,7 +36,9 @@ class Policy(PolicyKeys):
             raise broken[0].refusal(party, broken if terms.vertical.predicts else ())
         if self.approval == "ask":
             self._ask(terms, party, ask, analyst)
-        return Limits(self.max_sessions, self.similar_groups, self.max_predicted_rows, self.max_splits)
+        return Limits(
+            self.max_sessions, self.similar_groups, self.max_predicted_rows, self.max_splits, self.min_count
+        )
 
     def breaches(self, terms: Terms, analyst: str = "", party: str = "") -> Iterator[Breach]:
         """Every rule that the terms break at the site called `party`, but for approval by a person."""

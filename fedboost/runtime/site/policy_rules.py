@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from fedboost.errors import quoted
 from fedboost.gbdt.metrics.registry import is_at_threshold, own_name
+from fedboost.gbdt.metrics.scores import EDGES
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.people.summary import columns_by_role
 from fedboost.privacy.masked.pairwise import Group
@@ -40,7 +41,6 @@ from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDIC
 from fedboost.terms.target_means import have_folds
 from fedboost.terms.terms import Terms
 
-DEFAULT_THRESHOLD = 0.5
 Rule = Callable[[PolicyKeys, Terms], Breach | None]
 
 
@@ -273,9 +273,10 @@ def _metrics_at_thresholds(policy: PolicyKeys, terms: Terms) -> Breach | None:
     chosen = [name for name in names if is_at_threshold(name) and name != default]
     if policy.metrics_at_thresholds:
         return None
-    if terms.task == TO_EVALUATE and terms.evaluation.threshold != DEFAULT_THRESHOLD:
+    if terms.task == TO_EVALUATE and terms.evaluation.threshold not in EDGES:
         why = f"the terms have threshold = {terms.evaluation.threshold:g}"
-        return Breach("metrics_at_thresholds", "false", why, f"set {DEFAULT_THRESHOLD:g}", True)
+        near = min(EDGES, key=lambda edge: abs(edge - terms.evaluation.threshold))
+        return Breach("metrics_at_thresholds", "false", why, f"set {near:g}, an edge of its bins", True)
     if not chosen:
         return None
     why = f"the terms ask for the metric {quoted(chosen[0])}"
@@ -302,6 +303,13 @@ def _validation(policy: PolicyKeys, terms: Terms) -> Breach | None:
     if terms.columns.validation is not None:
         why = f"the terms have the validation column {quoted(terms.columns.validation)!r}"
     return Breach("validation", "false", why, "have no validation rows", True)
+
+
+def _evaluated_rows(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if terms.evaluation.evaluate_rows == "all" or policy.validation:
+        return None
+    why = f"the terms measure a model on {terms.evaluation.evaluate_rows} rows"
+    return Breach("validation", "false", why, 'set evaluate_rows = "all" (--rows all)', True)
 
 
 RULES: tuple[Rule, ...] = (
@@ -341,6 +349,7 @@ OF_DESCRIPTIONS: tuple[Rule, ...] = (*OF_PREDICTIONS, _placements, _budget, max_
 
 OF_EVALUATIONS: tuple[Rule, ...] = (
     *(*OF_DESCRIPTIONS, _base_margin, _max_metrics, _metrics_at_thresholds, _party_metrics, _subgroups),
+    _evaluated_rows,
 )
 """The rules for terms that evaluate a model: no tree grows. The model may be anybody's, as no sum is over the
 rows of a leaf; what the results of two models tell together, `analysts` and `approval` bound."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt.booster import Booster
+from fedboost.horizontal.measured_rows import TableOf
 from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
 from fedboost.protocol.contracts import Holder
@@ -143,12 +144,15 @@ class SiteRows:
         with self._counting_misfits():
             return self._fit(table, terms)
 
-    def hold(self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf) -> Holder:
+    def hold(
+        self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf, table_of: TableOf
+    ) -> Holder:
         """What holds the rows of a session: those that are there now, for it may read them again later,
         whatever becomes of their file. key_of: the secret of label noise; model_of: the model that terms
-        predict with, as this party was told it."""
+        predict with, as this party was told it; table_of: the table that the model in terms was trained
+        on."""
         read = with_label_noise(partial(self.read, site=self.refresh()), self._party, key_of)
-        return holder_for(read, self._party, self._config.nthread, model_of)(terms, secret)
+        return holder_for(read, self._party, self._config.nthread, model_of, table_of)(terms, secret)
 
     def look(self, site: SiteTable, terms: Terms) -> None:
         """Raise Refused unless the rows fit these terms."""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused
+from fedboost.horizontal.measured_rows import TableOf
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.locations import shown
@@ -88,7 +89,9 @@ class WorkerRows(SiteRows):
                 str(error),
             ) from None
 
-    def hold(self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf) -> Holder:
+    def hold(
+        self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf, table_of: TableOf
+    ) -> Holder:
         """What holds the rows of a session, on the workers that there are now."""
         self.release()
         check_under_workers(terms, self._party)

@@ -97,6 +97,10 @@ class WorkersHolder:
         """What each worker said that it holds."""
         return [placed.held for placed in self._placed]
 
+    @property
+    def table(self) -> None:
+        """None: no later session needs to know it."""
+
     def rows_hashed(self, key: bytes) -> bytes:
         """Keyed hash of all rows: that of the whole table."""
         hashes = [answer[1:] for answer in self._ask(link.HASH + key)]

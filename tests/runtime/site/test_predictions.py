@@ -78,7 +78,7 @@ def test_predictions_are_off_until_the_site_says_how_many_rows():
     with pytest.raises(Refused, match="max_predicted_rows = 499, and the terms have predict_rows = 500"):
         policy(**NAMED, max_predicted_rows=499).permit(predicting(), "north", analyst="south")
     limits = policy(**NAMED, max_predicted_rows=500).permit(predicting(), "north", analyst="south")
-    assert limits == Limits(max_predicted_rows=500)
+    assert limits == Limits(max_predicted_rows=500, min_difference=10)
 
 
 def test_a_refused_prediction_names_all_that_the_policy_lacks():

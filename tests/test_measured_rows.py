@@ -1,0 +1,170 @@
+"""Which rows a model is measured on: those that its training held out, all with their share of training rows,
+or those that were added since."""
+
+import asyncio
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from policies import policy
+from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
+from sklearn import metrics as reference
+
+import fedboost as fb
+from fedboost.cli.output import print_text
+from fedboost.errors import ConfigError, Refused, SessionFailed
+from fedboost.people.evaluation import evaluated, rows_in_words
+from fedboost.protocol.site_memory import Limits, check_chosen
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import as_table
+from fedboost.runtime.evaluation import evaluation_terms
+from fedboost.runtime.site.policy_rules import breaches
+
+COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
+GROWING = {"rounds": 20, "learning_rate": 0.5, "max_depth": 6, "min_child_weight": 0.1, "max_bin": 64}
+TABLE = rows(900, seed=4)
+TABLE = TABLE.append_column("id", pa.array([f"row {place}" for place in range(900)]))
+TABLE = TABLE.append_column("held", pa.array(np.random.default_rng(2).random(900) < 0.3))
+WAYS = {
+    "place": {"validation_fraction": 0.3},
+    "id": {"validation_fraction": 0.3, "columns": {**COLUMNS, "row_id": "id"}},
+    "column": {"columns": {**COLUMNS, "validation": "held"}},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("parties", "protection"), [(1, "plain"), (3, "masked"), (5, "masked")])
+def test_held_out_rows_are_those_of_the_training(way, parties, protection):
+    tables = shared_out(parties, TABLE)
+    trained = fb.simulate(terms(**GROWING, **WAYS[way], protection=protection), tables).model
+    known = fb.evaluate(trained, tables, min_count=1)
+    assert (known.about, known.summary["of"]) == ("held-out rows", "held-out")
+    last = trained.rounds[-1]
+    assert known.metrics["logloss"] == last["validation-logloss"] != last["logloss"]
+    with_ids = trained.terms.columns.row_id is not None
+    held = [table.filter(pa.array(mask_of(trained.terms, name, table))) for name, table in tables.items()]
+    pooled = pa.concat_tables(held)
+    label, score = pooled["y"].to_numpy(), trained.predict(pooled)
+    assert known.rows == pooled.num_rows
+    assert abs(known.metrics["logloss"] - reference.log_loss(label, score)) < 1e-4
+    area = reference.roc_auc_score(label, score)
+    assert abs(known.summary["auc"]["value"] - area) < 0.002
+    coarse = fb.evaluate(trained, tables)
+    assert (
+        abs(coarse.metrics["logloss"] - known.metrics["logloss"]) <= coarse.summary["resolution"]["logloss"]
+    )
+    assert abs(coarse.summary["auc"]["value"] - area) < 0.005
+    if with_ids:  # wherever they are, and in any order
+        mixed = TABLE.take(np.random.default_rng(5).permutation(900))
+        assert fb.evaluate(trained, shared_out(2, mixed), min_count=1).metrics == known.metrics
+
+
+def mask_of(agreed, name, table):
+    """The rows that a training holds out."""
+    from fedboost.horizontal.holder import row_sets
+
+    return row_sets(to_shard(as_table(table), agreed, name), agreed)["validation"]
+
+
+def test_which_rows_is_said_with_each_figure(capsys):
+    tables = shared_out(3, TABLE)
+    trained = fb.simulate(terms(**GROWING, **WAYS["place"]), tables).model
+    known = fb.evaluate(trained, tables, rows="all")
+    assert rows_in_words(known.summary) == known.about == "100% of unknown use"
+    assert "100% of unknown use" in repr(known)
+    print_text(evaluated(known.summary))
+    mixed = known.summary | {"shares": {"trained": 0.7, "unknown": 0.0}}
+    print_text(evaluated(mixed))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("logloss")] == [
+        line
+        for line in lines
+        if "logloss" in line and ("% of unknown use)" in line or "70% training rows)" in line)
+    ]
+    assert "Trees were grown on 70% of these rows, and fit them better than others." in " ".join(lines)
+    assert "Trees were grown on 70% of these rows" in fb.Evaluation.report(
+        fb.Evaluation(known.terms, 900, 10, known.metrics, mixed, (), {})
+    )
+
+
+def test_what_cannot_be_told_apart_is_refused():
+    tables = shared_out(3, TABLE)
+    trained = fb.simulate(terms(**GROWING, **WAYS["place"]), tables).model
+    with pytest.raises(SessionFailed, match="is not one of those of the training, north, south, east"):
+        fb.evaluate(trained, [*tables.values()])
+    with pytest.raises(SessionFailed, match="does not know the table of the training"):
+        fb.evaluate(trained, tables, rows="new")
+    without = fb.simulate(terms(), tables).model
+    assert fb.evaluate(without, tables).summary["of"] == "all"
+    with pytest.raises(ConfigError, match="the training held no rows out; set all, or new"):
+        fb.evaluate(without, tables, rows="held-out")
+    agreed = evaluation_terms(trained, terms(["north", "south", "east"], protection="masked"))
+    assert agreed.evaluation.evaluate_rows == "held-out"
+    broken = [breach.key for breach in breaches(policy(parties="any", analysts="any", columns="any"), agreed)]
+    assert "validation" in broken
+    allowed = policy(parties="any", analysts="any", columns="any", validation=True)
+    assert "validation" not in [breach.key for breach in breaches(allowed, agreed)]
+
+
+def test_sets_of_rows_that_differ_by_few_are_refused():
+    """Draws are nested: those of shares .2000 and .2001 differ by few rows."""
+    draw = np.random.default_rng(3).random(5000)
+    limits = Limits(min_difference=10)
+    check_chosen(draw < 0.2, [draw < 0.2, draw < 0.3, draw >= 0.2], limits, "north")
+    for other in (draw < 0.2001, draw >= 0.2001, np.append(draw < 0.2, [True])):
+        with pytest.raises(Refused, match="differ by fewer than 10 from those of an earlier session"):
+            check_chosen(draw < 0.2, [other], limits, "north")
+    check_chosen(draw < 0.2, [draw < 0.2001], Limits(), "north")
+
+
+@pytest.mark.slow
+def test_a_site_knows_its_table_again(tmp_path):
+    """Over the network: held-out rows, the share of training rows, new rows, a changed table, a near draw."""
+    tables = shared_out(3, TABLE)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    agreed = terms(**GROWING, **WAYS["place"], protection="masked").with_parties(tables)
+    more = {name: pa.concat_tables([table, table.slice(0, 40)]) for name, table in tables.items()}
+    changed = tables | {"south": tables["south"].slice(1)}
+
+    async def with_tables(held, ask):
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            for name, table in held.items():
+                one.start_party(name, table, state=tmp_path / name)
+            return await ask(one)
+
+    async def trained(one):
+        return (await one.train(agreed)).model
+
+    def asking(**options):
+        return lambda one: asyncio.to_thread(one.analyst.evaluate, model, **options)
+
+    model = in_time(with_tables(tables, trained))
+    known = in_time(with_tables(tables, asking()))
+    within = known.summary["resolution"]["logloss"]
+    assert abs(known.metrics["logloss"] - model.rounds[-1]["validation-logloss"]) <= within
+    assert known.about == "held-out rows"
+    known = in_time(with_tables(tables, asking(rows="all")))
+    held_out = sum(mask_of(agreed, name, table).sum() for name, table in tables.items())
+    assert known.summary["shares"] == {
+        "trained": pytest.approx(1 - held_out / 900, abs=0.006),
+        "unknown": 0.0,
+    }
+    known = in_time(with_tables(more, asking(rows="new")))
+    assert (known.rows, known.about) == (120, "new rows")
+    assert in_time(with_tables(more, asking(rows="all"))).summary["shares"]["trained"] < 0.65
+    with pytest.raises(SessionFailed, match="party south left: it has another table than in the training"):
+        in_time(with_tables(changed, asking()))
+    assert in_time(with_tables(changed, asking(rows="all"))).summary["shares"]["unknown"] > 0.2
+    near = agreed.changed(validation_fraction=0.3003)
+
+    async def nearly(one):
+        return await one.train(near)
+
+    with pytest.raises(SessionFailed, match="differ by fewer than 10 from those of an earlier session"):
+        in_time(with_tables(tables, nearly))
+
+
+def test_the_command_has_the_option():
+    end = fedboost("evaluate", "model.json", "--rows", "some", "--aggregator", "127.0.0.1:1")
+    assert (end.code, end.out) == (2, "")
+    assert "--rows" in end.err
