@@ -139,7 +139,8 @@ def of_ids(rows: int, terms: Terms) -> list[Oddity]:
 
 
 def _in_terms(table: "pa.Table", terms: Terms, schema: Schema) -> list[Oddity]:
-    named = [name for name in (*schema.others, *schema.features) if name in table.column_names]
+    there = {*table.column_names}
+    named = [name for name in (*schema.others, *schema.features) if name in there]
     label = schema.label if schema.label in named else None
     classes = terms.objective.num_class is not None
     aside = set(schema.others) - {schema.label}

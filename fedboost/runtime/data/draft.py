@@ -129,11 +129,12 @@ def draft_features(
 ) -> tuple[list[str], dict[str, list[str]], dict[str, str]]:
     """The columns that are numbers; those that are categories, with their categories; and those that can be
     no feature, with the reason."""
+    aside = {*exclude}
     numeric: list[str] = []
     categorical: dict[str, list[str]] = {}
     left_out: dict[str, str] = {}
     for name in table.column_names:
-        if name in exclude:
+        if name in aside:
             continue
         use = _use(table.column(name), name)
         if use is None:

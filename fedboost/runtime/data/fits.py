@@ -32,14 +32,15 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
     import pyarrow as pa
 
     schema, out, dense = terms.blocks.columns_of(party), [], dense_of(table)
+    there, features, numeric = {*dense.column_names}, {*schema.features}, {*schema.numeric}
     for name in (*schema.others, *schema.features):
-        if isinstance(table, SparseTable) and name in schema.features and table.column(name) is not None:
+        if isinstance(table, SparseTable) and name in features and table.column(name) is not None:
             continue
-        if name not in dense.column_names:
+        if name not in there:
             out.append(absent(name, dense))
             continue
         try:
-            if name in schema.numeric:
+            if name in numeric:
                 finite(dense, name)
             elif name in schema.categorical:
                 out += undeclared_categories(dense, name, schema.categorical[name])
