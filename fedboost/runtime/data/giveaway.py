@@ -79,7 +79,7 @@ class Label:
 
     @property
     def few(self) -> Int64:
-        """The places of a few rows, evenly spread; half of them of each of two values, or all that have it."""
+        """The places of a few rows, evenly spread; of each of two values half of them, or all there are."""
         kinds = [np.arange(self.values.size)]
         if self.target is Target.TWO:
             kinds = [np.flatnonzero(self._classes[1] == code) for code in (0, 1)]

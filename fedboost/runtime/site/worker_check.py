@@ -65,7 +65,8 @@ def _of_terms(rows: WorkerRows, table: SiteTable, terms: Terms) -> list[Oddity]:
     head = dense_of(table.under(schema.row_id))
     named = (*schema.others, *schema.features)
     there = {*head.column_names}
-    if odd := [absent(name, head) for name in named if name not in there]:
+    others = [name for name in head.column_names if name not in {*named}]
+    if odd := [absent(name, others) for name in named if name not in there]:
         return odd
     odd = of_ids(rows.rows, terms)
     try:

@@ -131,8 +131,8 @@ def test_amounts_and_classes_are_told_in_a_sample_too(kind):
         settings = {"objective": "multi:softprob", "num_class": 4}
     noise = draw.normal(size=ROWS)
     table = pa.table({"told": label + noise / 1000, "helps": label + noise / 2, "y": label})
+    agreed = terms(columns={"label": "y", "numeric": ["told", "helps"]}, **settings)
     with pytest.warns(fb.TableWarning) as seen:
-        columns = {"label": "y", "numeric": ["told", "helps"]}
-        fb.simulate(terms(columns=columns, **settings), shared(table, 2))
+        fb.simulate(agreed, shared(table, 2))
     (line,) = [str(warning.message) for warning in seen]
     assert line.startswith("party p0, in a sample of its 30,000 rows: told: gives the label away")
