@@ -20,7 +20,16 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from fedboost.errors import ConfigError
 from fedboost.estimators.collections import Collected, collected, refuse_beside
-from fedboost.estimators.rows import Rows, checked, checked_features, has_words, is_frame, joined, names_of
+from fedboost.estimators.rows import (
+    Rows,
+    as_pandas,
+    checked,
+    checked_features,
+    has_words,
+    is_frame,
+    joined,
+    names_of,
+)
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.protocol.run import Callback
@@ -357,8 +366,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """The model's prediction for each row."""
         check_is_fitted(self)
         categorical = list(self.model_.terms.columns.categorical)
+        X = as_pandas(X)
         if categorical and not is_frame(X):
-            raise ValueError(f"X must be a pandas DataFrame, as in fit: {categorical[0]!r} has categories")
+            raise ValueError(
+                f"X must be a DataFrame of pandas or polars, as in fit: {categorical[0]!r} has categories"
+            )
         features = checked_features(self, X, as_words=bool(categorical))
         if is_frame(features) or hasattr(features, "tocsc"):
             return self.model_.predict(self._table(features, {}))
