@@ -343,10 +343,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if not has_words(rows.features):
             return names_of(self), {}
         table = as_table(rows.features.set_axis(names_of(self), axis="columns"))
-        numeric, categorical, left_out = draft_features(table)
-        for name, reason in left_out.items():
+        drafted = draft_features(table)
+        for name, reason in drafted.left_out.items():
             raise ConfigError(f"X: column {name!r} can be no feature, change it or drop it: it {reason}")
-        return numeric, categorical
+        return drafted.numeric, drafted.categorical
 
     def _table(self, features: Any, beside: Mapping[str, pa.Array]) -> pa.Table | SparseTable:
         """The table of features and other columns."""
@@ -369,7 +369,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         X = as_pandas(X)
         if categorical and not is_frame(X):
             raise ValueError(
-                f"X must be a DataFrame of pandas or polars, as in fit: {categorical[0]!r} has categories"
+                f"X must be a pandas or polars DataFrame, as in fit: {categorical[0]!r} has categories"
             )
         features = checked_features(self, X, as_words=bool(categorical))
         if is_frame(features) or hasattr(features, "tocsc"):
