@@ -156,3 +156,17 @@ def test_of_several_processes_one_compiles_a_kernel(tmp_path):
     assert [process.returncode for process in several] == [0, 0, 0]
     assert [names.count("exps") for names in compiled].count(1) == 1
     assert sum(map(len, compiled)) == max(map(len, compiled))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", [True, False])
+def test_a_notebook_is_told_that_kernels_are_compiled(tmp_path, notebook):
+    code = "import sys; sys.modules['ipykernel'] = sys; " * notebook
+    code += "import numpy; from fedboost.gbdt.kernels import elementwise as e; "
+    code += "e.exps(numpy.zeros(1)); e.logs(numpy.ones(1))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "FEDBOOST_CACHE": str(tmp_path / "cache")}
+    for said in (f"fedboost: {COMPILING}\n" * notebook, ""):
+        end = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        )
+        assert end.stderr == said
