@@ -4,6 +4,7 @@ Promises: kernels are kept in FEDBOOST_CACHE, or else NUMBA_CACHE_DIR, if that i
 folder that can be written of the package's own, the user's cache folder and one of this user in the system's
 temporary folder. A kernel that cannot be kept, be it for want of a folder or of room, is compiled all the
 same, and one line on standard error says so. A change of any kernel's source leaves the older ones unread.
+Of several processes that need a kernel one compiles it; the others wait and read it.
 Refuses: a folder that other users can write, because what is read from a cache is code; a named folder that
 can neither be written nor has the kernels (ConfigError: one line).
 """
@@ -14,6 +15,7 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -23,15 +25,20 @@ from typing import Any
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+from numba.core.registry import cpu_target
 from numba.misc.appdirs import AppDirs
 
 from fedboost.errors import ConfigError, printable
 from fedboost.version import VERSION
 
 VARIABLE = "FEDBOOST_CACHE"
+COMPILING = "compiling kernels, once on this machine; this takes up to two minutes"
 PACKAGE = Path(__file__).parent
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGED = (EOFError, UnpicklingError)
+MAX_WAIT_SECONDS = 60.0
+"""A process that waits longer for another one compiles, too: the other may hang."""
+_PAUSE_SECONDS = 0.05
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -218,8 +225,20 @@ class _KernelCache(FunctionCache):
         super().__init__(function)
         name, version = self._impl.filename_base, _version()
         self._files = [(folder, IndexDataCacheFile(str(folder), name, version)) for folder in folders().read]
+        self._lock = _Lock(f"{name}.lock")
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = self._read(sig, target_context)
+        if found is None:
+            self._lock.take()  # until the kernel is saved
+            found = self._read(sig, target_context)  # another process may have compiled it meanwhile
+            if found is None:
+                _say_compiling()
+            else:
+                self._lock.release()
+        return found
+
+    def _read(self, sig: Any, target_context: Any) -> Any:
         key = self._index_key(sig, target_context.codegen())
         for folder, file in self._files:
             try:
@@ -232,6 +251,12 @@ class _KernelCache(FunctionCache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            self._save(sig, data)
+        finally:
+            self._lock.release()
+
+    def _save(self, sig: Any, data: Any) -> None:
         if folders().write is None:
             _say(f"{folders().reasons}; set {VARIABLE} to a folder that this user can write")
             return
@@ -246,6 +271,60 @@ class _KernelCache(FunctionCache):
             if error.errno not in FULL_DISK:
                 way = f"set {VARIABLE} to a folder that this user can write"
             _say(f"{folders().write}: {error.strerror}; {way}")
+
+
+class _Lock:
+    """Held by the one process that compiles a kernel. A kernel takes locks of kernels that it calls alone, so
+    two processes never wait for each other. Where files cannot be locked, nothing is held."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._file: int | None = None
+
+    def take(self) -> None:
+        """Wait for the lock, for a while."""
+        if self._file is not None or (folder := folders().write) is None:
+            return
+        try:
+            import fcntl  # which not every system has
+
+            file = os.open(folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (ImportError, OSError):
+            return
+        end = time.monotonic() + MAX_WAIT_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._file = file
+                return
+            except OSError:
+                if time.monotonic() > end:
+                    os.close(file)
+                    return
+            time.sleep(_PAUSE_SECONDS)
+
+    def release(self) -> None:
+        """Let another process have it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def unready() -> Path | None:
+    """Return the file that is to say that kernels for this processor are compiled; None if one says so, or
+    none can be kept."""
+    processor = hashlib.sha256(repr(cpu_target.target_context.codegen().magic_tuple()).encode())
+    name = f"ready-{processor.hexdigest()[:16]}"
+    if any((folder / name).exists() for folder in folders().read) or (folder := folders().write) is None:
+        return None
+    return folder / name
+
+
+@cache
+def _say_compiling() -> None:
+    """Print a line where a person waits, once: a party's log has its own."""
+    if sys.stderr.isatty() or "ipykernel" in sys.modules:
+        print(f"fedboost: {COMPILING}", file=sys.stderr, flush=True)
 
 
 @cache

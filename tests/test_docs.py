@@ -283,10 +283,14 @@ def test_the_python_of_the_page_on_what_comes_before_and_after(demo_tables, caps
 @pytest.mark.slow
 def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code, ranking = blocks(ROOT / "docs" / "estimators.md", "python")
+    code, in_xgboost, ranking = blocks(ROOT / "docs" / "estimators.md", "python")
     exec(compile(code, "estimators.md", "exec"), {})
     assert capsys.readouterr().out.startswith("[0 1 2] ")
     assert fb.Model.load("model.json").parties == ("east", "north", "south")
+    names = {}
+    exec(compile(in_xgboost, "estimators.md", "exec"), names)
+    due = names["classifier"].predict_proba(names["X"])
+    assert capsys.readouterr().out.startswith(f"[[{due[0, 0]:.6f}"[:8])
     exec(compile(ranking, "estimators.md", "exec"), {})
     assert 0.5 < float(capsys.readouterr().out.split(" ")[0]) <= 1
 

@@ -82,12 +82,13 @@ def test_a_simulation_warns_once_of_what_is_odd_at_the_sites():
     assert {Path(warning.filename).name for warning in seen} == {Path(__file__).name}
 
 
-def test_a_simulation_of_many_rows_looks_at_the_first(monkeypatch):
+def test_a_simulation_of_many_rows_looks_at_a_sample(monkeypatch):
     monkeypatch.setattr("fedboost.runtime.data.check.MAX_WATCHED_ROWS", 120)
+    monkeypatch.setattr("fedboost.runtime.data.check.MIN_WATCHED_ROWS", 120)
     columns = {"label": "y", "numeric": ["age", "told"]}
     table = rows().append_column("told", rows().column("y"))
     with pytest.warns(
-        fb.TableWarning, match="^party north, in its first 120 rows: told: gives the label away"
+        fb.TableWarning, match="^party north, in a sample of its 180 rows: told: gives the label away"
     ):
         fb.simulate(terms(columns=columns), {"north": table})
 

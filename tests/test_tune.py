@@ -239,6 +239,14 @@ def test_bad_spaces(space, trials, says):
     assert says in str(error.value)
 
 
+def test_terms_of_a_training_by_site_that_stops_early_are_tuned_without_either():
+    agreed = terms(party_metrics=True, early_stopping_rounds=2, validation_fraction=0.3, eval_metric="auc")
+    found = fb.tune(agreed, shared_out(2, rows(400)), trials=2)
+    for best in (found.tuned, found.terms):
+        assert not best.evaluation.party_metrics
+        assert best.evaluation.early_stopping_rounds is None
+
+
 def test_terms_that_name_candidates_take_no_space():
     with pytest.raises(ConfigError, match="the terms name candidates: leave --space, --trials and"):
         fb.tune(tuned(), shared_out(2), trials=4)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data, Force, reads_a_table
+from fedboost.cli.options import MIN_ROWS_PER_LEVEL, Data, Force, MinRowsPerLevel, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: fedboost columns customers.parquet --row-id customer_no --alias telco"
 OWNER_ONLY = 0o600
-MIN_ROWS_PER_LEVEL = 10
-"""A level of fewer rows is not offered unless the site says otherwise: its name may point at a person, and so
-may a split on it. As many rows as sites want in a leaf."""
 
 Alias = Annotated[
     str | None,
@@ -53,9 +50,7 @@ def columns(
         list[str] | None,
         typer.Option(help="A column that is not offered (may be repeated).", show_default=False),
     ] = None,
-    min_rows_per_level: Annotated[
-        int, typer.Option(help="Rows that a level has at least; others are not offered.", min=1)
-    ] = MIN_ROWS_PER_LEVEL,
+    min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
     out: Annotated[
         Path | None, typer.Option(help="The offer, for the analyst.", show_default="PARTY.offer.toml")
     ] = None,

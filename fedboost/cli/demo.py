@@ -126,12 +126,11 @@ def _train(
     """Train over gRPC, with a process for each end; return the model and its traffic."""
     from fedboost.cli.demo_training import processes, train
     from fedboost.people.text import one_line
-    from fedboost.runtime.local.demo_sites import warm_up
 
     say = (lambda text: None) if json else print
     names = ", ".join(f"{name} ({table.num_rows} rows)" for name, table in sites.tables.items())
     say(one_line(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out"))
-    with processes(terms, files, folder, warm_up, say) as consortium:
+    with processes(terms, files, folder, say) as consortium:
         model, traffic = train(consortium, terms, json)
         return cast("Model", model), traffic  # each of these parties has all columns
 

@@ -43,7 +43,7 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
         say(line)
     if protection is None and not encrypts:
         notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')
-    with processes(terms, files, out, lambda: made.warm_up(apart, terms), say) as consortium:
+    with processes(terms, files, out, say, lambda: made.warm_up(apart, terms)) as consortium:
         model, traffic = train(consortium, terms, json)
         assert isinstance(model, PartyModel)  # the terms say that each party keeps its part
         model.save(out / "model.json")

@@ -22,15 +22,17 @@ def processes(
     terms: "Terms",
     files: Mapping[str, Path | None],
     folder: Path,
-    warm_up: Callable[[], None],
     say: Callable[[str], None],
+    warm_up: Callable[[], None] = lambda: None,
 ) -> "Iterator[LocalCluster]":
-    """Start the processes of a demo, once kernels are compiled; inside they run. say: prints a line."""
+    """Start the processes of a demo, once kernels are compiled; inside they run. say: prints a line; warm_up:
+    compiles kernels that not all trainings need."""
     from fedboost.cli.progress import notice_not_hidden
     from fedboost.runtime.local.cluster import LocalCluster
     from fedboost.runtime.local.demo_sites import empty_state
+    from fedboost.runtime.local.warm_up import compile_usual
 
-    say("loading kernels (the first time they are compiled, which takes some seconds) ...")
+    compile_usual(say)
     warm_up()
     say("each site approves the terms, as a person there does by `fedboost approve`")
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")

@@ -62,6 +62,12 @@ LogFormat = Annotated[
 LogLevel = Annotated[
     str, typer.Option(metavar="debug|info|warning|error", help="Log nothing less serious than this.")
 ]
+MIN_ROWS_PER_LEVEL = 10
+"""A level of fewer rows is not written for others unless its owner says otherwise: its name may point at a
+person, and so may a split on it. As many rows as sites want in a leaf."""
+MinRowsPerLevel = Annotated[
+    int, typer.Option(help="Rows that a level has at least; others are left out.", min=1)
+]
 _TABLES: dict[str, Any] = {"rich_help_panel": "How the table is read", "show_default": False}
 _READ = {
     "separator": Annotated[

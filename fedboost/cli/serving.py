@@ -34,6 +34,8 @@ def take_part(
     log = logger(role, log_format, log_level, display)
     site, bundle = site_and_keys(config, insecure_loopback, holds_rows=role == "party")
     node = PartyNode(site, log, bundle)
+    if role == "party":
+        _compile_kernels(log)
     if display is None:
         run_until_stopped(node.run(wait, once))
     else:
@@ -42,6 +44,16 @@ def take_part(
             run_until_stopped(display.beside(node.run(wait, once)))
     if once and node.ended and node.ended[-1]:
         raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
+
+
+def _compile_kernels(log: Any) -> None:
+    """Compile before the first session, which others would wait in; nothing where it was done before."""
+    from fedboost.kernel_cache import unready
+
+    if unready():
+        from fedboost.runtime.local.warm_up import compile_usual
+
+        compile_usual(log.info)
 
 
 def site_and_keys(

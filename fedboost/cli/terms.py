@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data, Force, reads_a_table
+from fedboost.cli.options import MIN_ROWS_PER_LEVEL, Data, Force, MinRowsPerLevel, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def terms(
     offers: With = None,
     objective: Objective = None,
     protection: Protection = None,
+    min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
     ] = None,
@@ -107,9 +108,9 @@ def terms(
     table, excluded = read_table(source, None, read.options), [*(exclude or [])]
     if site is not None:
         parties, excluded = list(split_by_site(table, site)), excluded + [site] * (not site_feature)
-    draft = draft_schema(
-        table, label, weight, excluded, base_margin, objective, label_upper_bound, group, row_id
-    )
+    beside = base_margin, objective, label_upper_bound, group, row_id
+    draft = draft_schema(table, label, weight, excluded, *beside, min_rows_per_level)
+    _notice_few(draft, min_rows_per_level)
     _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
     if offered:
         draft = with_offers(draft, parties[0], shown(source), offered)
@@ -166,6 +167,22 @@ def _offers(
         named = [Path(source).resolve().name.partition(".")[0]]
         notice(f"label_holder = {named[0]!r} is drafted, after the file; --party NAME sets another")
     return offers, [*named, *holders]
+
+
+def _notice_few(draft: "Draft", min_rows: int) -> None:
+    """Print how many levels were left out for they have few rows, if any were."""
+    from fedboost.cli.output import notice
+    from fedboost.people.text import counted, delimited
+
+    columns = [
+        f"{delimited(name)} ({counted(levels, 'level')} in {counted(rows, 'row')})"
+        for name, (levels, rows) in draft.few.items()
+    ]
+    if columns:
+        notice(
+            f"levels of fewer than {min_rows} rows are left out, and count as missing: {', '.join(columns)}; "
+            f"--min-rows-per-level sets another number"
+        )
 
 
 def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:

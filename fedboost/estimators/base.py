@@ -20,7 +20,16 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from fedboost.errors import ConfigError
 from fedboost.estimators.collections import Collected, collected, refuse_beside
-from fedboost.estimators.rows import Rows, checked, checked_features, has_words, is_frame, joined, names_of
+from fedboost.estimators.rows import (
+    Rows,
+    as_pandas,
+    checked,
+    checked_features,
+    has_words,
+    is_frame,
+    joined,
+    names_of,
+)
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.protocol.run import Callback
@@ -334,10 +343,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if not has_words(rows.features):
             return names_of(self), {}
         table = as_table(rows.features.set_axis(names_of(self), axis="columns"))
-        numeric, categorical, left_out = draft_features(table)
-        for name, reason in left_out.items():
+        drafted = draft_features(table)
+        for name, reason in drafted.left_out.items():
             raise ConfigError(f"X: column {name!r} can be no feature, change it or drop it: it {reason}")
-        return numeric, categorical
+        return drafted.numeric, drafted.categorical
 
     def _table(self, features: Any, beside: Mapping[str, pa.Array]) -> pa.Table | SparseTable:
         """The table of features and other columns."""
@@ -357,8 +366,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """The model's prediction for each row."""
         check_is_fitted(self)
         categorical = list(self.model_.terms.columns.categorical)
+        X = as_pandas(X)
         if categorical and not is_frame(X):
-            raise ValueError(f"X must be a pandas DataFrame, as in fit: {categorical[0]!r} has categories")
+            raise ValueError(
+                f"X must be a pandas or polars DataFrame, as in fit: {categorical[0]!r} has categories"
+            )
         features = checked_features(self, X, as_words=bool(categorical))
         if is_frame(features) or hasattr(features, "tocsc"):
             return self.model_.predict(self._table(features, {}))

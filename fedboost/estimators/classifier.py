@@ -50,11 +50,11 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
         verbose: bool | int = False,
     ) -> Self:
         """Train. X: numbers [rows, features], NaN for what is missing, a sparse matrix of scipy's, or a
-        pandas DataFrame, whose columns of text and categories are categorical features; y: [rows]; or both
-        are collections of Dask, with the same partitions, whose rows stay on the workers; sites: the
-        name of each row's site, [rows] (one site unless given); sample_weight: [rows], not below 0;
-        xgb_model: a Model to continue, such as the model_ of an estimator, or the path of its file; eval_set:
-        [(X, y)], rows that no tree grows on: they get metrics, and early stopping watches them;
+        DataFrame of pandas or polars, whose columns of text and categories are categorical features; y:
+        [rows]; or both are collections of Dask, with the same partitions, whose rows stay on the workers;
+        sites: the name of each row's site, [rows] (one site unless given); sample_weight: [rows], not below
+        0; xgb_model: a Model to continue, such as the model_ of an estimator, or the path of its file;
+        eval_set: [(X, y)], rows that no tree grows on: they get metrics, and early stopping watches them;
         sample_weight_eval_set: [sample_weight]; verbose: print the metrics of each round, or of each n-th."""
         if is_collection(X):
             given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
+from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 
 _FLOATS = {
@@ -43,6 +44,7 @@ class Rows:
 def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, reset: bool = True) -> Rows:
     """The rows, checked as scikit-learn does: those of `fit`, or with reset=False others of the same
     features. ValueError if there is nothing to learn from."""
+    given, X = X, as_pandas(X)
     if has_words(X):
         label = validate_data(estimator, y=y, y_numeric=numbers) if reset else column_or_1d(y, warn=True)
         check_consistent_length(X, label)
@@ -59,7 +61,7 @@ def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, r
             raise ValueError("sample_weight is zero in every row: there is nothing to learn")
     if reset:
         _check_learnable(label, weight, numbers)
-    return Rows(features, label, weight, numbers, X, y)
+    return Rows(features, label, weight, numbers, given, y)
 
 
 def _check_learnable(label: npt.NDArray[Any], weight: Float64 | None, numbers: bool) -> None:
@@ -74,6 +76,7 @@ def _check_learnable(label: npt.NDArray[Any], weight: Float64 | None, numbers: b
 
 def checked_features(estimator: Any, X: Any, as_words: bool) -> Any:
     """The features of rows to predict."""
+    X = as_pandas(X)
     if has_words(X) or as_words:
         return validate_data(estimator, X, reset=False, skip_check_array=True)
     return _float32(validate_data(estimator, X, **_FLOATS, reset=False))
@@ -126,8 +129,24 @@ def is_frame(X: Any) -> bool:
 
 
 def has_words(X: Any) -> bool:
-    """Tell if X is a pandas DataFrame with a column that is neither of numbers nor of booleans."""
+    """Tell if X is a DataFrame (pandas, polars) with a column that is neither of numbers nor of booleans."""
+    if _is_of_polars(X):
+        return any(not kind.is_numeric() and str(kind) != "Boolean" for kind in X.dtypes)
     return is_frame(X) and X.select_dtypes(exclude=["number", "bool"]).shape[1] > 0
+
+
+def as_pandas(X: Any) -> Any:
+    """X; a DataFrame of polars with words as one of pandas. ConfigError without pandas."""
+    if not (_is_of_polars(X) and has_words(X)):
+        return X
+    try:
+        return X.to_pandas()
+    except ImportError:
+        raise ConfigError("X: a polars DataFrame with columns of words needs pandas: install it") from None
+
+
+def _is_of_polars(X: Any) -> bool:
+    return type(X).__module__.split(".")[0] == "polars" and hasattr(X, "dtypes") and hasattr(X, "to_pandas")
 
 
 def _float32(rows: Any) -> Any:

@@ -6,7 +6,7 @@ party.
 Refuses nothing: features that do not fit together stay apart.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -40,26 +40,22 @@ class JointColumn:
     sample: Codes
     size: int
 
-    def may_take(self, other: "JointColumn") -> bool:
-        """True unless each of the two has all codes, or one has and the other does not follow from it."""
-        return max(self.size, other.size) < MAX_CODES or min(self.size, other.size) <= 1
-
 
 class _Plan:
-    """The columns so far; features are added to the first that they fit."""
+    """The columns so far; features are added to the first that they fit, those with most codes first."""
 
     def __init__(self, reads: int, allocate: Callable[[], Codes]) -> None:
         """reads: codes that may be read for joins that fail; allocate: returns room for the codes of a
         column."""
         self.columns: list[JointColumn] = []
+        self._open: list[int] = []  # the numbers of columns that have codes left, in order
         self._reads = reads
         self._allocate = allocate
         self._spare: Codes | None = None
 
     def add(self, feature: JointColumn) -> None:
         """Join a feature to a column, or begin one with it."""
-        possible = (number for number, column in enumerate(self.columns) if column.may_take(feature))
-        for number in islice(possible, MAX_TRIES):
+        for number in islice(self._possible(feature), MAX_TRIES):
             if self._reads < 0:
                 break
             column = self.columns[number]
@@ -67,8 +63,19 @@ class _Plan:
             if joined is not None:
                 self.columns[number] = joined
                 self._spare = column.codes if len(column.features) > 1 else None
+                if joined.size == MAX_CODES > column.size:
+                    self._open.remove(number)
                 return
+        if feature.size < MAX_CODES:
+            self._open.append(len(self.columns))
         self.columns.append(feature)
+
+    def _possible(self, feature: JointColumn) -> Iterable[int]:
+        """The numbers of columns that may take a feature. One without codes left takes none but a constant;
+        a feature with all codes finds no other kind, since those with most codes come first."""
+        if feature.size <= 1:
+            return range(len(self.columns))
+        return self._open if feature.size < MAX_CODES else ()
 
     def _join(self, column: JointColumn, feature: JointColumn) -> JointColumn | None:
         sample, parts = np.empty_like(column.sample), np.empty((MAX_CODES, 2), np.uint8)

@@ -79,7 +79,12 @@ KINDS = {
         "the label is missing in {rows:,} of {of:,} rows, and a party refuses to train with them",
         "fill them in, or drop these rows",
     ),
-    "absent": Kind(ERROR, "the terms name this column, and the table does not have it", "{first}"),
+    "absent": Kind(
+        ERROR,
+        "the terms name this column, and the table does not have it",
+        "{first}name it so in the table, or in a file that the site's file has as names; where it is not at "
+        "all, take it out of the terms",
+    ),
     "unfit": Kind(ERROR, "{first}"),
     "words": Kind(
         WARNING,

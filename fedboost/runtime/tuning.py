@@ -35,6 +35,8 @@ TRIALS = 27
 _BY_RATIO = frozenset({"learning_rate", "min_child_weight", "reg_lambda", "reg_alpha", "gamma"})
 """Settings of which the logarithm is drawn evenly."""
 _WHOLE = frozenset({"max_depth", "max_leaves"})
+_NOT_WHILE_TUNING = ("early_stopping_rounds", "party_metrics")
+"""Settings of a training that are left out where candidates are tried, and of the terms that come of it."""
 _DIGITS = 3
 
 
@@ -75,7 +77,8 @@ def terms_to_tune(
     if not terms.validates:
         bounds["validation_fraction"] = 0.2
     values = terms.model_dump(mode="json", exclude_unset=True) | bounds
-    values.pop("early_stopping_rounds", None)
+    for name in _NOT_WHILE_TUNING:
+        values.pop(name, None)
     return type(terms).read({**values, "program": TO_TUNE, "candidates": candidates})
 
 

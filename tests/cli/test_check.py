@@ -276,6 +276,9 @@ def test_all_that_does_not_fit_terms_is_said_at_once(tmp_path):
     odd = odd.set_column(3, "y", [[7, *odd.column("y").to_pylist()[1:]]])
     found = oddities(odd.rename_columns(["age", "ward", "site", "y"]), "--terms", "terms.toml")
     assert {("absent", "dose"), ("unfit", "age"), ("undeclared", "ward"), ("unfit", "y")} <= set(found)
+    advice = found["absent", "dose"]["advice"]
+    assert advice.startswith("name it so in the table, or in a file that the site's file has as names; ")
+    assert advice.endswith("where it is not at all, take it out of the terms")
     assert "'old' in row 1" in found["unfit", "age"]["sentence"]
     assert "'e' (2), 'd' (1)" in found["undeclared", "ward"]["sentence"]
     assert "takes 0 or 1" in found["unfit", "y"]["sentence"]

@@ -44,6 +44,30 @@ def test_drafted_terms_keep_the_rows_of_a_leaf_that_sites_want(folder, options, 
     assert ("min_rows_per_leaf" in broken) == (leaves is None)
 
 
+def test_levels_of_few_rows_are_drafted_where_the_analyst_wants_it(folder):
+    ward = ["x", "y", "y", *["z"] * 10, *["a"] * 167]
+    diagnosis = [f"d{number // 3}" for number in range(180)]
+    table = rows().set_column(2, "ward", [ward]).append_column("diagnosis", [diagnosis])
+    csv.write_csv(table.drop_columns(["site"]), "rows.csv")
+    draft = ("terms", "rows.csv", "--label", "y", "--force", "--out", "drafted.toml")
+    end = done(*draft)
+    text = (folder / "drafted.toml").read_text()
+    assert read_terms(folder / "drafted.toml").columns.categorical == {"ward": ("a", "z")}
+    assert "d1" not in text
+    assert (
+        "levels of fewer than 10 rows are left out, and count as missing: ward (2 levels in 3 rows); "
+        "--min-rows-per-level sets another number\n"
+    ) in end.err
+    assert "diagnosis: is left out, for it has no level in 10 rows or more" in end.err
+    end = done(*draft, "--min-rows-per-level", "2")
+    drafted = read_terms(folder / "drafted.toml").columns.categorical
+    assert (drafted["ward"], len(drafted["diagnosis"])) == (("a", "y", "z"), 60)
+    assert "ward (1 level in 1 row);" in end.err
+    end = done(*draft, "--min-rows-per-level", "1")
+    assert read_terms(folder / "drafted.toml").columns.categorical["ward"] == ("a", "x", "y", "z")
+    assert "levels of" not in end.err
+
+
 def test_a_digest_of_terms_that_nobody_is_offered(folder):
     (folder / "alone.toml").write_text(terms_to_toml(terms()))
     for name, said in (("alone.toml", "names no parties"), ("nowhere.toml", "No such file")):

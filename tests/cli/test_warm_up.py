@@ -1,17 +1,20 @@
 """Kernels compiled ahead, for images and service accounts."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
-from sites import fedboost
+from pyarrow import csv
+from sites import fedboost, rows
 from unprivileged import ROOT
 
 from fedboost.errors import ConfigError
-from fedboost.kernel_cache import Folders, folders
+from fedboost.kernel_cache import COMPILING, Folders, folders, unready
 from fedboost.runtime.local import warm_up
+from fedboost.runtime.local.warm_up import compile_usual
 
 LACKING = """
 import sys
@@ -77,3 +80,93 @@ def test_a_warm_up_that_nothing_remains_of_is_an_error(monkeypatch):
     monkeypatch.setattr(warm_up, "folders", lambda: Folders((), None, "/cache: Read-only file system"))
     with pytest.raises(ConfigError, match="cannot be kept: /cache: Read-only file system"):
         warm_up.compile_all()
+
+
+@pytest.fixture
+def cold(monkeypatch, tmp_path):
+    """The file that says that kernels are compiled, in a cache of this test, which has those of earlier tests
+    and not this file."""
+    cache = tmp_path / "cache"
+    for compiled in folders().read:
+        shutil.copytree(compiled, cache / compiled.name, dirs_exist_ok=True)
+    for file in cache.rglob("ready-*"):
+        file.unlink()
+    monkeypatch.setenv("FEDBOOST_CACHE", str(cache))
+    folders.cache_clear()
+    yield unready()
+    monkeypatch.undo()
+    folders.cache_clear()
+
+
+@pytest.mark.slow
+def test_a_party_compiles_when_it_starts_says_so_and_does_it_once(cold):
+    said = []
+    compile_usual(said.append)
+    assert said[0] == COMPILING
+    assert re.fullmatch(r"kernels are compiled, in \d+ s", said[1])
+    assert cold.exists()
+    compile_usual(said.append)
+    assert len(said) == 2
+
+
+@pytest.mark.slow
+def test_the_log_of_a_party_says_so_before_it_asks_the_aggregator(cold, tmp_path):
+    csv.write_csv(rows(), tmp_path / "north.csv")
+    (tmp_path / "party.toml").write_text('party = "north"\naggregator = "127.0.0.1:9"\ndata = "north.csv"\n')
+    words = ("party", "--config", "party.toml", "--insecure-loopback", "--wait", "0.1", "--once")
+    for compiled in (True, False):
+        end = subprocess.run(
+            [sys.executable, "-m", "fedboost", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in end.stderr
+        assert (COMPILING in end.stderr) == compiled
+        assert ("kernels are compiled, in" in end.stderr) == compiled
+
+
+CALL = """
+import sys
+from numba.core.compiler import CompilerBase
+compiled = []
+own = CompilerBase.compile_extra
+CompilerBase.compile_extra = lambda self, f: compiled.append(f.__name__) or own(self, f)
+import numpy
+from fedboost.gbdt.kernels import elementwise
+print("ready", flush=True)
+sys.stdin.readline()
+elementwise.exps(numpy.zeros(1))
+print(*compiled)
+"""
+
+
+@pytest.mark.slow
+def test_of_several_processes_one_compiles_a_kernel(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "FEDBOOST_CACHE": str(tmp_path / "cache")}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    several = [subprocess.Popen([sys.executable, "-c", CALL], env=env, **pipes) for _ in range(3)]
+    assert [process.stdout.readline() for process in several] == ["ready\n"] * 3
+    for process in several:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    compiled = [process.communicate()[0].split() for process in several]
+    assert [process.returncode for process in several] == [0, 0, 0]
+    assert [names.count("exps") for names in compiled].count(1) == 1
+    assert sum(map(len, compiled)) == max(map(len, compiled))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", [True, False])
+def test_a_notebook_is_told_that_kernels_are_compiled(tmp_path, notebook):
+    code = "import sys; sys.modules['ipykernel'] = sys; " * notebook
+    code += "import numpy; from fedboost.gbdt.kernels import elementwise as e; "
+    code += "e.exps(numpy.zeros(1)); e.logs(numpy.ones(1))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "FEDBOOST_CACHE": str(tmp_path / "cache")}
+    for said in (f"fedboost: {COMPILING}\n" * notebook, ""):
+        end = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        )
+        assert end.stderr == said

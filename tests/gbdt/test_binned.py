@@ -1,5 +1,7 @@
 """Rows as codes: bins by row, joint codes, and lists of rare bins."""
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -154,3 +156,23 @@ def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, mo
             found[feature] = entry - int(listed.offsets[place])
             assert found[feature] != listed.most_frequent[place]
         assert {f: int(by_feature[f, row]) for f in found} == found
+
+
+def test_a_feature_is_tried_with_the_columns_that_have_codes_left_and_no_others():
+    def calls(features):
+        bins = np.random.default_rng(0).permuted(np.tile(np.arange(256), (features, 1)), axis=1)
+        by_feature, seen = bins.astype(np.uint8), []
+
+        def count(frame, event, argument):
+            if event == "call" and frame.f_code.co_filename == joint_codes.__file__:
+                seen.append(frame.f_code.co_name)
+
+        sys.setprofile(count)
+        try:
+            columns = joint_codes.plan(by_feature, np.arange(features), lambda: np.empty(256, np.uint8))
+        finally:
+            sys.setprofile(None)
+        assert len(columns) == features
+        return len(seen)
+
+    assert calls(400) < 3 * calls(200)

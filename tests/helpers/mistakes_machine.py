@@ -63,6 +63,6 @@ MISTAKES = {
     ),
     "the demo into a file": Mistake("demo --out rows.csv", ("rows.csv", "is a file", "needs a folder")),
     "scratch where no folder is": Mistake(
-        LOOPBACK, ("rows.csv", "scratch", "Parquet"), _site('scratch = "scratch"')
+        LOOPBACK, ("scratch folder", "/scratch: does not exist", "make it"), _site('scratch = "scratch"')
     ),
 }

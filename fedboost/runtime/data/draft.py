@@ -51,6 +51,8 @@ class Draft:
     """How many distinct whole numbers the label has that was taken for amounts, if they are few."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Name of each column that can be no feature -> the reason."""
+    few: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Name of each column with levels of too few rows -> how many such levels, and their rows."""
 
     @property
     def min_child_weight(self) -> float | None:
@@ -89,14 +91,15 @@ def draft_schema(
     label_upper_bound: str | None = None,
     group: str | None = None,
     row_id: str | None = None,
+    min_rows: int = 1,
 ) -> Draft:
     """A schema with every usable column as a feature, but for label, its upper bound, weight, base margin,
     group, row id, `exclude` and the qid of a LIBSVM file.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
-    become categorical, with the categories found, sorted. The objective, unless given, is that which fits the
-    label: two values are a probability, 3 to `MAX_CLASSES` words (or categories) are classes, other numbers
-    are amounts, however few. Raises ConfigError.
+    become categorical, with the categories found, sorted, that at least `min_rows` rows have. The objective,
+    unless given, is that which fits the label: two values are a probability, 3 to `MAX_CLASSES` words (or
+    categories) are classes, other numbers are amounts, however few. Raises ConfigError.
     """
     sparse: tuple[str, ...] = ()
     if isinstance(table, SparseTable):
@@ -113,7 +116,8 @@ def draft_schema(
     no_features = [label, *filter(None, beside.values()), *exclude]
     for name in no_features:
         column_of(table, name)
-    numeric, categorical, left_out = draft_features(table, no_features)
+    drafted = draft_features(table, no_features, min_rows)
+    numeric, categorical, left_out = drafted.numeric, drafted.categorical, drafted.left_out
     numeric += [name for name in sparse if name not in no_features]
     if not numeric and not categorical:
         reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
@@ -121,28 +125,42 @@ def draft_schema(
     values = {"label": label, "positive": target.positive, "classes": target.classes}
     values |= beside
     schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
-    return Draft(schema, target.objective, target.num_class, target.few_numbers, left_out)
+    return Draft(schema, target.objective, target.num_class, target.few_numbers, left_out, drafted.few)
 
 
-def draft_features(
-    table: "pa.Table", exclude: Sequence[str] = ()
-) -> tuple[list[str], dict[str, list[str]], dict[str, str]]:
-    """The columns that are numbers; those that are categories, with their categories; and those that can be
-    no feature, with the reason."""
-    numeric: list[str] = []
-    categorical: dict[str, list[str]] = {}
-    left_out: dict[str, str] = {}
+@dataclass(frozen=True)
+class Features:
+    """The columns that are numbers; those that are categories, with their categories; those that can be no
+    feature, with the reason; and by column how many categories of too few rows there are beside those, and
+    their rows."""
+
+    numeric: list[str] = field(default_factory=list)
+    categorical: dict[str, list[str]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    few: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def draft_features(table: "pa.Table", exclude: Sequence[str] = (), min_rows: int = 1) -> Features:
+    """The features that a table has. min_rows: rows that a category has at least."""
+    aside, out = {*exclude}, Features()
     for name in table.column_names:
-        if name in exclude:
+        if name in aside:
             continue
         use = _use(table.column(name), name)
         if use is None:
-            numeric.append(name)
-        elif isinstance(use, str):
-            left_out[name] = use
-        else:
-            categorical[name] = use
-    return numeric, categorical, left_out
+            out.numeric.append(name)
+            continue
+        if isinstance(use, str):
+            out.left_out[name] = use
+            continue
+        kept = sorted(level for level, rows in use.items() if rows >= min_rows)
+        if not kept:
+            out.left_out[name] = f"has no level in {min_rows} rows or more"
+            continue
+        out.categorical[name] = kept
+        if len(kept) < len(use):
+            out.few[name] = len(use) - len(kept), sum(rows for rows in use.values() if rows < min_rows)
+    return out
 
 
 def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = False) -> "dict[str, pa.Table]":
@@ -276,9 +294,9 @@ def _numbers_first(text: str) -> tuple[bool, float, str]:
     return not math.isfinite(number), number if math.isfinite(number) else 0.0, text
 
 
-def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
-    """The use of a column as a feature: its categories; None for numbers; or the reason why it can be
-    none."""
+def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
+    """The use of a column as a feature: its categories, with the rows of each; None for numbers; or the
+    reason why it can be none."""
     from pyarrow import types
 
     if not name:
@@ -297,7 +315,7 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
         else:
             return _use_of_numbers(values)
     try:
-        _, distinct = texts(column, name)
+        codes, distinct = texts(column, name)
     except ConfigError:
         return f"is {kind_of(column)}, neither numbers nor text"
     if len(distinct) > MAX_CATEGORIES:
@@ -305,7 +323,8 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
         return f"has {len(distinct)} distinct values, more than {most}"
     if odd := next(filter(None, map(NOT_IN_TEXT.search, distinct)), None):
         return f"has the character {odd[0]!r} in a value"
-    return sorted(distinct) or "has no values"
+    rows = np.bincount(codes[codes >= 0], minlength=len(distinct)).tolist()
+    return dict(zip(distinct, rows, strict=True)) or "has no values"
 
 
 def _use_of_numbers(values: Float32) -> str | None:

@@ -6,7 +6,7 @@ Refuses: nothing.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,14 +32,17 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
     import pyarrow as pa
 
     schema, out, dense = terms.blocks.columns_of(party), [], dense_of(table)
+    there, features, numeric = {*dense.column_names}, {*schema.features}, {*schema.numeric}
+    wanted = features | {*schema.others}
+    others = [name for name in dense.column_names if name not in wanted]
     for name in (*schema.others, *schema.features):
-        if isinstance(table, SparseTable) and name in schema.features and table.column(name) is not None:
+        if isinstance(table, SparseTable) and name in features and table.column(name) is not None:
             continue
-        if name not in dense.column_names:
-            out.append(absent(name, dense))
+        if name not in there:
+            out.append(absent(name, others))
             continue
         try:
-            if name in schema.numeric:
+            if name in numeric:
                 finite(dense, name)
             elif name in schema.categorical:
                 out += undeclared_categories(dense, name, schema.categorical[name])
@@ -61,9 +64,10 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
     return out
 
 
-def absent(name: str, table: "pa.Table") -> Oddity:
-    """Return the oddity of a column that is not there."""
-    return Oddity("absent", name, values=(nearest(name, table.column_names)[2:-1],))
+def absent(name: str, others: Iterable[str]) -> Oddity:
+    """Return the oddity of a column that is not there. others: columns that the terms do not name."""
+    near = nearest(name, others)[2:-1]
+    return Oddity("absent", name, values=(f"{near} Then " if near else "",))
 
 
 def unfit(error: Refused, names: Sequence[str], otherwise: str) -> Oddity:

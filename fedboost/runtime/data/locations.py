@@ -102,6 +102,15 @@ def locations_of(source: str | Path, scratch: Path | None = None) -> Locations:
     return Locations(location.shown, (location,))
 
 
+def check_scratch(scratch: Path | None) -> None:
+    """Raise ConfigError for a scratch folder that is not there."""
+    if scratch is not None and not scratch.is_dir():
+        what = "is not a folder" if scratch.exists() else "does not exist"
+        raise ConfigError(
+            f"scratch folder {scratch}: {what}; make it, or name another one (scratch in the site's file)"
+        )
+
+
 def _local(path: Path) -> Locations:
     try:
         if path.is_dir():

@@ -33,8 +33,9 @@ def is_named_id(name: str) -> bool:
     return bool(_ID.search(name) or _CAMEL_ID.search(name))
 
 
-def oddities(values: Float64, name: str) -> Iterator[Oddity]:
-    """Yield the oddities of numbers, NaN where they are missing."""
+def oddities(values: Float64, name: str, total: int) -> Iterator[Oddity]:
+    """Yield the oddities of numbers, NaN where they are missing. total: rows of the table, of which these may
+    be a part."""
     rows, present = values.size, values[~np.isnan(values)]
     if not present.size:
         yield Oddity("empty", name)
@@ -49,7 +50,7 @@ def oddities(values: Float64, name: str) -> Iterator[Oddity]:
             yield Oddity("constant", name, rows, rows, (spelled(present[0]),))
         return
     yield from _nearly_constant(present, name)
-    yield from _distinct(present, name)
+    yield from _distinct(present, name, total)
 
 
 def nearly_empty(missing: int, rows: int, name: str) -> Iterator[Oddity]:
@@ -71,7 +72,7 @@ def _nearly_constant(present: Float64, name: str) -> Iterator[Oddity]:
         )
 
 
-def _distinct(present: Float64, name: str) -> Iterator[Oddity]:
+def _distinct(present: Float64, name: str, total: int) -> Iterator[Oddity]:
     """Yield the oddity of whole numbers that identify rows, or that 32-bit floats take for each other."""
     probe = present[:: max(present.size // _PROBE, 1)]
     if present.size < MIN_ROWS or (probe != np.floor(probe)).any() or (present != np.floor(present)).any():
@@ -85,7 +86,9 @@ def _distinct(present: Float64, name: str) -> Iterator[Oddity]:
     if many and distinct.size == present.size:
         steps = np.diff(present)
         ordered = bool((steps > 0).all() or (steps < 0).all())
-        dense = distinct[-1] - distinct[0] < 4 * present.size
+        # Numbers drawn from a range of 4 a row would repeat among so many by all chance (e^-12).
+        rows = total if present.size**2 > 100 * total else present.size
+        dense = distinct[-1] - distinct[0] < 4 * rows
         kind = "identifier" if ordered or dense or is_named_id(name) else "distinct"
         yield Oddity(kind, name, distinct.size, present.size, examples)
         return

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import Field
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import OFFER, read_toml, to_toml
 from fedboost.runtime.data.draft import Draft, draft_features
 from fedboost.runtime.data.sparse import SparseTable
-from fedboost.runtime.data.values import column_of, texts
+from fedboost.runtime.data.values import column_of
 from fedboost.terms.columns import NOT_IN_FEATURES, Schema
 from fedboost.terms.reading import MAX_FEATURES, Name, Several, Submitted, Table, read_model
 
@@ -96,7 +95,8 @@ def draft_offer(
         raise ConfigError("the table has no rows")
     for name in exclude:
         column_of(table, name)
-    numeric, categorical, left_out = draft_features(table, exclude)
+    drafted = draft_features(table, exclude, min_rows)
+    numeric, categorical, left_out = {*drafted.numeric}, drafted.categorical, drafted.left_out
     columns: list[OfferedColumn] = []
     for own in table.column_names:
         if own not in categorical and own not in numeric:
@@ -105,12 +105,9 @@ def draft_offer(
         if own not in categorical:
             columns.append(OfferedColumn(name, own))
             continue
-        kept = _levels(table, own, min_rows)
-        if not kept:
-            left_out[own] = f"has no level in {min_rows} rows or more"
-            continue
-        levels = {level if alias is None else str(code): level for code, level in enumerate(kept, 1)}
-        columns.append(OfferedColumn(name, own, levels, len(categorical[own]) - len(kept)))
+        kept = enumerate(categorical[own], 1)
+        levels = {level if alias is None else str(code): level for code, level in kept}
+        columns.append(OfferedColumn(name, own, levels, drafted.few.get(own, (0, 0))[0]))
     if not columns:
         reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
         raise ConfigError(f"no column can be a feature{reasons}")
@@ -151,10 +148,3 @@ def with_offers(draft: Draft, label_holder: str, table: str, offers: Sequence[tu
         "held": {offer.holder: list(offer.names) for offer in offered},
     }
     return replace(draft, columns=read_model(Schema, values, "draft"))
-
-
-def _levels(table: "pa.Table", name: str, min_rows: int) -> list[str]:
-    """The levels of a column that so many rows have, sorted."""
-    codes, distinct = texts(table.column(name), name)
-    rows = np.bincount(codes[codes >= 0], minlength=len(distinct))
-    return sorted(level for level, count in zip(distinct, rows.tolist(), strict=True) if count >= min_rows)

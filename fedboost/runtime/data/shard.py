@@ -51,6 +51,7 @@ from fedboost.runtime.data.values import (
     is_text,
     listing,
     means_of,
+    missing_column,
     numbers,
     plain,
     refuse,
@@ -93,16 +94,16 @@ def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = No
 
 def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
     """The columns that are named and are not there, each as an error."""
+    dense, wanted = dense_of(table), {*schema.others, *schema.features}
+    there = dense.column_names
     sparse = set[str]()
     if isinstance(table, SparseTable):
         sparse = {name for name in schema.features if table.column(name) is not None}
     if isinstance(table, SparseTable) and (names := (*schema.target_means, *schema.categorical)):
         yield ConfigError(f"column {names[0]!r} is categorical: a sparse table has numbers alone")
     for name in (*schema.others, *(name for name in schema.features if name not in sparse)):
-        try:
-            column_of(dense_of(table), name)
-        except ConfigError as error:
-            yield error
+        if dense.schema.get_field_index(name) < 0:
+            yield missing_column(name, there, wanted)
 
 
 def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Ranges | None) -> Shard:

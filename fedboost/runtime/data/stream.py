@@ -17,7 +17,7 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.arrow import normal_column, normal_field
 from fedboost.runtime.data.database import Database
-from fedboost.runtime.data.locations import Location, Locations
+from fedboost.runtime.data.locations import Location, Locations, check_scratch
 from fedboost.runtime.data.parquet import ParquetTable, UnnamedFile
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24
 
 def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None) -> ParquetTable:
     """The rows of a query, or of an Arrow stream, in a file. ConfigError."""
+    check_scratch(scratch)
     if not isinstance(source, Database):
         return kept(NormalBatches(source), "the stream", scratch)
     from fedboost.runtime.data.sql import opened

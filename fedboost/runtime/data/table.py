@@ -19,7 +19,7 @@ from fedboost.runtime.data.delimited import COMPRESSIONS
 from fedboost.runtime.data.forms import SUFFIXES as SUFFIXES
 from fedboost.runtime.data.forms import form_of
 from fedboost.runtime.data.lines import with_source
-from fedboost.runtime.data.locations import Locations, locations_of
+from fedboost.runtime.data.locations import Locations, check_scratch, locations_of
 from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.read_options import AS_USUAL, ReadOptions
 from fedboost.runtime.data.sparse import SparseTable
@@ -44,6 +44,7 @@ def read_table(
         raise ConfigError(f"{database}: is a database; in Python give fb.Database(URI, QUERY)")
     if re.match(r"(postgres(ql)?|sqlite3?|duckdb):", str(source)):
         raise ConfigError("a database is read with --query, which is not for this table; export its rows")
+    check_scratch(scratch)
     locations = locations_of(source, scratch)
     form = form_of(locations, options)
     with as_config_error(locations, form.name):

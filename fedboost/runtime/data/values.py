@@ -7,7 +7,7 @@ first data row is row 1) and the value.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -58,8 +58,14 @@ def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
     index = table.schema.get_field_index(name)
     if index >= 0:
         return table.column(index)
-    hint = nearest(name, table.column_names)[2:-1] or f"the columns are {listing(table.column_names)}"
-    raise ConfigError(f"column {name!r} is missing", hint)
+    raise missing_column(name, table.column_names)
+
+
+def missing_column(name: str, there: Sequence[str], wanted: Collection[str] = ()) -> ConfigError:
+    """The error of a column that is missing, which names the nearest column or the columns. wanted: names
+    that it can be no other spelling of, for they are wanted, too."""
+    near = nearest(name, (other for other in there if other not in wanted))
+    return ConfigError(f"column {name!r} is missing", near[2:-1] or f"the columns are {listing(there)}")
 
 
 def numbers(column: "pa.ChunkedArray", name: str) -> Float32:

@@ -20,7 +20,6 @@ from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_we
 from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable, folder_name, party_stems
-from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.terms import Terms
 
@@ -179,12 +178,3 @@ def audit_log(folder: Path, party: str) -> Path:
     """Return the audit log of a site."""
     name = folder_name(party)
     return folder / STATE / name / f"{name}.audit.jsonl"
-
-
-def warm_up() -> None:
-    """Compile the kernels once, here, so that the processes find them compiled."""
-    values = np.arange(200, dtype=np.float64)
-    table = {"x": values, "y": values % 2}
-    for objective in ({}, {"objective": "reg:squarederror"}, {"objective": "multi:softprob", "num_class": 2}):
-        terms = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, **objective, "rounds": 1})
-        simulate(terms, [table] * 3).model.predict(table)

@@ -1,11 +1,12 @@
 """Compile all kernels ahead: for images, and for accounts that cannot write.
 
 Promises: after `compile_all` the kernels of trainings, predictions and explanations are found compiled, with
-every objective and protection that is installed.
+every objective and protection that is installed; after `compile_usual` those of most trainings.
 Refuses: to end well if nothing can be kept (ConfigError: one line).
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from fedboost.gbdt.binned import MIN_SPARSE_FEATURES
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.partition import SHARED
-from fedboost.kernel_cache import folders
+from fedboost.kernel_cache import COMPILING, folders, unready
 from fedboost.privacy.protections import scheme_of
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.local.prediction import predict_jointly
 from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
 from fedboost.terms.terms import Terms
 
 ROWS = 240
@@ -60,14 +62,36 @@ def compile_all() -> Path:
         tables = {"own": table, "other": table}
         parts = simulate(Terms.read(apart), tables).party_models
         predict_jointly(parts, tables, min_common_rows=1)
-    terms = Terms.read(_settings("binary:logistic", protection="plain"))
-    simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)  # of so many rows threads share splits
-    model = simulate(terms, [table]).model
+    model = _of_many_rows(table)
     model.shap_values(table)
     model.partial_dependence(table, "age")
+    if ready := unready():
+        ready.touch()
     if (folder := folders().write) is None:
         raise ConfigError(f"the kernels are compiled, and cannot be kept: {folders().reasons}")
     return folder
+
+
+def compile_usual(say: Callable[[str], None]) -> None:
+    """Compile what most trainings need, unless that was done on this machine. say: takes a line before it
+    begins, and one after."""
+    if (ready := unready()) is None:
+        return
+    start = time.perf_counter()
+    say(COMPILING)
+    table = _table()
+    for name in ("binary:logistic", "reg:squarederror", "multi:softprob"):
+        simulate(Terms.read(_settings(name)), [table] * PARTIES).model.predict(table)
+    _of_many_rows(table)
+    ready.touch()
+    say(f"kernels are compiled, in {time.perf_counter() - start:.0f} s")
+
+
+def _of_many_rows(table: pa.Table) -> Model:
+    """Train with so many rows that threads share their splits; return a model of these ones."""
+    terms = Terms.read(_settings("binary:logistic", protection="plain"))
+    simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)
+    return simulate(terms, [table]).model
 
 
 def _trainings() -> Iterator[dict[str, Any]]:

@@ -57,7 +57,6 @@ class SiteRows:
     def __init__(self, config: PartyConfig, log: Any) -> None:
         self._config = config
         self._party = config.party
-        self._unnamed = config.file if config.names is None else None
         self._log = log
         self._misfits = 0
         self.reading = threading.Lock()
@@ -196,10 +195,16 @@ class SiteRows:
         return {} if site is None else site.names.here(columns)
 
     def _renaming(self, site: SiteTable) -> str:
-        """What this site can do about a column that is missing."""
-        if self._unnamed is None or isinstance(site.table, SparseTable):
+        """What can be done about a column that is missing."""
+        if isinstance(site.table, SparseTable):
             return ""
-        return f"; if it has another name here, say so under names in {self._unnamed}"
+        where = f"the file that names in {self._config.file} points to, with all other columns"
+        if self._config.names is not None:
+            where = str(self._config.names)
+        return (
+            f"; if it has another name here, rename it in the table, or name it in {where}; if it is not "
+            f"here at all, ask the analyst to take it out of the terms"
+        )
 
     def missing_columns(self, terms: Terms) -> list[str]:
         """A sentence for each column that the terms name and the table lacks."""

@@ -64,7 +64,9 @@ def _of_terms(rows: WorkerRows, table: SiteTable, terms: Terms) -> list[Oddity]:
     schema = terms.columns
     head = dense_of(table.under(schema.row_id))
     named = (*schema.others, *schema.features)
-    if odd := [absent(name, head) for name in named if name not in head.column_names]:
+    there = {*head.column_names}
+    others = [name for name in head.column_names if name not in {*named}]
+    if odd := [absent(name, others) for name in named if name not in there]:
         return odd
     odd = of_ids(rows.rows, terms)
     try:

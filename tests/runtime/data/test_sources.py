@@ -1,5 +1,6 @@
 """Rows of databases that are files, and of objects in Python: one model, whatever holds the rows."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -140,10 +141,21 @@ def test_rows_of_a_query_stay_in_a_file_without_a_name(folder, monkeypatch):
     assert model_of(parts) == model_of(rows())
 
 
-def test_a_folder_without_room_is_named(folder):
-    (folder / "scratch").write_text("no folder")
-    with pytest.raises(ConfigError, match=r"no room for the rows of the stream: .*scratch: Not a directory"):
+def test_a_scratch_folder_that_is_none_is_named(folder):
+    with pytest.raises(ConfigError, match=r"^scratch folder .*scratch: does not exist; make it, or name"):
         keep(reader(rows()), folder / "scratch")
+    (folder / "scratch").write_text("no folder")
+    with pytest.raises(ConfigError, match=r"^scratch folder .*scratch: is not a folder; make it, or name"):
+        keep(reader(rows()), folder / "scratch")
+
+
+def test_a_folder_without_room_is_named(folder, monkeypatch):
+    def full(batches, file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(stream, "_write", full)
+    with pytest.raises(ConfigError, match=r"no room for the rows of the stream: .*: No space left on device"):
+        keep(reader(rows()), folder)
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///rows.db", "duckdb:///rows.duckdb"])

@@ -180,6 +180,10 @@ def test_long_values_are_shortened_and_line_breaks_escaped() -> None:
 def test_an_absent_column_names_the_nearest_or_the_columns() -> None:
     table = pa.table({"ages": [1], "y": [1]})
     assert absence(table, terms(numeric=["age"])) == "column 'age' is missing: did you mean ages?"
+    two = pa.table({"lab_13": [1], "y": [1]})
+    assert "lab_13?" in absence(two, terms(numeric=["lab_12"]))
+    both = absence(two, terms(numeric=["lab_12", "lab_13"]))  # which is a column of its own
+    assert both == "column 'lab_12' is missing: the columns are 'lab_13', 'y'"
     assert absence(table, terms(numeric=["zzz"])) == "column 'zzz' is missing: the columns are 'ages', 'y'"
     assert "column 'w' is missing" in absence(pa.table({"x": [1], "y": [1]}), WEIGHTED)
     assert "column 'y' is missing" in absence(pa.table({"x": [1]}), NUMERIC)

@@ -126,15 +126,20 @@ def test_the_sites_own_people_get_the_names_of_all_its_columns(tmp_path, name):
 def test_a_site_that_names_nothing_is_told_how_it_could(tmp_path):
     site = config(tmp_path, "csv")
     said = {}
-    for which in (site, site.model_copy(update={"names": None})):
+    bare = site.model_copy(update={"names": None})
+    bare._file = tmp_path / "party.toml"
+    for which in (site, bare):
         with pytest.raises(Refused) as refusal:
             SiteRows(which, Log()).read(
                 terms(held={"telco": ["secret", "telco.2"]}, numeric=["age", "secret"])
             )
         said[which.names is None] = str(refusal.value)
         assert "names in" not in refusal.value.public
-    assert "names in" not in said[False]
-    assert said[True].endswith("; if it has another name here, say so under names in party.toml")
+    assert (
+        f"; if it has another name here, rename it in the table, or name it in {site.names}; " in said[False]
+    )
+    names = f"the file that names in {tmp_path / 'party.toml'} points to, with all other columns; "
+    assert f"name it in {names}if it is not here at all, ask the analyst to take it out of" in said[True]
 
 
 def test_others_read_names_of_the_terms_alone_and_the_site_both(tmp_path):
