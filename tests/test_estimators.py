@@ -68,7 +68,7 @@ OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
 """Whose labels are no y of scikit-learn's."""
 
 
-OF_DESCRIPTIONS = {"min_count", "candidates", "subgroups", "threshold", "reference"}
+OF_DESCRIPTIONS = {"min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"}
 OF_KEYS = {"keyholder", "keyholder_rows", "key_bits"}
 OF_COLUMNS_APART = {
     "label_holder",
