@@ -60,8 +60,9 @@ from fedboost.runtime.site.memory_file import (
 HASH_BYTES = 32
 _POSITION = struct.Struct(">I?III32s32s")
 _KNOWN = (
-    "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding, predicted, "
-    "splits, julianday(?) - julianday(begun) FROM sessions JOIN standings USING (party, session) LEFT JOIN by_columns USING (party, session)"
+    "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits, "
+    "julianday(?) - julianday(begun) FROM sessions JOIN standings USING (party, session) "
+    "LEFT JOIN by_columns USING (party, session)"
 )
 _STANDING = "SELECT rows, attempt, base, reached, helped, signed FROM standings"
 _QUESTIONS = "SELECT turn, digest, of_tree, before, after FROM questions"
