@@ -350,9 +350,10 @@ def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[K
 
 
 def _known(row: Sequence[Any]) -> Known:
-    session, terms, attempt, holders, hides, request, ended, colluding, *told, splits, days = row
+    session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits, days = row
     group = tuple(json.loads(holders)), bool(hides)
-    return Known(session, terms, attempt, *group, request, ended, colluding, *told, splits or 0, days or 0.0)
+    rest: tuple[Any, ...] = ended, colluding, predicted, splits or 0, days or 0.0
+    return Known(session, terms, attempt, *group, request, *rest)
 
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
