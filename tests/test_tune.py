@@ -19,7 +19,8 @@ from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
 from fedboost.runtime.tuning import SPACE, draw, terms_to_tune
-from fedboost.terms.tuning import stages, terms_of
+from fedboost.terms import columns as columns_of_terms
+from fedboost.terms.tuning import MAX_COLUMNS_TRIED, stages, terms_of
 
 CANDIDATES = [
     {"learning_rate": 0.3, "max_depth": 3},
@@ -252,6 +253,41 @@ def test_terms_that_name_candidates_take_no_space():
         fb.tune(tuned(), shared_out(2), trials=4)
     with pytest.raises(ConfigError, match="these terms tune, and train nothing; give them to tune"):
         fb.simulate(tuned(), shared_out(2))
+
+
+def test_columns_are_checked_once_however_many_candidates_there_are(monkeypatch):
+    """The attack: 128 candidates and the ranges of many columns, a megabyte, which were read 128 times."""
+    looked_at = []
+
+    class Counted:
+        def search(self, name):
+            looked_at.append(name)
+
+    monkeypatch.setattr(columns_of_terms, "NOT_IN_FEATURES", Counted())
+    columns = {"label": "y", "numeric": [f"c{number}" for number in range(100)]}
+    counts = []
+    for many in (2, 128):
+        looked_at.clear()
+        agreed = tuned(columns=columns, candidates=[{"gamma": float(number)} for number in range(many)])
+        assert terms_of(agreed, 1).columns is agreed.columns
+        counts.append(len(looked_at))
+    assert counts == [100, 100]
+
+
+@pytest.mark.parametrize("number", range(len(CANDIDATES)))
+def test_a_candidate_has_the_terms_that_were_written_for_it_alone(number):
+    own = {"validation_fraction": 0.3, "rounds": 9, "eval_metric": "auc"}
+    alone = terms(**own, **CANDIDATES[number])
+    assert terms_of(tuned(), number).canonical() == alone.canonical()
+    assert terms_of(tuned(), number).changed(rounds=4) == alone.changed(rounds=4)
+
+
+def test_candidates_times_columns_are_bounded():
+    names = [f"c{number}" for number in range(MAX_COLUMNS_TRIED // 64)]
+    many = [{"gamma": float(number)} for number in range(64)]
+    tuned(columns={"label": "y", "numeric": names}, candidates=many)
+    with pytest.raises(ConfigError, match=r"with 64 candidates of 16385 columns: .* name fewer of either"):
+        tuned(columns={"label": "y", "numeric": [*names, "more"]}, candidates=many)
 
 
 def test_a_site_counts_candidates():

@@ -22,12 +22,13 @@ from functools import lru_cache
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.identity.certificates import identify
+from fedboost.privacy.identity.certificates import Identified, identify
 from fedboost.privacy.identity.signatures import Signer, verify
 from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.messages import Attest, Request
+from fedboost.terms.flat import digest_of
 from fedboost.terms.terms import Terms
 
 NONCE_BYTES = 32
@@ -91,13 +92,13 @@ class Meeting:
 def request(signer: Signer, terms: Terms, nonce: bytes, time: int, wish: bytes = SESSION) -> Request:
     """An analyst's signed request for one session under these terms, or for a check of them. time: seconds
     since 1970, UTC."""
-    return Request(nonce, time, signer.certificate, signer.sign(_requested(wish, terms, nonce, time)))
+    return Request(nonce, time, signer.certificate, signer.sign(_requested(wish, terms.digest, nonce, time)))
 
 
 def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish: bytes = SESSION) -> str:
     """The name of the analyst who signed a request for this wish and these terms; of terms that predict, that
     of the label holder, whose rows they are. PeerError if none did."""
-    known = identify(asked.certificate, trust.roots, trust.clock(), trust.denied)
+    known = _signer(trust, terms.digest, asked, wish)
     holder = terms.vertical.label_holder
     if terms.vertical.predicts and (known.role, known.name) != (PARTY, holder):
         raise PeerError(
@@ -106,10 +107,22 @@ def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish
         )
     if not terms.vertical.predicts and known.role != ANALYST:
         raise PeerError(f"the terms are signed by {known.role} {known.name}, which is no analyst")
+    return known.name
+
+
+def check_unread(trust: Credentials | Trust, text: str, asked: Request, wish: bytes = SESSION) -> str:
+    """The name of whoever signed a request for this wish and terms of this text, which have not been read:
+    to read them may take long. `check_request` follows, once they are. PeerError if nobody did."""
+    return _signer(trust, digest_of(text), asked, wish).name
+
+
+def _signer(trust: Credentials | Trust, digest: str, asked: Request, wish: bytes) -> Identified:
+    """The owner of the certificate by which a request for terms with this digest is signed. PeerError."""
+    known = identify(asked.certificate, trust.roots, trust.clock(), trust.denied)
     if len(asked.nonce) != NONCE_BYTES:
         raise PeerError(f"the request of {known.role} {known.name} has no nonce")
-    verify(known, _requested(wish, terms, asked.nonce, asked.time), asked.signature)
-    return known.name
+    verify(known, _requested(wish, digest, asked.nonce, asked.time), asked.signature)
+    return known
 
 
 def check_age(asked: Request, now: datetime) -> None:
@@ -275,8 +288,8 @@ def _greeting(attempt: bytes, party: str, public: bytes, nonce: bytes) -> bytes:
     return fields.pack(b"fedboost/2/hello", attempt, party.encode(), public, nonce)
 
 
-def _requested(wish: bytes, terms: Terms, nonce: bytes, time: int) -> bytes:
-    return fields.pack(wish, terms.digest.encode(), nonce, fields.number(time))
+def _requested(wish: bytes, digest: str, nonce: bytes, time: int) -> bytes:
+    return fields.pack(wish, digest.encode(), nonce, fields.number(time))
 
 
 def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest: Attest) -> bytes:

@@ -30,8 +30,11 @@ from fedboost.terms.terms import Terms
 
 KEY_BYTES = 32
 MAX_OFFERS = 100
-"""Sessions of one dataset that were taken and never began, since another site refused them, say: that a site
-takes one tells that its rows fit the terms."""
+"""Sessions of one dataset that were offered within OFFER_DAYS and never began, since another site refused
+them, say, or since the rows did not fit: each answer tells if the rows fit the terms."""
+OFFER_DAYS = 7.0
+"""So long an offer that never began counts against MAX_OFFERS: what locks a dataset opens it within a week
+without a person, and whoever asks has 15 answers of one bit a day, where each model tells thousands."""
 NO_LIMIT = 1 << 62
 """More than any number that is counted."""
 MAX_SESSIONS = 20
@@ -122,7 +125,7 @@ class Known:
     """A session as the rules between sessions look at it. ended: the reason, '' for a model; None while it
     may go on. holders: the parties with rows; colluding: how many of the parties may collude; predicted: None
     for a training, else the rows that this party helps another to predict; splits: the most by its columns,
-    where parties hold different ones."""
+    where parties hold different ones; days: since it was offered first, 0 in a memory without a clock."""
 
     session: str
     digest: str
@@ -134,6 +137,7 @@ class Known:
     colluding: int = 0
     predicted: int | None = None
     splits: int = 0
+    days: float = 0.0
 
     @classmethod
     def begun(cls, session: str, terms: Terms, request: bytes = b"", party: str = "") -> "Known":
@@ -147,6 +151,11 @@ class Known:
         """True for a session that counts against max_sessions: any in which the parties met, but those that
         predict."""
         return self.attempt > 0 and self.predicted is None
+
+    @property
+    def unmet(self) -> bool:
+        """True for a session that counts against MAX_OFFERS."""
+        return self.attempt == 0 and self.days < OFFER_DAYS
 
 
 class SessionMemory(Protocol):
@@ -241,44 +250,40 @@ def judge(
         if known.request != offer.request:
             raise Refused(f"party {party} knows session {session} by another request of the analyst")
         if offer.attempt <= known.attempt:
-            raise Refused(
-                f"party {party} has met the others in attempt {known.attempt} of session {session}, and is "
-                f"offered attempt {offer.attempt}"
-            )
+            met = f"{known.attempt} of session {session}, and is offered attempt {offer.attempt}"
+            raise Refused(f"party {party} has met the others in attempt {met}")
         return
     if offer.attempt > 1:
-        raise Refused(
-            f"party {party} is offered attempt {offer.attempt} of session {session}, which it does not know; "
-            f"train again"
-        )
+        unknown = f"attempt {offer.attempt} of session {session}, which it does not know"
+        raise Refused(f"party {party} is offered {unknown}; train again")
     others = list(others)
     if offer.request and any(other.request == offer.request for other in others):
         raise Refused(
             f"party {party}: the analyst's request was used for another session; train again, or sign the "
             f"terms again (fedboost sign)"
         )
+    unmet = sum(other.unmet for other in others)
+    if unmet >= MAX_OFFERS:
+        raise Refused(
+            f"party {party} refuses: {unmet} sessions with these rows were offered to it within "
+            f"{OFFER_DAYS:g} days and never began; each tells if the rows fit. Offer it again when the first "
+            f"of them are older"
+        )
+    check_others(Known.begun(offer.session, terms, party=party), others, limits, party)
+
+
+def check_others(session: Known, others: Iterable[Known], limits: Limits, party: str) -> None:
+    """Raise Refused where this session does not go with the others that met: their number, their groups, the
+    rows that are predicted, and the splits. Many may be offered before the first of them meet."""
+    others = list(others)
     trained = sum(other.trained for other in others)
-    if trained >= limits.max_sessions and not terms.vertical.predicts:
+    if trained >= limits.max_sessions and session.predicted is None:
         raise Refused(
             f"party {party} refuses: its policy has max_sessions = {limits.max_sessions}, and it took part "
             f"in {trained} sessions with these rows, trainings and all others; the person who answers for "
             f"them decides: set max_sessions to more in [policy] of the site's file and restart `fedboost "
             f"party`, or run there `fedboost approve` for these terms alone"
         )
-    unmet = sum(other.attempt == 0 for other in others)
-    if unmet >= MAX_OFFERS:
-        raise Refused(
-            f"party {party} refuses: {unmet} sessions with these rows were offered to it and "
-            f"never began; each told that the rows fit. The person who answers for them can begin a new "
-            f"memory"
-        )
-    check_others(Known.begun(offer.session, terms, party=party), others, limits, party)
-
-
-def check_others(session: Known, others: Iterable[Known], limits: Limits, party: str) -> None:
-    """Raise Refused where this session does not go with those of others that met: `check_group`, the rows
-    that are predicted, and the splits."""
-    others = list(others)
     check_group(session, others, limits, party)
     rows, used = session.predicted, rows_predicted(others)
     if rows and used + rows > limits.max_predicted_rows:
@@ -348,7 +353,7 @@ def check_group(session: Known, others: Iterable[Known], limits: Limits, party: 
 
 @dataclass
 class TransientMemory:
-    """A memory that ends with the process, without a budget: for simulations and tests."""
+    """A memory that ends with the process, without a budget: for simulations and tests. clock: in days."""
 
     draw: RandomBytes
     party: str = ""
@@ -357,6 +362,7 @@ class TransientMemory:
     """Session and release to cost."""
     chosen: dict[str, Mask] = field(default_factory=dict)
     """Session to the rows that it was about, or held out."""
+    clock: Callable[[], float] = lambda: 0.0
 
     def begin(self, offer: SessionOffer, limits: Limits) -> "TransientSession":
         """Take part in a session, or go on with it."""
@@ -382,11 +388,12 @@ class TransientSession:
         self.limits = Limits()
         self._memory = memory
         self._known = Known.begun(offer.session, offer.terms, offer.request, memory.party)
+        self._begun = memory.clock()
 
     @property
     def known(self) -> Known:
         """This session as the rules between sessions look at it."""
-        return replace(self._known, attempt=self.standing.attempt)
+        return replace(self._known, attempt=self.standing.attempt, days=self._memory.clock() - self._begun)
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
         """Note the rows that it is about: they stay as they are while a process lives."""

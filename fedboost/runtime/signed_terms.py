@@ -17,7 +17,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Request
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import MAX_REQUEST, terms_of
+from fedboost.wire.bounds import MAX_REQUEST
 
 _BYTES = "nonce", "certificate", "signature"
 
@@ -37,8 +37,9 @@ def to_json(terms: Terms, request: Request | None) -> bytes:
     return json.dumps(values, indent=1).encode() + b"\n"
 
 
-def from_json(data: bytes) -> tuple[Terms, Request | None]:
-    """The terms in the content of a file, and the request if there is one: nobody has checked it."""
+def from_json(data: bytes) -> tuple[str, Request | None]:
+    """The text of the terms in the content of a file, unread, and the request if there is one: nobody has
+    checked it. ConfigError."""
     try:
         values = json.loads(data)
         text, given = values["terms"], values.get("request")
@@ -47,7 +48,7 @@ def from_json(data: bytes) -> tuple[Terms, Request | None]:
         request = None if given is None else _request(given)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ConfigError("not signed terms; `fedboost sign terms.toml` writes them") from None
-    return terms_of(text), request
+    return text, request
 
 
 def _request(given: Any) -> Request:

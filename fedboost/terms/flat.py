@@ -7,15 +7,16 @@ Refuses: the names of groups as keys.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache, cached_property
 from itertools import islice
 from typing import Any, ClassVar, Self
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 from pydantic.fields import FieldInfo
 
-from fedboost.terms.reading import Frozen, Location
+from fedboost.errors import ConfigError, quoted
+from fedboost.terms.reading import Frozen, Location, first_fault
 
 
 class Group(Frozen):
@@ -27,8 +28,19 @@ class Group(Frozen):
 
     def replaced(self, **values: object) -> Self:
         """The same group with other values, which are not checked again. Unset values stay unset."""
+        return self._made(self.model_fields_set, values)
+
+    def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
+        """The same group with these settings, by their keys, and with the defaults of others. Each is checked
+        by itself, and nothing else is read again. ValidationError."""
+        read = self.model_validate(settings)
+        unset = {name for name, field in type(self).model_fields.items() if (field.alias or name) in without}
+        values = {name: getattr(read, name) for name in read.model_fields_set | unset}
+        return self._made((self.model_fields_set - unset) | read.model_fields_set, values)
+
+    def _made(self, fields_set: set[str], values: Mapping[str, object]) -> Self:
         own = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self).model_construct(self.model_fields_set, **{**own, **values})
+        return type(self).model_construct(fields_set, **{**own, **values})
 
 
 class Flat(Frozen):
@@ -64,13 +76,38 @@ class Flat(Frozen):
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, in hex."""
-        return hashlib.sha256(self._canonical.encode()).hexdigest()
+        return digest_of(self._canonical)
 
     @classmethod
     def groups(cls) -> Mapping[str, type[Group]]:
         """The groups by name, in the order of their fields."""
         groups = {name: _group_of(field) for name, field in cls.model_fields.items()}
         return {name: group for name, group in groups.items() if group is not None}
+
+    def check(self) -> None:
+        """Raise ValueError unless the groups go together."""
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        self.check()
+        return self
+
+    def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
+        """The same with these settings of groups, by their keys, and with the defaults of others. What else
+        there is is shared and not read again. ConfigError."""
+        homes, fields = self._homes(), {name: getattr(self, name) for name in type(self).model_fields}
+        for home in dict.fromkeys(homes[key][0] for key in (*settings, *without)):
+            own = {key: value for key, value in settings.items() if homes[key][0] == home}
+            try:
+                fields[home] = fields[home].altered(own, without)
+            except ValidationError as error:
+                raise first_fault(type(fields[home]), error, "terms") from None
+        altered = type(self).model_construct(self.model_fields_set, **fields)
+        try:
+            altered.check()
+        except ValueError as error:
+            raise ConfigError(f"terms: {quoted(str(error))}") from None
+        return altered
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -127,6 +164,11 @@ class Flat(Frozen):
                 if not (key in self.OMITTED and says_nothing):
                     out[key] = table[own]
         return out
+
+
+def digest_of(text: str) -> str:
+    """The digest of settings of which this is the canonical text; of no settings for any other text."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _group_of(field: FieldInfo | None) -> type[Group] | None:

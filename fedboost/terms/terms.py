@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
@@ -345,11 +345,10 @@ class Terms(Flat):
         defaults = noise.tree_defaults(columns)
         return value.replaced(**{key: defaults[key] for key in defaults.keys() - value.model_fields_set})
 
-    @model_validator(mode="after")
-    def _holds_together(self) -> Self:
+    def check(self) -> None:
+        """Raise ValueError unless the groups go together."""
         for check in CHECKS:
             check(self)
-        return self
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -118,11 +118,15 @@ class Trees(Group):
 
     def monotone(self, columns: Schema) -> tuple[int, ...]:
         """For each feature 1, -1 or 0; nothing where there is no constraint."""
+        if not self.monotone_constraints:
+            return ()
         signs = tuple(self.monotone_constraints.get(name, 0) for name in columns.features)
         return signs if any(signs) else ()
 
     def check_names(self, columns: Schema) -> None:
         """Raise ValueError unless constraints name features that can have them."""
+        if not self.interaction_constraints and not self.monotone_constraints:
+            return
         ordered, features = {*columns.ordered}, {*columns.features}
         for name in {name for group in self.interaction_constraints for name in group}:
             if name not in features:

@@ -20,6 +20,9 @@ TUNED = (
 )
 """The settings that candidates differ in: what the aggregator alone goes by, so that all share one set of
 bins, and one set of rows that trees grow on."""
+MAX_COLUMNS_TRIED = 1 << 20
+"""Candidates times features. At 256 bins the sums of one node of each are 4 GiB then, all that an aggregator
+gives to a session by default."""
 SHARES = (0.1, 0.2, 0.4, 0.6)
 """The shares of all rounds after which candidates are dropped."""
 KEPT = (2, 3)
@@ -29,9 +32,7 @@ well (decision 0028)."""
 
 def terms_of(terms: "Terms", number: int) -> "Terms":
     """The terms of a training with the settings of a candidate."""
-    kept = terms.model_dump(mode="json", exclude_unset=True)
-    kept = {key: value for key, value in kept.items() if key not in ("program", "candidates")}
-    return type(terms).read({**kept, **terms.objective.candidates[number]})
+    return terms.altered(terms.objective.candidates[number], without=("program", "candidates"))
 
 
 def stages(terms: "Terms") -> dict[int, int]:
@@ -58,10 +59,15 @@ def check(terms: "Terms") -> None:
 
 
 def _refused(terms: "Terms") -> tuple[tuple[bool, str, str], ...]:
-    name = terms.objective.name
+    name, features = terms.objective.name, len(terms.columns.features)
     plain = name in OBJECTIVES and terms.objective.loss.quantile is None and terms.columns.group is None
     return (
         (len(terms.objective.candidates) < 2, "one candidate", "name two or more"),
+        (
+            len(terms.objective.candidates) * features > MAX_COLUMNS_TRIED,
+            f"{len(terms.objective.candidates)} candidates of {features} columns",
+            f"they are looked at one by one, and {MAX_COLUMNS_TRIED} can be; name fewer of either",
+        ),
         (
             not plain or terms.objective.num_class is not None,
             name,

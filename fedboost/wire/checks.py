@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from fedboost.errors import quoted
 from fedboost.protocol.messages import Request
 from fedboost.terms.session import MAX_PARTIES
-from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import (
     MAX_FROM_AGGREGATOR,
     MAX_TO_AGGREGATOR,
@@ -20,7 +19,6 @@ from fedboost.wire.bounds import (
     request_from_pb,
     require,
     serialised,
-    terms_of,
     with_request,
 )
 from fedboost.wire.v1 import fedboost_pb2 as pb
@@ -74,10 +72,10 @@ def encode_check_request(terms: str, request: Request | None = None) -> bytes:
     return serialised(with_request(pb.CheckRequest(terms=terms), request))
 
 
-def decode_check_request(data: bytes) -> tuple[Terms, Request | None]:
-    """The terms of a check, and who signed it. Raises PeerError, or ConfigError for terms that cannot be."""
+def decode_check_request(data: bytes) -> tuple[str, Request | None]:
+    """The terms of a check as they were sent, unread, and who signed it. Raises PeerError."""
     message = parsed(pb.CheckRequest, data, MAX_TO_AGGREGATOR)
-    return terms_of(message.terms), request_from_pb(message)
+    return message.terms, request_from_pb(message)
 
 
 def encode_review(review: Review) -> bytes:

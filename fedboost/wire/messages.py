@@ -6,10 +6,11 @@ Refuses: bytes that are no message of this version, values outside their ranges,
 more of anything than there can be: an item of two bytes takes some hundred when it is read.
 """
 
+from collections.abc import Callable
 from typing import Any, assert_never, cast
 
 from fedboost.boosting.state import BoostingState, Round, Scales
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import ConfigError, FedboostError, PeerError
 from fedboost.protocol.messages import (
     Ask,
     Attest,
@@ -23,6 +24,7 @@ from fedboost.protocol.messages import (
     OpenShare,
     Relay,
     Report,
+    Request,
     SessionEnded,
     ToParty,
 )
@@ -58,6 +60,9 @@ from fedboost.wire.queries import (
     values_to_pb,
 )
 from fedboost.wire.v1 import fedboost_pb2 as pb
+
+Vouched = Callable[[str, Request | None], None]
+"""Takes the text of terms, and who asked for a session under them."""
 
 
 def encode_from_party(message: FromParty) -> bytes:
@@ -146,15 +151,23 @@ def encode_to_party(message: ToParty) -> bytes:
     return serialised(out)
 
 
-def decode_to_party(data: bytes) -> ToParty:
-    """The message in these bytes, or PeerError."""
+class UnreadOffer(PeerError):
+    """An offer of a session whose terms were not read."""
+
+    def __init__(self, session: str, why: str) -> None:
+        super().__init__(why)
+        self.session = session
+
+
+def decode_to_party(data: bytes, vouched: Vouched = lambda text, request: None) -> ToParty:
+    """The message in these bytes, or PeerError. vouched: raises a FedboostError unless the terms of an offer
+    may be read, which takes long where they are large: the offer is an UnreadOffer then."""
     message = parsed(pb.ToParty, data, MAX_FROM_AGGREGATOR)
     match message.WhichOneof("message"):
         case "admit":
             try:
                 require(len(message.admit.session) <= 256, "a session with so long a name")
-                admit = message.admit
-                return Offer(admit.session, terms_of(admit.terms), admit.attempt, request_from_pb(admit))
+                return _offer_from_pb(message.admit, vouched)
             except ConfigError as error:
                 raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
         case "meet":
@@ -172,6 +185,15 @@ def decode_to_party(data: bytes) -> ToParty:
         case "bye":
             return SessionEnded(message.bye.reason)
     raise PeerError("an empty message, or one of a newer version of fedboost")
+
+
+def _offer_from_pb(admit: Any, vouched: Vouched) -> Offer:
+    request = request_from_pb(admit)
+    try:
+        vouched(admit.terms, request)
+    except FedboostError as error:
+        raise UnreadOffer(admit.session, error.public) from None
+    return Offer(admit.session, terms_of(admit.terms), admit.attempt, request)
 
 
 def _relay_to_pb(relay: Relay) -> Any:

@@ -11,7 +11,6 @@ from fedboost.protocol.messages import (
 )
 from fedboost.terms.evaluation import MAX_FIGURES
 from fedboost.terms.session import MAX_PARTIES
-from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import (
     MAX_FROM_AGGREGATOR,
     MAX_TO_AGGREGATOR,
@@ -20,7 +19,6 @@ from fedboost.wire.bounds import (
     request_from_pb,
     require,
     serialised,
-    terms_of,
     with_request,
 )
 from fedboost.wire.v1 import fedboost_pb2 as pb
@@ -88,12 +86,12 @@ def encode_train_request(
     return serialised(with_request(pb.TrainRequest(terms=terms, wish=wish.name), request))
 
 
-def decode_train_request(data: bytes) -> tuple[Terms, TrainCommand, Request | None]:
-    """The terms of an analyst, the command for their session, and the signed request for it. Raises
-    PeerError, or ConfigError for terms that cannot be."""
+def decode_train_request(data: bytes) -> tuple[str, TrainCommand, Request | None]:
+    """The terms of an analyst as they were sent, unread (`bounds.terms_of`), the command for their session,
+    and the signed request for it. Raises PeerError."""
     message = parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
     require(message.wish in (wish.value for wish in TrainCommand), f"wish {message.wish}")
-    return terms_of(message.terms), TrainCommand(message.wish), request_from_pb(message)
+    return message.terms, TrainCommand(message.wish), request_from_pb(message)
 
 
 def encode_train_event(event: TrainEvent) -> bytes:

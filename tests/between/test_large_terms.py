@@ -70,9 +70,9 @@ HELD = 1.5
 def noting(read, threads):
     """The same function, which notes how many bytes it was given, and in which thread."""
 
-    def noted(data):
+    def noted(data, *more):
         threads.append((len(data), threading.current_thread()))
-        return read(data)
+        return read(data, *more)
 
     return noted
 
@@ -81,7 +81,7 @@ def noting(read, threads):
 def read_in(monkeypatch):
     """The threads in which requests and messages were read, by the name of what reads them."""
     threads = {}
-    for end, name in ((analysts, "decode_train_request"), (node, "decode_to_party")):
+    for end, name in ((analysts, "terms_of"), (node, "decode_to_party")):
         monkeypatch.setattr(end, name, noting(getattr(end, name), threads.setdefault(name, [])))
     return threads
 
@@ -123,7 +123,7 @@ def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in,
     fits = name in ("levels", "parties")
     assert isinstance(answered, Waiting) if fits else answered in ("INVALID_ARGUMENT", "PERMISSION_DENIED")
     assert gap < HELD
-    ((_, thread),) = read_in["decode_train_request"]
+    ((_, thread),) = read_in["terms_of"]
     assert thread is not threading.main_thread()
 
 

@@ -15,6 +15,7 @@ from fedboost.runtime.local import simulation
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.result import Result
 from fedboost.terms.terms import Terms
+from fedboost.wire import bounds
 from fedboost.wire.checks import (
     Objections,
     Review,
@@ -164,12 +165,24 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
     }
 
 
+def read_train_request(data):
+    """The terms of an analyst, read, the command for their session, and the signed request."""
+    text, *rest = decode_train_request(data)
+    return bounds.terms_of(text), *rest
+
+
+def read_check_request(data):
+    """The terms of a check, read, and who signed it."""
+    text, request = decode_check_request(data)
+    return bounds.terms_of(text), request
+
+
 DECODERS = {
     "from_party": decode_from_party,
     "to_party": decode_to_party,
     "train_event": decode_train_event,
-    "train_request": decode_train_request,
-    "check_request": decode_check_request,
+    "train_request": read_train_request,
+    "check_request": read_check_request,
     "review": decode_review,
     "objections": decode_objections,
     "check_reply": decode_check_reply,

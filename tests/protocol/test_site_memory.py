@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -11,6 +12,7 @@ from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.groups import MAX_GROUPS
 from fedboost.protocol.site_memory import (
     MAX_OFFERS,
+    OFFER_DAYS,
     Limits,
     Question,
     SessionOffer,
@@ -29,7 +31,8 @@ class InProcess:
     """A memory that lives as long as its process."""
 
     def __init__(self, folder):
-        self.memory = TransientMemory(os.urandom, "north")
+        self.days = 0.0
+        self.memory = TransientMemory(os.urandom, "north", clock=lambda: self.days)
 
     def restart(self):
         pass
@@ -42,13 +45,20 @@ class OnDisk:
     """A memory in a file."""
 
     def __init__(self, folder):
+        self.days = 0.0
         self.path = folder / "memory.sqlite"
         make_file(self.path, "patients")
-        self.memory = FileMemory(self.path, "north", "patients")
+        self.memory = self.opened()
+
+    def opened(self):
+        return FileMemory(self.path, "north", "patients", clock=self.now)
+
+    def now(self):
+        return f"{datetime(2026, 1, 1) + timedelta(days=self.days):%Y-%m-%dT%H:%M:%SZ}"
 
     def restart(self):
         self.memory.close()
-        self.memory = FileMemory(self.path, "north", "patients")
+        self.memory = self.opened()
 
     def close(self):
         self.memory.close()
@@ -156,9 +166,47 @@ def test_sessions_that_never_began_are_counted_apart(site):
     for number in range(MAX_OFFERS):
         site.memory.begin(offer(f"{number}"), limits).end("party north left")
     with pytest.raises(
-        Refused, match=f"{MAX_OFFERS} sessions with these rows were offered to it and never began"
+        Refused, match=f"{MAX_OFFERS} sessions with these rows were offered to it within 7 days and never"
     ):
         site.memory.begin(offer("one more"), limits)
+
+
+def test_offers_that_never_began_lock_a_dataset_for_a_while(site):
+    for number in range(MAX_OFFERS):
+        site.days = OFFER_DAYS * number / MAX_OFFERS
+        site.memory.begin(offer(f"{number}"), LIMITS).end("party south refuses")
+    site.restart()
+    with pytest.raises(Refused, match="Offer it again when the first of them are older"):
+        site.memory.begin(offer("within the time"), LIMITS)
+    site.days = OFFER_DAYS + 0.01
+    site.memory.begin(offer("in place of the oldest"), LIMITS)
+    with pytest.raises(Refused, match=f"{MAX_OFFERS} sessions with these rows were offered"):
+        site.memory.begin(offer("beside it"), LIMITS)
+
+
+def test_a_clock_that_was_put_back_forgets_no_offer(site):
+    site.days = 100.0
+    for number in range(MAX_OFFERS):
+        site.memory.begin(offer(f"{number}"), LIMITS)
+    site.days = 1.0
+    with pytest.raises(Refused, match="never began"):
+        site.memory.begin(offer("one more"), LIMITS)
+
+
+def test_sessions_that_were_all_offered_first_meet_within_max_sessions(site):
+    """An aggregator that lets none begin before all are taken has no more of them."""
+    limits = Limits(max_sessions=2)
+    sessions = [site.memory.begin(offer(f"{number}"), limits) for number in range(4)]
+    for session in sessions[:2]:
+        session.meet(1)
+    for session in sessions[2:]:
+        with pytest.raises(Refused, match="max_sessions = 2, and it took part in 2 sessions"):
+            session.meet(1)
+    sessions[0].meet(2)
+    site.restart()
+    assert site.memory.begin(offer("1", attempt=2), limits).standing.attempt == 1
+    with pytest.raises(Refused, match="max_sessions = 2, and it took part in 2 sessions"):
+        site.memory.begin(offer("3"), limits).meet(1)
 
 
 SHOWN = "fewer than {} of them"

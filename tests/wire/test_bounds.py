@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from captured import read_check_request, read_train_request
 from generated import from_party, terms, to_party, train_events, u32, u64
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,6 @@ from fedboost.wire.checks import (
     MAX_SENTENCES,
     Objections,
     decode_check_reply,
-    decode_check_request,
     decode_objections,
     decode_review,
     encode_objections,
@@ -37,7 +37,6 @@ from fedboost.wire.queries import MAX_NODES
 from fedboost.wire.status import MAX_MEMBERS, MAX_SESSIONS, decode_status
 from fedboost.wire.training import (
     decode_train_event,
-    decode_train_request,
     encode_train_event,
     encode_train_request,
 )
@@ -49,8 +48,8 @@ DECODERS = {
     "from_party": (decode_from_party, (PeerError,)),
     "to_party": (decode_to_party, (PeerError,)),
     "train_event": (decode_train_event, (PeerError,)),
-    "train_request": (decode_train_request, (PeerError, ConfigError)),
-    "check_request": (decode_check_request, (PeerError, ConfigError)),
+    "train_request": (read_train_request, (PeerError, ConfigError)),
+    "check_request": (read_check_request, (PeerError, ConfigError)),
     "review": (decode_review, (PeerError,)),
     "objections": (decode_objections, (PeerError,)),
     "check_reply": (decode_check_reply, (PeerError,)),

@@ -5,10 +5,8 @@ Refuses: terms without parties or with an unknown program; requests that the ana
 (Refused).
 """
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -26,16 +24,20 @@ from fedboost.runtime.aggregator.callers import (
     check_asker,
     check_role,
     check_signed,
+    check_unread,
     check_version,
     plain_end,
     software_of,
 )
 from fedboost.runtime.aggregator.connected import Arrival, ConnectedParties
 from fedboost.runtime.aggregator.limits import Peer
+from fedboost.runtime.aggregator.reading import Reader
 from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.net.keys import Bundle
+from fedboost.terms.flat import digest_of
 from fedboost.terms.terms import Terms
+from fedboost.wire.bounds import terms_of
 from fedboost.wire.training import (
     TrainCommand,
     TrainEvent,
@@ -83,11 +85,10 @@ class Analysts:
         self.waiters: list[Waiter] = []
         self.here: dict[int, tuple[str, Arrival]] = {}
         """The analysts that follow a session or wait for one, by the number of their call."""
-        self.on_stop: Callable[[str, Terms], None] = lambda analyst, terms: None
-        """Called when an analyst wants no session under these terms any more."""
+        self.on_stop: Callable[[str, str], None] = lambda analyst, digest: None
+        """Called when an analyst wants no session under the terms with this digest any more."""
         self._calls = 0
-        self.reader = ThreadPoolExecutor(1, "read-terms")
-        """Terms may have megabytes: they are read beside the event loop, one request at a time."""
+        self.reader = Reader()
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Answer one call of an analyst: its request, then the events as they come."""
@@ -103,7 +104,7 @@ class Analysts:
 
     def close(self) -> None:
         """Read no more requests."""
-        self.reader.shutdown(wait=False)
+        self.reader.close()
 
     async def _train(
         self, request: bytes, context: Any, peer: Peer, call: int
@@ -116,26 +117,18 @@ class Analysts:
             name = caller.name if caller else ""
             if caller is None or caller.role != key_exchange.PARTY:  # before its terms are read
                 check_role(self._bundle, context, key_exchange.ANALYST)
-            loop = asyncio.get_running_loop()
-            terms, command, signed = await loop.run_in_executor(self.reader, self._read_request, request)
+            text, command, signed = decode_train_request(request)
+            analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
+            if command in (TrainCommand.STOP, TrainCommand.FINISH):
+                self._end(analyst, digest_of(text), command)
+                return
+            terms = await self.read(peer.name, text, signed, name)
             check_asker(self._bundle, context, terms)
-            if command in (TrainCommand.FOLLOW, TrainCommand.RETURN):
-                check_signed(self.sessions.trust, terms, signed, name, key_exchange.SESSION)
+            check_signed(self.sessions.trust, terms, signed, name, key_exchange.SESSION)
             program = self.sessions.program(terms)
         except FedboostError as error:
             await self._refuse(error, context, peer)
-        analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
-        session = self.sessions.find(analyst, terms)
-        if command is TrainCommand.FINISH:
-            if session is not None and not session.over:
-                session.finish()
-            return
-        if command is TrainCommand.STOP:
-            self.on_stop(analyst, terms)
-            if session is not None:
-                self.sessions.stop_session(session)
-            self.sessions.delivered(analyst, terms)
-            return
+        session = self.sessions.find(analyst, terms.digest)
         self.here[call] = name, Arrival(int(time.time()), software_of(context))
         if session is None or (session.failed and command is not TrainCommand.RETURN):
             try:
@@ -152,7 +145,7 @@ class Analysts:
                 event = Waiting(event.parties, self.connected.absent(event.parties))
             yield event
         if session.failed:
-            self.sessions.delivered(analyst, terms)
+            self.sessions.delivered(analyst, terms.digest)
             session.forget()  # a model is kept until the analyst says that it has arrived
 
     async def _refuse(self, error: FedboostError, context: Any, peer: Peer) -> NoReturn:
@@ -174,7 +167,7 @@ class Analysts:
 
     def begun(self, analyst: str, terms: Terms) -> ActiveSession | None:
         """The session of this analyst under these terms that runs, waits, or has a model."""
-        session = self.sessions.find(analyst, terms)
+        session = self.sessions.find(analyst, terms.digest)
         return None if session is None or session.failed else session
 
     def is_ready(self, terms: Terms, analyst: str) -> bool:
@@ -216,15 +209,29 @@ class Analysts:
             another_session=self.sessions.active is not None,
         )
 
-    def _read_request(self, request: bytes) -> tuple[Terms, TrainCommand, Request | None]:
-        """The terms, command and signature of an analyst's request. Runs in the reader's thread."""
-        terms, command, signed = decode_train_request(request)
-        self.check(terms)
-        return terms, command, signed
+    def _end(self, analyst: str, digest: str, command: TrainCommand) -> None:
+        """Stop the analyst's session under the terms with this digest, or finish it with its round."""
+        session = self.sessions.find(analyst, digest)
+        if command is TrainCommand.FINISH:
+            if session is not None and not session.over:
+                session.finish()
+            return
+        self.on_stop(analyst, digest)
+        if session is not None:
+            self.sessions.stop_session(session)
+        self.sessions.delivered(analyst, digest)
 
-    def check(self, terms: Terms) -> None:
-        """Raise ConfigError for terms that no session can have here. Takes its time over large ones."""
+    async def read(self, caller: str, text: str, signed: Request | None, name: str) -> Terms:
+        """The terms of a session, read once it is known that the caller of this name signed this text.
+        FedboostError."""
+        check_unread(self.sessions.trust, text, signed, name, key_exchange.SESSION)
+        return await self.reader.run(caller, len(text), lambda: self._read(text))
+
+    def _read(self, text: str) -> Terms:
+        """The terms, unless no session can have them here. Takes its time over large ones."""
+        terms = terms_of(text)
         if not terms.parties:
             raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
         memory.check_terms(terms, self.sessions.memory)
         _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent
+        return terms

@@ -19,6 +19,7 @@ from fedboost.runtime.net.tls import peer_of
 from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION
 
+_NOT_SIGNED = "the terms are not signed by analyst {!r}, who submits them"
 MAX_VERSION_LENGTH = 20
 """Characters of a version that are kept."""
 
@@ -111,7 +112,19 @@ def check_signed(
     except PeerError as error:
         raise Refused(str(error)) from None
     if signer != analyst:
-        raise Refused(f"the terms are not signed by analyst {analyst!r}, who submits them")
+        raise Refused(_NOT_SIGNED.format(analyst))
+
+
+def check_unread(trust: Trust | None, text: str, request: Request | None, analyst: str, wish: bytes) -> None:
+    """Raise Refused unless whoever calls signed this wish for terms of this text, before they are read."""
+    if trust is None:
+        return
+    try:
+        signer = "" if request is None else key_exchange.check_unread(trust, text, request, wish)
+    except PeerError as error:
+        raise Refused(str(error)) from None
+    if signer != analyst:
+        raise Refused(_NOT_SIGNED.format(analyst))
 
 
 def trust_of(bundle: Bundle | None) -> Trust | None:

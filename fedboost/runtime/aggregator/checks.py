@@ -24,14 +24,22 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.admission import Admission, refuse
 from fedboost.runtime.aggregator.analysts import named
-from fedboost.runtime.aggregator.callers import check_role, check_signed, check_version, party_name, plain_end
+from fedboost.runtime.aggregator.callers import (
+    check_role,
+    check_signed,
+    check_unread,
+    check_version,
+    party_name,
+    plain_end,
+)
 from fedboost.runtime.aggregator.connected import ConnectedParties, write
 from fedboost.runtime.aggregator.limits import Outgoing, Peer
+from fedboost.runtime.aggregator.reading import Reader
 from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import WIRE_VERSION
+from fedboost.wire.bounds import WIRE_VERSION, terms_of
 from fedboost.wire.checks import (
     Objections,
     Review,
@@ -68,6 +76,7 @@ class Checks:
         admission: Admission,
         refusals: Refusals,
         connected: ConnectedParties,
+        reader: Reader,
         log: Any,
     ) -> None:
         self._bundle = bundle
@@ -75,6 +84,7 @@ class Checks:
         self._admission = admission
         self._refusals = refusals
         self._connected = connected
+        self._reader = reader
         self._log = log
         self._reviewers: dict[str, Reviewer] = {}
         self._numbers = itertools.count(1)
@@ -136,7 +146,7 @@ class Checks:
                 raise Refused(f"{MAX_CHECKS_OF_ONE} checks of yours are under way already; try again later")
             self._open[name] += 1
             try:
-                sites = await self._check(request, name)
+                sites = await self._check(request, name, peer.name)
             finally:
                 self._open -= Counter([name])
         except FedboostError as error:
@@ -144,9 +154,11 @@ class Checks:
             await refuse(context, error)
         await context.write(encode_check_reply(sites))
 
-    async def _check(self, data: bytes, analyst: str) -> list[SiteReply]:
+    async def _check(self, data: bytes, analyst: str, caller: str) -> list[SiteReply]:
         """The answers of all parties of the terms."""
-        terms, request = await asyncio.to_thread(_read_request, data)
+        text, request = decode_check_request(data)
+        check_unread(self._trust, text, request, analyst, key_exchange.CHECK)
+        terms = await self._reader.run(caller, len(text), lambda: _read(text))
         check_signed(self._trust, terms, request, analyst, key_exchange.CHECK)
         review = Review(next(self._numbers), terms.canonical(), request)
         encoded = encode_review(review)
@@ -177,13 +189,13 @@ class Checks:
         return SiteReply(party, True, objections.reasons, objections.notes)
 
 
-def _read_request(data: bytes) -> tuple[Terms, Any]:
-    """The terms of a check, and who signed it. Runs in a thread: terms may have megabytes."""
-    terms, request = decode_check_request(data)
+def _read(text: str) -> Terms:
+    """The terms of a check. Runs in a thread: terms may have megabytes."""
+    terms = terms_of(text)
     if not terms.parties:
         raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
     _ = terms.digest
-    return terms, request
+    return terms
 
 
 def _absence(seen: int) -> str:

@@ -59,7 +59,8 @@ class AggregatorServer:
         self._health = Health(self._admission)
         parties = Parties(bundle, self.refusals, self.sessions, self.connected, log)
         self.analysts = Analysts(bundle, self._admission, self.refusals, self.sessions, self.connected, log)
-        checks = Checks(bundle, self.sessions.trust, self._admission, self.refusals, self.connected, log)
+        trust, reader = self.sessions.trust, self.analysts.reader
+        checks = Checks(bundle, trust, self._admission, self.refusals, self.connected, reader, log)
         status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)
         self.pages = Pages(config, bundle, status, self.analysts, self.refusals, tail, log)
         self._services = {

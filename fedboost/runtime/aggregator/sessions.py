@@ -180,13 +180,14 @@ class Sessions:
 
     # ---- an analyst's session -------------------------------------------------------------------------
 
-    def find(self, analyst: str, terms: Terms) -> ActiveSession | None:
-        """The session of this analyst under these terms that is active, waits, or has an undelivered model.
+    def find(self, analyst: str, digest: str) -> ActiveSession | None:
+        """The session of this analyst under the terms with this digest: active, waiting, or with a model that
+        was not delivered.
 
         The key that began a session counts: another analyst's is never found, whatever name they go by.
         """
         sessions = [self.active, *self._unfinished, *self._finished.values()]
-        key = analyst, terms.digest
+        key = analyst, digest
         return next((s for s in sessions if s and (s.analyst, s.terms.digest) == key), None)
 
     def stop_session(self, session: ActiveSession) -> None:
@@ -198,9 +199,9 @@ class Sessions:
         if session in self._unfinished:
             self._unfinished.remove(session)
 
-    def delivered(self, analyst: str, terms: Terms) -> None:
+    def delivered(self, analyst: str, digest: str) -> None:
         """Drop a finished session whose analyst knows its end."""
-        self._finished.pop((analyst, terms.digest), None)
+        self._finished.pop((analyst, digest), None)
 
     def program(self, terms: Terms) -> Program:
         """The program of the terms, kept within this aggregator's memory."""

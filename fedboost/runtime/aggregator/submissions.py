@@ -56,8 +56,9 @@ class Submissions:
 
     async def submit(self, data: bytes, name: str) -> Submitted:
         """Ask for a session under the signed terms in this file, as the analyst of this name."""
-        loop = asyncio.get_running_loop()
-        terms, request = await loop.run_in_executor(self._analysts.reader, self._read, data)
+        caller = f"analyst {name!r}"
+        text, request = await self._analysts.reader.run(caller, len(data), lambda: from_json(data))
+        terms = await self._analysts.read(caller, text, request, name)
         if terms.task == TO_PREDICT:
             raise Refused("a prediction is asked for by its label holder alone: fedboost predict --party")
         analyst = self._signer(terms, request, name)
@@ -75,13 +76,13 @@ class Submissions:
             task.add_done_callback(lambda task: self._forget(key, task))
         return Submitted(terms.digest, "", missing)
 
-    def withdraw(self, analyst: str, terms: Terms) -> None:
+    def withdraw(self, analyst: str, digest: str) -> None:
         """Give up a session of this analyst under these terms that waits to begin, if there is one."""
-        key = analyst, terms.digest
-        if key in self._waiting and self._analysts.begun(analyst, terms) is None:
+        key, begun = (analyst, digest), self._sessions.find(analyst, digest)
+        if key in self._waiting and (begun is None or begun.failed):
             self._waiting.pop(key).cancel()
             about = named(analyst.rpartition("#")[0])
-            self._log.info("submitted terms withdrawn", **about, terms=terms.digest[:12])
+            self._log.info("submitted terms withdrawn", **about, terms=digest[:12])
 
     async def close(self) -> None:
         """Give up what waits, and write what ended: the process ends."""
@@ -104,11 +105,6 @@ class Submissions:
             )
         if len(self._analysts.waiters) >= MAX_WAITING and not self._analysts.is_ready(terms, analyst):
             raise Refused(f"{MAX_WAITING} sessions are waiting already; try again later")
-
-    def _read(self, data: bytes) -> tuple[Terms, Request | None]:
-        terms, request = from_json(data)
-        self._analysts.check(terms)
-        return terms, request
 
     def _check_unused(self, nonce: str) -> None:
         """Raise Refused for a request that a session used which is over: each party would refuse it."""
@@ -143,7 +139,7 @@ class Submissions:
             async for _ in session.follow():
                 pass
             if await self._archive.is_kept(session.session.name):
-                self._sessions.delivered(analyst, terms)
+                self._sessions.delivered(analyst, terms.digest)
                 session.forget()
         except (FedboostError, TimeoutError) as error:
             reason = str(error) or f"its parties were not there within {WAIT_SECONDS / 3600:g} hours"

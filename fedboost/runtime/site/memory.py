@@ -64,8 +64,9 @@ from fedboost.terms.terms import Terms
 HASH_BYTES = 32
 _POSITION = struct.Struct(">I?III32s32s")
 _KNOWN = (
-    "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits "
-    "FROM sessions JOIN standings USING (party, session) LEFT JOIN by_columns USING (party, session)"
+    "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits, "
+    "julianday(?) - julianday(begun) FROM sessions JOIN standings USING (party, session) "
+    "LEFT JOIN by_columns USING (party, session)"
 )
 _STANDING = "SELECT rows, attempt, base, reached, helped, signed FROM standings"
 _QUESTIONS = "SELECT turn, digest, of_tree, before, after FROM questions"
@@ -82,12 +83,13 @@ class FileMemory:
         dataset: str,
         budget: Budget | None = None,
         log_end: Callable[[], LogEnd] = lambda: NO_LOG,
+        clock: Callable[[], str] = now,
     ) -> None:
         """Open a file that is there. ConfigError if it cannot be used.
 
         budget: None to keep count without a limit; log_end: of the party's audit log, at any time.
         """
-        self.party, self.budget, self._log_end = party, budget, log_end
+        self.party, self.budget, self._log_end, self._clock = party, budget, log_end, clock
         self._lock = _locked(path, party)
         try:
             self.file = MemoryFile(path)
@@ -139,7 +141,7 @@ class FileMemory:
                     delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
                 group = json.dumps(terms.holders), int(terms.protection.hides), colluding_of(terms)
                 about = terms.digest, offer.analyst, offer.request, *group
-                put(file, "sessions", *name, *about, delta, planned, now())
+                put(file, "sessions", *name, *about, delta, planned, self._clock())
                 put(file, "secrets", *name, os.urandom(KEY_BYTES))
                 put(file, "standings", *name, *as_row(b"", Standing()), None)
                 put_told(file, name, terms)
@@ -182,7 +184,7 @@ class FileMemory:
         requests are each party's."""
         own = known_session(file, self.party, offer.session)
         offered = offer.session, offer.terms.digest
-        known = known_sessions(file, self.party)
+        known = known_sessions(file, self.party, self._clock())
         return own, [other for other in known if (other.session, other.digest) != offered]
 
     def _check(self, dataset: str) -> bytes:
@@ -360,14 +362,14 @@ def _locked(path: Path, party: str, remedy: str = "") -> int:
 
 def known_session(file: sqlite3.Connection, party: str, session: str) -> Known | None:
     """A session of a party, by name; None if it is not known."""
-    row = file.execute(f"{_KNOWN} {_OF_ONE}", (party, session)).fetchone()
+    row = file.execute(f"{_KNOWN} {_OF_ONE}", (now(), party, session)).fetchone()
     return None if row is None else _known(row[1:])
 
 
-def known_sessions(file: sqlite3.Connection, party: str) -> list[Known]:
-    """All sessions of the dataset, as this party looks at them."""
+def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[Known]:
+    """All sessions of the dataset, as this party looks at them. at: the time, if not now."""
     sessions: dict[tuple[str, str], Known] = {}
-    for name, *row in file.execute(_KNOWN):
+    for name, *row in file.execute(_KNOWN, (at or now(),)):
         known, mine = _known(row), name == party
         if mine or (known.session, known.digest) not in sessions:
             sessions[known.session, known.digest] = known if mine else replace(known, request=b"")
@@ -375,9 +377,10 @@ def known_sessions(file: sqlite3.Connection, party: str) -> list[Known]:
 
 
 def _known(row: Sequence[Any]) -> Known:
-    session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits = row
+    session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits, days = row
     group = tuple(json.loads(holders)), bool(hides)
-    return Known(session, terms, attempt, *group, request, ended, colluding, predicted, splits or 0)
+    rest: tuple[Any, ...] = ended, colluding, predicted, splits or 0, days or 0.0
+    return Known(session, terms, attempt, *group, request, *rest)
 
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import grpc
 
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
-from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Ask, Leave, Offer, Report, SessionEnded, ToParty
@@ -29,10 +28,10 @@ from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
-from fedboost.runtime.net.tls import TlsFault, tls_fault
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.dialling import Dialling
 from fedboost.runtime.site.inbox import Inbox
 from fedboost.runtime.site.label_memory import label_key
 from fedboost.runtime.site.memory import FileMemory
@@ -43,17 +42,14 @@ from fedboost.runtime.site.policy_breach import naming_the_command
 from fedboost.runtime.site.review import Reviewer
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.session_thread import SessionThread
+from fedboost.runtime.site.signed import analyst_of, vouched
 from fedboost.runtime.site.training_table import training_table
 from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.site.worker_rows import rows_of
 from fedboost.runtime.telemetry import AT_HAND
 from fedboost.terms.terms import Terms
-from fedboost.wire.messages import decode_to_party, encode_from_party
+from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_party
 
-FIRST_RETRY, LAST_RETRY = 0.2, 5.0
-"""Seconds between two tries to reach the aggregator, doubling from the first to the last."""
-SAY_SO = 1.0
-"""Seconds of waiting before the log says that the aggregator is waited for."""
 MAX_REFUSALS = 60
 """Refusals in a row, a second each, before a party that had been let in gives up."""
 REDIAL = 1.0
@@ -134,32 +130,13 @@ class PartyNode:
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
-        waited, pause, reported = 0.0, FIRST_RETRY, ""
-        fault: TlsFault | None = None
+        dialling = Dialling(address, wait, self._log)
         while not (once and self.ended):
             if self._bundle is not None and self._attended:
                 self._bundle = read_again(self._bundle)
             async with channel.dial(address, self._bundle) as opened:
-                try:
-                    # Not wait_for, which loses a cancellation that comes with the answer (Python 3.11).
-                    async with asyncio.timeout(min(pause, max(wait - waited, 0.05))):
-                        await opened.channel_ready()
-                except TimeoutError:
-                    waited += pause
-                    if self._bundle is not None and waited >= SAY_SO:
-                        fault = await asyncio.to_thread(tls_fault, address, self._bundle)
-                        if fault and not fault.passes and not self._attended:
-                            raise ConfigError(fault.reason) from None
-                    if waited >= wait:
-                        advice = "check `aggregator` in this site's file and that the aggregator runs"
-                        raise channel.unanswered(address, wait, fault, advice) from None
-                    why = fault.reason if fault else "nobody answers there"
-                    if waited >= SAY_SO and reported != why:
-                        self._log.info("waiting for the aggregator", address=address, reason=why)
-                        reported = why
-                    pause = min(2 * pause, LAST_RETRY) * random.uniform(0.5, 1.0)
+                if not await dialling.reached(opened, self._bundle, self._attended):
                     continue
-                waited, pause, reported = 0.0, FIRST_RETRY, ""
                 await self._attend(opened, once)
             if not (once and self.ended):
                 self._log.info("dialling again")
@@ -211,11 +188,7 @@ class PartyNode:
             async for data in call:
                 self.watch.received(len(data))
                 try:
-                    message: ToParty | PeerError = (
-                        decode_to_party(data)
-                        if len(data) <= LARGE_MESSAGE
-                        else await asyncio.to_thread(decode_to_party, data)
-                    )
+                    message: ToParty | PeerError = await self._decode(data)
                 except PeerError as error:
                     message = error
                 if isinstance(message, SessionEnded):
@@ -230,8 +203,15 @@ class PartyNode:
                 reviewing.cancel()
             await inbox.put(None)
 
+    async def _decode(self, data: bytes) -> ToParty:
+        decode = partial(decode_to_party, data, partial(vouched, self._config.party, self._credentials))
+        return decode() if len(data) <= LARGE_MESSAGE else await asyncio.to_thread(decode)
+
     async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
         """Let the session handle one message, and write its replies while it computes the next."""
+        if isinstance(message, UnreadOffer) and message.session != self._current:
+            await self._leave_unread(call, message)
+            return
         if isinstance(message, PeerError):  # what cannot be read ends the session, not the node
             await call.write(encode_from_party(Leave(quoted(message.public))))
             message = SessionEnded(str(message))
@@ -253,22 +233,38 @@ class PartyNode:
             self.watch.answered()
         if session.ended is not None:
             self._end(session.ended, message)
-            if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
-                await asyncio.sleep(min(0.1 * 2 ** (self._left - FREE_REFUSALS - 1), MAX_PAUSE_SECONDS))
+            await asyncio.sleep(pause_after(self._left))
+
+    @property
+    def _current(self) -> str | None:
+        return None if self._session is None else self._offered.session
+
+    async def _leave_unread(self, call: Any, offer: UnreadOffer) -> None:
+        """Leave a session whose terms were not read, as one that is refused."""
+        self._begin(offer.session)
+        self.watch.metrics.begun()
+        reason = quoted(offer.public)
+        self._end(reason, offer)
+        await call.write(self.watch.sent(encode_from_party(Leave(reason, offer.session))))
+        await asyncio.sleep(pause_after(self._left))
+
+    def _begin(self, session: str, **about: str) -> None:
+        """Begin a session that was offered, in place of any other."""
+        self._close_session("another session began", paused=True)
+        self._offered = Offered(session, about.get("analyst", ""))
+        self._log.info("session offered", session=session, **about)
+        self._session = PartySession(self._site())
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
-        if isinstance(message, Offer) and (self._session is None or message.session != self._offered.session):
-            self._close_session("another session began", paused=True)
-            analyst = _analyst_of(message, self._credentials())
-            self._offered = Offered(message.session, analyst)
+        if isinstance(message, Offer) and message.session != self._current:
+            analyst = analyst_of(message, self._credentials())
             about = {"analyst": analyst} if analyst else {}
-            self._log.info("session offered", session=message.session, **about, terms=message.terms.digest)
+            self._begin(message.session, **about, terms=message.terms.digest)
             self.watch.offered(message, analyst)
-            self._session = PartySession(self._site())
         return self._session
 
-    def _end(self, reason: str, message: ToParty) -> None:
+    def _end(self, reason: str, message: ToParty | UnreadOffer) -> None:
         left = bool(reason) and not isinstance(message, SessionEnded)
         self.watch.ended(self._offered.session, reason, left)
         self._left = self._left + 1 if left else 0
@@ -327,6 +323,13 @@ class PartyNode:
         return self.watch.ask(text, self._thread.hung_up.is_set)
 
 
+def pause_after(left: int) -> float:
+    """Seconds of pause after so many sessions were left: each is a line in the log, and an aggregator may
+    offer for ever."""
+    beyond = left - FREE_REFUSALS
+    return min(0.1 * 2 ** (beyond - 1), MAX_PAUSE_SECONDS) if beyond > 0 else 0.0
+
+
 def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog | None, FileMemory, Watch]:
     """Open the audit log, the memory and the metrics, all or none of them, or close the rows. ConfigError."""
     with contextlib.ExitStack() as stack:
@@ -339,13 +342,3 @@ def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog
         watch = Watch(config, log, memory.spent)
         stack.pop_all()
     return audit, memory, watch
-
-
-def _analyst_of(offer: Offer, credentials: Credentials | None) -> str:
-    """The analyst who signed an offer; '' where nobody did, for which the session leaves it."""
-    if credentials is None or offer.request is None:
-        return ""
-    try:
-        return key_exchange.check_request(credentials, offer.terms, offer.request)
-    except PeerError:
-        return ""

@@ -19,6 +19,7 @@ from fedboost.errors import ConfigError, FedboostError, Refused, quoted
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, Credentials
 from fedboost.protocol.membership import check_rows
+from fedboost.protocol.messages import Request
 from fedboost.protocol.site_memory import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import policy_for, read_past, with_past
@@ -26,6 +27,7 @@ from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_breach import with_the_command
 from fedboost.runtime.site.rows import SiteRows
+from fedboost.runtime.site.signed import check_unread
 from fedboost.runtime.site.terminal import has_terminal
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
@@ -100,10 +102,12 @@ class Reviewer:
         party, notes = self._config.party, list[str]()
         analyst, detail, known = "", "", None
         try:
+            credentials = self._credentials()
+            check_unread(party, credentials, review.terms, review.request, CHECK)
             terms = _read(review)
             if party not in terms.parties:
                 raise Refused(f"the terms do not name party {party!r}")
-            analyst = self._analyst(review, terms)
+            analyst = _analyst(credentials, terms, review.request)
             known = terms
             self._rows.check_misfits()
             policy = policy_for(self._config, terms, analyst)
@@ -120,17 +124,6 @@ class Reviewer:
         logged = [quoted(reason) for reason in own[:MAX_LOGGED]]
         self._log.info("terms checked", **about, would=not short, **({"reasons": logged} if short else {}))
         return Objections(review.number, short, () if short else tuple(notes))
-
-    def _analyst(self, review: Review, terms: Terms) -> str:
-        """The analyst who signed a check; '' without keys."""
-        credentials, request = self._credentials(), review.request
-        if credentials is None:
-            return ""
-        if request is None:
-            raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
-        analyst = key_exchange.check_request(credentials, terms, request, CHECK)
-        key_exchange.check_age(request, credentials.clock())
-        return analyst
 
     def _reasons(self, terms: Terms, policy: Policy, analyst: str, notes: list[str]) -> Iterator[str]:
         """The reasons, one after the other; puts what else is to be known into the notes."""
@@ -171,6 +164,15 @@ class Reviewer:
             notes.append(BUSY)
         elif misfit := rows.check(terms):
             yield misfit
+
+
+def _analyst(credentials: Credentials | None, terms: Terms, request: Request | None) -> str:
+    """The analyst who signed a check; '' without keys."""
+    if credentials is None or request is None:
+        return ""
+    analyst = key_exchange.check_request(credentials, terms, request, CHECK)
+    key_exchange.check_age(request, credentials.clock())
+    return analyst
 
 
 def pause_after(seconds: float) -> float:

@@ -17,8 +17,8 @@ from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.site import dialling, watch
 from fedboost.runtime.site import node as party_node
-from fedboost.runtime.site import watch
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 from fedboost.wire.messages import decode_to_party
@@ -163,7 +163,7 @@ def free_port():
 
 @pytest.mark.slow
 def test_a_party_waits_for_the_aggregator_and_dials_again_when_it_was_away(folder, monkeypatch):
-    monkeypatch.setattr(party_node, "SAY_SO", 0.1)
+    monkeypatch.setattr(dialling, "SAY_SO", 0.1)
     monkeypatch.setattr(party_node, "REDIAL", 0.05)
     folder.mkdir()
     address, log = f"127.0.0.1:{free_port()}", Log()
@@ -223,7 +223,7 @@ def test_what_a_party_cannot_read_ends_the_session_but_not_the_party(folder, mon
     tables = shared_out(2)
     read, unreadable = decode_to_party, [True]
 
-    def decode(data):
+    def decode(data, vouched):
         if unreadable and isinstance(read(data), Offer):
             unreadable.clear()
             raise PeerError("terms this version of fedboost cannot follow")

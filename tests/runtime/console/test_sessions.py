@@ -95,7 +95,7 @@ def test_who_did_not_sign_the_terms_submits_nothing(tmp_path, bundles):
         for wrong, said in (
             (json.dumps({**values, "terms": other["terms"]}).encode(), "signature"),
             (unsigned, "not signed by analyst"),
-            (json.dumps({**values, "terms": "{"}).encode(), "terms"),
+            (json.dumps({**values, "terms": "{"}).encode(), "signature"),
             (json.dumps({**values, "more": 1}).encode(), "not signed terms"),
             (json.dumps({**values, "request": {}}).encode(), "not signed terms"),
             (b"[" * 100_000, "not signed terms"),
