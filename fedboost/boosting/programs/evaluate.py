@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.coarse import coarse, rounded, rows_of_bin, step_of, unit_of
+from fedboost.boosting.programs.coarse import coarse, nearest, rounded, rows_of_bin, step_of, unit_of
 from fedboost.boosting.programs.initialisation import count_rows
 from fedboost.boosting.queries.evaluation import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.union import OfTurn
@@ -95,7 +95,7 @@ class _Set:
     @cached_property
     def told_by_label(self) -> list[int]:
         """Rows of label 0 and of label 1, as they are told."""
-        return coarse(self.by_label, self.unit, self.told) or [0, 0]
+        return coarse(self.by_label, self.unit, nearest(self.told, self.unit)) or [0, 0]
 
     @cached_property
     def outcomes(self) -> dict[str, int | None]:
