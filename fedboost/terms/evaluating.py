@@ -10,10 +10,12 @@ from typing import Any
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
+from fedboost.gbdt.metrics.scores import CELLS
+from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.objective import Objective
-from fedboost.terms.session import TO_EVALUATE
+from fedboost.terms.session import TO_DRIFT, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
 MISSING = "missing"
@@ -30,6 +32,10 @@ _KEPT = frozenset(
 _SITES = ("site", "sites", "party", "parties")
 _SHOWN = 8
 """Levels of a column that an error names."""
+_FIGURES_OF_TWO_CLASSES = 10
+"""Of a set of rows: outcomes at the threshold, their rates, and the mean prediction."""
+_FIGURES_OF_A_CELL = 6
+"""Of the scores of all rows: of a bin rows, positives, mean and rate, of a point of the curve two rates."""
 _UNUSED_COLUMNS = ("validation", "row_id", "ranges", "label_range")
 
 
@@ -81,6 +87,19 @@ def class_count(terms: Terms) -> int:
     """Classes of a confusion matrix of several; 0 without."""
     loss = terms.objective.loss
     return loss.outputs if loss.xgboost_equivalent.classes_key == "classes" else 0
+
+
+def rows_readable(terms: Terms) -> int:
+    """An upper bound of the values of single rows that an analyst can read in the results of a session that
+    measures a model: the numbers that it returns."""
+    if terms.task == TO_DRIFT:
+        assert terms.xgb_model is not None
+        numeric, score = continuation.bins_of(terms.xgb_model)
+        bins = sum(len(edges) + 2 for edges in (*numeric, score))
+        return bins + terms.objective.loss.outputs + sum(count + 1 for count in terms.columns.category_counts)
+    sets = 1 + len(sites_of(terms)) + sum(map(len, level_sets(terms).values()))
+    of_set = 1 + len(terms.metrics) + (_FIGURES_OF_TWO_CLASSES if is_binary(terms) else 0)
+    return sets * of_set + class_count(terms) ** 2 + (_FIGURES_OF_A_CELL * CELLS if is_binary(terms) else 0)
 
 
 def weight_scale(terms: Terms, counts: Int64) -> Scale:

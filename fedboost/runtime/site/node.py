@@ -37,6 +37,7 @@ from fedboost.runtime.site.inbox import Inbox
 from fedboost.runtime.site.label_memory import label_key
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
+from fedboost.runtime.site.model_signers import signers_at
 from fedboost.runtime.site.models import PartFolder
 from fedboost.runtime.site.page.start import page_served
 from fedboost.runtime.site.policy_breach import naming_the_command
@@ -288,7 +289,12 @@ class PartyNode:
             raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
         with naming_the_command(offer.terms, offer.analyst):
             policy = policy_for(self._config, offer.terms, offer.analyst)
-            limits = policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
+            about = (
+                self._ask_somebody,
+                offer.analyst,
+                signers_at(self._config, offer.terms, self._credentials()),
+            )
+            limits = policy.permit(offer.terms, self._config.party, *about)
         self._rows.refresh()
         return limits
 
@@ -303,9 +309,8 @@ class PartyNode:
         def taken(offer: SessionOffer) -> None:
             if self._audit:
                 about = offer.analyst, offer.request.hex(), offer.attempt
-                names = self._config.party, self._config.rows_name
-                here = self._rows.names_under(offer.terms)
-                self._audit.admitted(offer.session, offer.terms, *about, *names, here)
+                names = self._config.party, self._config.rows_name, self._rows.names_under(offer.terms)
+                self._audit.admitted(offer.session, offer.terms, *about, *names)
             self._offered = Offered(offer.session)
 
         def keep(part: Part) -> None:
