@@ -38,7 +38,7 @@ def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | Non
         assert config.keys is not None
         try:
             roots, denied = read_trust(config.keys)
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:
             return ModelSigners(unknown=f"what this site trusts cannot be read: {error}")
     wanted = {config.party, *config.policy.evaluate_signers}
     return ModelSigners(signers_of(terms, wanted, roots, datetime.now(UTC), denied))

@@ -288,13 +288,7 @@ class PartyNode:
         if self._bundle is not None and not offer.analyst:
             raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
         with naming_the_command(offer.terms, offer.analyst):
-            policy = policy_for(self._config, offer.terms, offer.analyst)
-            about = (
-                self._ask_somebody,
-                offer.analyst,
-                signers_at(self._config, offer.terms, self._credentials()),
-            )
-            limits = policy.permit(offer.terms, self._config.party, *about)
+            limits = _permit(self._config, offer, self._ask_somebody, self._credentials())
         self._rows.refresh()
         return limits
 
@@ -342,6 +336,15 @@ def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog
         watch = Watch(config, log, memory.spent)
         stack.pop_all()
     return audit, memory, watch
+
+
+def _permit(
+    config: PartyConfig, offer: SessionOffer, ask: Callable[[str], bool], credentials: Credentials | None
+) -> Limits:
+    """Hold the terms of an offer to the policy that holds for them. Refused."""
+    policy = policy_for(config, offer.terms, offer.analyst)
+    signers = signers_at(config, offer.terms, credentials)
+    return policy.permit(offer.terms, config.party, ask, offer.analyst, signers)
 
 
 def _analyst_of(offer: Offer, credentials: Credentials | None) -> str:
