@@ -374,7 +374,7 @@ def test_values_that_can_be_read_are_no_fewer_than_the_numbers_of_a_result(model
 def numbers(value):
     """Numbers in JSON, but for edges and thresholds."""
     if isinstance(value, dict):
-        fixed = ("low", "high", "edges", "threshold", "min_count")
+        fixed = ("low", "high", "edges", "threshold", "min_count", "groups")
         return sum(numbers(each) for key, each in value.items() if key not in fixed)
     return sum(map(numbers, value)) if isinstance(value, list) else isinstance(value, int | float)
 
