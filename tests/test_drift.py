@@ -333,7 +333,7 @@ def test_queries_out_of_place_are_refused(model):
 
 
 def test_a_site_refuses_by_its_policy(model):
-    open_to_all = {"parties": "any", "analysts": "any", "columns": "any"}
+    open_to_all = {"parties": "any", "analysts": "any", "columns": "any", "evaluate": "any"}
     three = terms(["north", "south", "east"], protection="masked")
 
     def broken(agreed):
@@ -345,7 +345,7 @@ def test_a_site_refuses_by_its_policy(model):
     training = three.changed(min_child_weight=40, reference=True)
     assert broken(training) == []
     assert broken(training.changed(min_count=2)) == ["min_count"]
-    features = {"columns": {"features": ["age", "dose", "ward"]}, "parties": "any", "analysts": "any"}
+    features = {**open_to_all, "columns": {"features": ["age", "dose", "ward"]}}
     agreed = drift_terms(model, three)[0]
     assert not [*breaches(PolicyKeys(**features), agreed)]
     text = " ".join(summary_of(agreed).split())

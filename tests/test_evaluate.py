@@ -43,7 +43,7 @@ from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.describing import terms_to_describe
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
-OPEN = {"parties": "any", "analysts": "any", "columns": "any"}
+OPEN = {"parties": "any", "analysts": "any", "columns": "any", "evaluate": "any"}
 TABLE = rows(900, seed=4)
 
 

@@ -63,7 +63,7 @@ def approve(
     print_text(text.site(looked.site))
     if counted is not None and counts is None:
         print_text([entry("workers", COLUMNS_ALONE)])
-    print(f"{summary(agreed, review.analysts, counts)}\n")
+    print(f"{summary(agreed, review.analysts, counts, looked.origin)}\n")
     print_text(text.approval(looked.decision))
     if not review.fault and not yes and not _agreed(review.analysts):
         notice("not approved: nothing was written")

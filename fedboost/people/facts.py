@@ -89,6 +89,20 @@ class SiteFacts:
 
 
 @dataclass(frozen=True)
+class OriginFacts:
+    """Where the model that a session measures comes from. own: this site signed it; others: parties that did,
+    of those whose signature this site accepts; unknown: why none could be checked; rows: the fewest rows of
+    its training in each leaf; readable: the most values of single rows that the analyst gets if leaves have
+    one."""
+
+    own: bool
+    others: Sequence[str]
+    unknown: str
+    rows: int
+    readable: int
+
+
+@dataclass(frozen=True)
 class ApprovalFacts:
     """Terms that a site's person decides on. impossible: no yes can allow them; earlier: the time of an
     approval that they have, and the analysts it is for; analysts: whom a yes would allow."""

@@ -6,6 +6,8 @@ Refuses: nothing.
 
 from collections.abc import Sequence
 
+from fedboost.gbdt.tree import NO_CHILD
+from fedboost.people.facts import OriginFacts
 from fedboost.people.text import delimited, listed
 from fedboost.terms.describing import class_names
 from fedboost.terms.evaluating import is_binary
@@ -18,13 +20,18 @@ Lines = Sequence[tuple[str, str]]
 
 
 def of_other_tasks(
-    terms: Terms, analysts: Sequence[str], participants: Lines, columns: Lines
+    terms: Terms,
+    analysts: Sequence[str],
+    participants: Lines,
+    columns: Lines,
+    origin: OriginFacts | None = None,
 ) -> list[tuple[str, str]]:
     """What a session does with rows, and who learns what by it. participants, columns: lines about them."""
     does, given = _of_task(terms)
     return [
         ("terms", terms.digest),
         *does,
+        *([] if origin is None else _origin(origin)),
         *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
         ("is given", f"{given}; {few_rows(terms)}"),
         *(line for line in participants if line[0] != "other sites"),
@@ -84,5 +91,25 @@ def _drift(terms: Terms) -> tuple[Lines, str]:
 
 
 def _model(terms: Terms) -> tuple[str, str]:
-    trees = len(terms.earlier.trees) if terms.earlier else 0
-    return "model", f"{delimited(terms.objective.name)}, {trees} trees, which are in the terms"
+    trees = terms.earlier.trees if terms.earlier else ()
+    leaves = sum(tree.left.count(NO_CHILD) for tree in trees)
+    parts = f"{len(trees)} trees with {leaves:,} leaves, which are in the terms"
+    return "model", f"{delimited(terms.objective.name)}, {parts}"
+
+
+def _origin(origin: OriginFacts) -> Lines:
+    """Who signed the model, and what its leaves could tell."""
+    signed = f"{listed(origin.others)}, whose signature this site accepts (evaluate_signers)"
+    if origin.own:
+        signed = "this site, which took part in its training"
+    elif origin.unknown:
+        signed = f"not known: {origin.unknown}"
+    elif not origin.others:
+        signed = "neither this site nor a party whose signature it accepts (evaluate_signers)"
+    leaves = f"each leaf of its trees has at least {origin.rows} rows of its training"
+    if origin.rows == 1:
+        leaves = (
+            "this model may have leaves of single rows; the analyst can read at most "
+            f"{origin.readable:,} values of single people per session"
+        )
+    return [("signed by", signed), ("leaves", leaves)]

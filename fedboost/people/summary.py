@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fedboost.errors import printable
 from fedboost.gbdt.metrics.registry import own_name
 from fedboost.people.common_rows import rows_of_blocks, use_of_ids
+from fedboost.people.facts import OriginFacts
 from fedboost.people.other_tasks import few_rows, of_other_tasks
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
@@ -73,23 +74,32 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
     return (*columns.others, *columns.features)
 
 
-def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = None) -> str:
+def summary(
+    terms: Terms,
+    analysts: Sequence[str] = (),
+    counts: Counts | None = None,
+    origin: OriginFacts | None = None,
+) -> str:
     """The terms in plain words, for a person who decides on them.
 
-    analysts: who may train under them, where that is known; counts: rows of this site, where there are any.
+    analysts: who may train under them, where that is known; counts: rows of this site, where there are any;
+    origin: that of the model which they measure, where a site looked at it.
     """
-    return "\n".join(entry(*line) for line in summary_lines(terms, analysts, counts))
+    return "\n".join(entry(*line) for line in summary_lines(terms, analysts, counts, origin))
 
 
 def summary_lines(
-    terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = None
+    terms: Terms,
+    analysts: Sequence[str] = (),
+    counts: Counts | None = None,
+    origin: OriginFacts | None = None,
 ) -> list[tuple[str, str]]:
     """The same as keys, each with the words about it; a line without a key goes on with the one before."""
     if terms.vertical.predicts:
         return [("terms", terms.digest), *_prediction(terms)]
     if terms.task not in TRAINING:
         shown = _participants(terms), [*_columns(terms), *_categories(terms, counts)]
-        return of_other_tasks(terms, analysts, *shown)
+        return of_other_tasks(terms, analysts, *shown, origin)
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     model = "the settings that are best" if terms.task == TO_TUNE else model

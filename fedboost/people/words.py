@@ -100,6 +100,7 @@ RELAXED: dict[tuple[str, object], str] = {
     },
     ("by_columns", True): "OTHER PARTIES LEARN OF SINGLE ROWS: which go left, and under plain their labels.",
     ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: with the whole model.",
+    ("evaluate", "any"): "THE ANALYST MAY READ VALUES OF SINGLE ROWS: the model may have leaves of one row.",
     ("target_means", True): "THE AGGREGATOR SEES LABELS BY LEVEL: of a level of one row that row's own.",
     ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
 }

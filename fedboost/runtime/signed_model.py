@@ -240,16 +240,23 @@ def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
         )
     booster, attributes = Booster.from_xgboost(text, source, holders)
     facts = Facts.from_attributes(attributes, source)
-    terms = facts.terms
+    own = belonging(booster, facts.terms)
+    if own is None:
+        raise Altered(f"{source}: the trees and the terms in the file do not belong together")
+    return {"booster": own, **vars(facts)}
+
+
+def belonging(booster: Booster, terms: Terms) -> Booster | None:
+    """The trees of a file as a training under these terms made them; None where they do not belong
+    together."""
     if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
         booster = replace(booster, loss=terms.objective.loss)
     columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
     fits = columns == (booster.features, booster.categorical, booster.objective)
     fits = fits and booster.buckets == terms.columns.target_means
     based = terms.columns.base_margin is not None and terms.session.program == "boosting"
-    if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
-        raise Altered(f"{source}: the trees and the terms in the file do not belong together")
-    return {"booster": booster, **vars(facts)}
+    fits = fits and (not based or booster.begins_with_a_leaf) and _continues(booster, terms)
+    return booster if fits else None
 
 
 def session_file(model: Path) -> Path:

@@ -10,11 +10,13 @@ from typing import Any
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
+from fedboost.gbdt.metrics.scores import bins
+from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.continuation import TRAINED_UNDER, facts_of
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.objective import Objective
-from fedboost.terms.session import TO_EVALUATE
+from fedboost.terms.session import TO_DRIFT, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
 MISSING = "missing"
@@ -31,6 +33,13 @@ _KEPT = frozenset(
 _SITES = ("site", "sites", "party", "parties")
 _SHOWN = 8
 """Levels of a column that an error names."""
+_FIGURES_OF_TWO_CLASSES = 4
+"""Of a set of rows that do not follow from each other: rows of label 1, those predicted 1 of either label, and
+the mean prediction."""
+_FIGURES_OF_A_BIN = 3
+"""Rows of either label, and the mean prediction."""
+_BITS_OF_FIGURE = 20
+"""A figure has at most 10,000 values, a count of ten million rows in units of 10 a million."""
 _UNUSED_COLUMNS = ("validation", "row_id", "ranges", "label_range")
 
 
@@ -82,6 +91,23 @@ def class_count(terms: Terms) -> int:
     """Classes of a confusion matrix of several; 0 without."""
     loss = terms.objective.loss
     return loss.outputs if loss.xgboost_equivalent.classes_key == "classes" else 0
+
+
+def rows_readable(terms: Terms) -> int:
+    """An upper bound of the yes-or-no values of single rows that an analyst can read in the results of a session
+    that measures a model: the bits of all figures that do not follow from each other. What an attack reads is
+    less (docs/lifecycle-evaluate.md)."""
+    if terms.task == TO_DRIFT:
+        assert terms.xgb_model is not None
+        numeric, score = continuation.bins_of(terms.xgb_model)
+        figures = sum(len(edges) + 2 for edges in (*numeric, score)) + terms.objective.loss.outputs
+        return _BITS_OF_FIGURE * (figures + sum(count + 1 for count in terms.columns.category_counts))
+    sets = 1 + len(sites_of(terms)) + sum(map(len, level_sets(terms).values()))
+    of_set = 1 + len(terms.metrics) + (_FIGURES_OF_TWO_CLASSES if is_binary(terms) else 0)
+    figures = sets * of_set + class_count(terms) ** 2
+    if is_binary(terms):
+        figures += 1 + _FIGURES_OF_A_BIN * bins(terms.evaluation.threshold)
+    return _BITS_OF_FIGURE * figures
 
 
 def weight_scale(terms: Terms, counts: Int64) -> Scale:

@@ -1,6 +1,6 @@
 """How a session runs: its program, its deadlines, and what follows if a party is lost."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -13,6 +13,8 @@ MAX_PARTIES = 1 << 12
 TO_TRAIN, TO_PREDICT, TO_DESCRIBE, TO_TUNE = "train", "predict", "describe", "tune"
 TO_EVALUATE, TO_DRIFT = "evaluate", "drift"
 """What sessions do: `Terms.task`."""
+Task = Literal["train", "tune", "describe", "evaluate", "drift", "predict"]
+TASKS: tuple[Task, ...] = get_args(Task)
 TRAINING = frozenset({TO_TRAIN, TO_TUNE})
 """Of these what grows trees."""
 MEASURING = frozenset({TO_EVALUATE, TO_DRIFT})

@@ -1,6 +1,8 @@
 """What the default policy permitted at ebe8635, and single rows could be seen by: each is refused now, even
 where the site has named parties, analysts and columns, until it allows that very key."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ from fedboost.errors import Refused
 from fedboost.gbdt.booster import Booster
 from fedboost.people.summary import columns_by_role, summary
 from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
+from fedboost.runtime.drift import drift_terms
+from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import COMMAND, PROTECTS
@@ -226,3 +230,24 @@ def test_a_leaf_of_the_default_has_ten_rows():
 
     assert splits(10)
     assert not splits(9)
+
+
+@pytest.mark.parametrize("make", [evaluation_terms, lambda model: drift_terms(model)[0]])
+@pytest.mark.parametrize("claims", [{}, {"min_child_weight": 20}])
+def test_no_model_is_measured_whose_leaves_have_single_rows(make, claims):
+    """By the scores of such leaves an analyst read labels and features of single people."""
+    table = {"age": np.arange(60.0), "y": np.arange(60) % 2}
+    tables = {name: {key: each[place::3] for key, each in table.items()} for place, name in enumerate(THREE)}
+    lax = {
+        "min_child_weight": 1,
+        "max_depth": 8,
+        "max_bin": 256,
+        "gamma": 0,
+        "reg_lambda": 0,
+        "reference": True,
+    }
+    model = simulate(terms(objective="reg:squarederror", learning_rate=1.0, **lax), tables).model
+    assert model.booster.trees[0].cover.count(1.0) >= 8
+    crafted = dataclasses.replace(model, terms=model.terms.changed(**claims))
+    sentence = refusal(named(make(crafted)), make(crafted))
+    assert sentence.startswith('site north refuses: its policy has evaluate = "own", and ')

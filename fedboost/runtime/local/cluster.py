@@ -63,6 +63,7 @@ ANYTHING = {
     "max_predicted_rows": NO_LIMIT,
     "max_splits": NO_LIMIT,
     "model": "whole",
+    "evaluate": "any",
     "min_rows_per_bin": 1,
     "protections": list(PROTECTIONS),
     "on_loss": ["wait", "stop", "shrink"],

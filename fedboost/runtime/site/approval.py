@@ -38,6 +38,7 @@ from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import known_sessions
 from fedboost.runtime.site.memory_file import costs, open_database
 from fedboost.runtime.site.memory_start import memory_path
+from fedboost.runtime.site.model_signers import signers_at
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_breach import SHOWN_NAMES, Breach
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, ColumnRules
@@ -221,7 +222,7 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
     """The rules that one more session under these terms, or these analysts, would break. Where the policy has
     no names there is no rule about them: those of the approval are enough."""
     policy = config.policy
-    broken = [*policy.breaches(terms, party=config.party)]
+    broken = [*policy.breaches(terms, party=config.party, signers=signers_at(config, terms))]
     broken += [
         breach for name in analysts for breach in policy.breaches(terms, name) if breach.rule == "analysts"
     ]
@@ -325,7 +326,7 @@ def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
         policy = policy_for(config, terms, analyst)
     except Refused:
         return True
-    broken = [*policy.breaches(terms, analyst, config.party)]
+    broken = [*policy.breaches(terms, analyst, config.party, signers_at(config, terms))]
     broken = with_past(broken, policy, config.party, terms, read_past(config))
     return policy.approval == "ask" or any(breach.allow is not None for breach in broken)
 

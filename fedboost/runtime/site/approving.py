@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
-from fedboost.people.facts import ApprovalFacts, SiteFacts
+from fedboost.people.facts import ApprovalFacts, OriginFacts, SiteFacts
 from fedboost.people.summary import Counts
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.features import category_rows, label_counts, undeclared
@@ -18,7 +18,9 @@ from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, to_shard
 from fedboost.runtime.site.approval import Approval, Review, analysts_of, approved, facts_of, review
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.model_signers import signers_at
 from fedboost.runtime.site.names import SiteTable, names_of
+from fedboost.runtime.site.policy_models import origin_of
 from fedboost.runtime.site.refused import Refusal, refusal_of
 from fedboost.terms.terms import Terms
 
@@ -34,13 +36,14 @@ class Counted:
 
 @dataclass(frozen=True)
 class Look:
-    """What terms would tell, and which rules they break. site: the site's rows and past; decision: the rules,
-    and an earlier approval; decided: the approval and the refusal that the terms have, as their files have
-    them."""
+    """What terms would tell, and which rules they break. site: the site's rows and past; origin: of the
+    model that they measure; decision: the rules, and an earlier approval; decided: the approval and the
+    refusal that the terms have, as their files have them."""
 
     review: Review
     counted: Counted | None
     site: SiteFacts
+    origin: OriginFacts | None
     decision: ApprovalFacts
     decided: str
 
@@ -48,7 +51,7 @@ class Look:
     def digest(self) -> str:
         """A hash of all that an approval would allow, and of earlier decisions: of other analysts, rules or
         decisions it is another."""
-        shown = self.review.analysts, [*self.review.breaches], self.review.fault, self.decided
+        shown = self.review.analysts, [*self.review.breaches], self.review.fault, self.origin, self.decided
         return hashlib.sha256(repr(shown).encode()).hexdigest()
 
 
@@ -81,7 +84,9 @@ def look(
     rules = [facts_of(breach) for breach in reviewed.breaches]
     of_before = None if earlier is None else (earlier.time, before)
     decision = ApprovalFacts(rules, bool(reviewed.fault), reviewed.analysts, of_before)
-    return Look(reviewed, counted, site, decision, repr((earlier, _earlier_refusal(config, terms))))
+    origin = origin_of(policy, terms, config.party, signers_at(config, terms))
+    decided = repr((earlier, _earlier_refusal(config, terms)))
+    return Look(reviewed, counted, site, origin, decision, decided)
 
 
 def earlier_approval(config: PartyConfig, terms: Terms) -> tuple[Approval | None, str]:

@@ -36,6 +36,7 @@ from fedboost.runtime.site.inbox import Inbox
 from fedboost.runtime.site.label_memory import label_key
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
+from fedboost.runtime.site.model_signers import signers_at
 from fedboost.runtime.site.models import PartFolder
 from fedboost.runtime.site.page.start import page_served
 from fedboost.runtime.site.policy_breach import naming_the_command
@@ -284,8 +285,7 @@ class PartyNode:
         if self._bundle is not None and not offer.analyst:
             raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
         with naming_the_command(offer.terms, offer.analyst):
-            policy = policy_for(self._config, offer.terms, offer.analyst)
-            limits = policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
+            limits = _permit(self._config, offer, self._ask_somebody, self._credentials())
         self._rows.refresh()
         return limits
 
@@ -301,9 +301,8 @@ class PartyNode:
         def taken(offer: SessionOffer) -> None:
             if self._audit:
                 about = offer.analyst, offer.request.hex(), offer.attempt
-                names = self._config.party, self._config.rows_name
-                here = self._rows.names_under(offer.terms)
-                self._audit.admitted(offer.session, offer.terms, *about, *names, here)
+                names = self._config.party, self._config.rows_name, self._rows.names_under(offer.terms)
+                self._audit.admitted(offer.session, offer.terms, *about, *names)
             self._offered = Offered(offer.session)
 
         def keep(part: Part) -> None:
@@ -342,3 +341,12 @@ def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog
         watch = Watch(config, log, memory.spent)
         stack.pop_all()
     return audit, memory, watch
+
+
+def _permit(
+    config: PartyConfig, offer: SessionOffer, ask: Callable[[str], bool], credentials: Credentials | None
+) -> Limits:
+    """Hold the terms of an offer to the policy that holds for them. Refused."""
+    policy = policy_for(config, offer.terms, offer.analyst)
+    signers = signers_at(config, offer.terms, credentials)
+    return policy.permit(offer.terms, config.party, ask, offer.analyst, signers)

@@ -15,6 +15,7 @@ from fedboost.runtime.site.budget import Budget
 from fedboost.terms.hiding import ProtectionName
 from fedboost.terms.noise import MAX_DELTA, Placement
 from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.session import TASKS, Task
 from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
 
 OnLoss = Literal["wait", "shrink", "stop"]
@@ -71,6 +72,9 @@ PROTECTS = {
     "validation": "metrics over few validation rows, or over two sets that differ by one, tell labels",
     "base_margin": "a metric shows how the values of this column are distributed, to the last row",
     "continue_models": "trees that somebody else made may put single rows into a leaf",
+    "tasks": "each kind of session tells something else of the rows",
+    "evaluate": "a model that others made may have leaves of single rows, and scores tell of these",
+    "evaluate_signers": "a party that is named answers for the leaves of the models that it signed",
     "min_count": "counts of few rows, by level or label, are about these people",
     "subgroups": "errors and rates by sex or ward speak of one group, which may be a small one",
     "vote_top_k": "where all parties vote alike, each one's vote is known",
@@ -109,6 +113,8 @@ class PolicyKeys(Frozen):
     """The policy of a site; docs/policy.md says what each key protects against.
 
     parties, analysts, columns, label_holders: names, "any" for all; None, the default, for none.
+    tasks: the kinds of sessions it takes part in; evaluate: "own" where a model that is measured needs the
+    signature of this site, or of a party in evaluate_signers, "any" where it needs none.
     min_parties: the fewest parties with rows; min_rows_per_leaf: the fewest rows, of all parties together, on
     each side of a split; min_common_rows: the fewest that parties with different columns have in common;
     max_predicted_rows: that this site helps another to predict, over all sessions, 0 for none; max_splits:
@@ -130,6 +136,7 @@ class PolicyKeys(Frozen):
     parties: Literal["any"] | tuple[Name, ...] | None = None
     analysts: Literal["any"] | tuple[Name, ...] | None = None
     columns: Literal["any"] | ColumnRules | None = None
+    tasks: tuple[Task, ...] = Field(default=TASKS, min_length=1)
     protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
     by_columns: bool = False
     label_holders: Literal["any"] | tuple[Name, ...] | None = None
@@ -160,6 +167,8 @@ class PolicyKeys(Frozen):
     validation: bool = False
     base_margin: bool = False
     continue_models: bool = False
+    evaluate: Literal["own", "any"] = "own"
+    evaluate_signers: tuple[Name, ...] = ()
     min_count: int = Field(default=MIN_COUNT, ge=1)
     subgroups: bool = False
     vote_top_k: int = Field(default=0, ge=0)
@@ -172,7 +181,9 @@ class PolicyKeys(Frozen):
     similar_groups: bool = False
     approval: Literal["auto", "ask"] = "auto"
 
-    @field_validator("protections", "rows", "on_loss", "placements", mode="before")
+    @field_validator(
+        "tasks", "protections", "rows", "on_loss", "placements", "evaluate_signers", mode="before"
+    )
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value

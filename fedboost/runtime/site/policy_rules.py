@@ -1,28 +1,16 @@
 """The rules of a site's policy: one function a rule, which returns the breach of it by some terms, or None.
 
-Promises: every rule is checked against the terms alone. Those of parties with different columns stand in
-`policy_by_columns`.
-
-What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
-min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic), 1/2 (multi:softprob) or other
-than 1 (reg:squarederror, reg:absoluteerror, reg:quantileerror) if every row has weight 1 and scale_pos_weight
-is not given. The sums are of rounded hessians, and rounding adds nothing to these bounds: they are multiples
-of the fixed-point unit (or, for a unit so coarse that they are not, at most half of it, which rounds to
-zero). So a split under min_child_weight w leaves at least 4 w, 2 w or w rows on each side, counted over all
-parties. It cannot stop an aggregator that lies about the sums or the splits, nor a party that adds rows of
-its own; it says nothing of a tree that does not split, of how many rows *this* site has in a leaf, nor of the
-bins of a histogram, in each of which a single row may lie. Row weights or a custom program leave nothing to
-rely on: with them the rule refuses.
+Promises: every rule is checked against the terms alone; of a model in them also against the names whose
+signature of it holds. Rules of parties with different columns stand in `policy_by_columns`, of leaves in
+`policy_leaves`, of models that are measured in `policy_models`.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fedboost.errors import quoted
 from fedboost.gbdt.metrics.registry import is_at_threshold, own_name
 from fedboost.gbdt.metrics.scores import EDGES
-from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.people.summary import columns_by_role
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.runtime.site.policy_breach import (
@@ -35,20 +23,31 @@ from fedboost.runtime.site.policy_breach import (
     not_chosen,
 )
 from fedboost.runtime.site.policy_by_columns import breaches_by_columns
-from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
-from fedboost.runtime.site.policy_levels import max_category_levels, target_means, within_a_budget
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TUNE
+from fedboost.runtime.site.policy_keys import ColumnRules, PolicyKeys
+from fedboost.runtime.site.policy_leaves import min_rows_per_leaf, quantile_leaves
+from fedboost.runtime.site.policy_levels import max_category_levels, target_means
+from fedboost.runtime.site.policy_models import UNCHECKED, ModelSigners, breaches_of_model
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT
 from fedboost.terms.target_means import have_folds
 from fedboost.terms.terms import Terms
 
 Rule = Callable[[PolicyKeys, Terms], Breach | None]
 
 
-def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "", party: str = "") -> Iterator[Breach]:
-    """Every rule that the terms break, but for approval by a person. party: this site's name in the terms."""
-    yield from filter(None, (_parties(policy, terms), _analysts(policy, terms, analyst)))
+def breaches(
+    policy: PolicyKeys,
+    terms: Terms,
+    analyst: str = "",
+    party: str = "",
+    signers: ModelSigners = UNCHECKED,
+) -> Iterator[Breach]:
+    """Every rule that the terms break, but for approval by a person. party: this site's name in the terms;
+    signers: who signed the model in them."""
+    named = _parties(policy, terms), _analysts(policy, terms, analyst), _tasks(policy, terms)
+    yield from filter(None, named)
     yield from _columns(policy, terms, party)
     yield from breaches_by_columns(policy, terms, party)
+    yield from breaches_of_model(policy, terms, party, signers)
     rules = OF_OTHER_TASKS.get(terms.task, RULES)
     yield from filter(None, (rule(policy, terms) for rule in rules))
 
@@ -71,6 +70,13 @@ def _analysts(policy: PolicyKeys, terms: Terms, analyst: str) -> Breach | None:
     return Breach(
         "analysts", brackets(policy.analysts), why, allow=(analyst,), detail=allowing(policy.analysts)
     )
+
+
+def _tasks(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if terms.task in policy.tasks:
+        return None
+    why = f"the session is to {terms.task}"
+    return Breach("tasks", choices(policy.tasks), why, allow=(terms.task,))
 
 
 def _columns(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
@@ -220,29 +226,6 @@ def _base_margin(policy: PolicyKeys, terms: Terms) -> Breach | None:
     return Breach("base_margin", "false", why, "leave columns.base_margin out", True)
 
 
-def _quantile_leaves(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if terms.objective.loss.quantile is None or policy.quantile_leaves:
-        return None
-    why = f"with {quoted(terms.objective.name)} a leaf's value is about the label of one row"
-    return Breach("quantile_leaves", "false", why, "choose another objective", True)
-
-
-def _min_rows_per_leaf(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if within_a_budget(policy, terms):
-        return None
-    limit, (rows, why) = policy.min_rows_per_leaf, rows_per_leaf(terms)
-    if rows >= limit:
-        return None
-    instead = ""
-    if not why:
-        instead = f"set min_child_weight = {limit / (_rows_per_hessian(terms) or 1):.12g}"
-        why = (
-            f"the terms have min_child_weight = {terms.trees.min_child_weight:g}, which with "
-            f"{terms.objective.name} leaves {rows} row{'s' * (rows > 1)} in a leaf"
-        )
-    return Breach("min_rows_per_leaf", str(limit), why, instead, rows)
-
-
 def _min_count(policy: PolicyKeys, terms: Terms) -> Breach | None:
     count, limit = terms.evaluation.min_count, policy.min_count
     if count >= limit:
@@ -328,8 +311,8 @@ RULES: tuple[Rule, ...] = (
     _subsample,
     _continue_models,
     _base_margin,
-    _quantile_leaves,
-    _min_rows_per_leaf,
+    quantile_leaves,
+    min_rows_per_leaf,
     max_category_levels,
     target_means,
     _max_metrics,
@@ -351,9 +334,8 @@ OF_EVALUATIONS: tuple[Rule, ...] = (
     *(*OF_DESCRIPTIONS, _base_margin, _max_metrics, _metrics_at_thresholds, _party_metrics, _subgroups),
     _evaluated_rows,
 )
-"""The rules for terms that evaluate a model: no tree grows. The model may be anybody's, as no sum is over the
-rows of a leaf; what the results of two models tell together, `analysts` and `approval` bound."""
-
+"""The rules for terms that evaluate a model: no tree grows. Which models may be evaluated stands in
+`policy_models`."""
 
 OF_OTHER_TASKS = {
     TO_PREDICT: OF_PREDICTIONS,
@@ -362,32 +344,3 @@ OF_OTHER_TASKS = {
     TO_DRIFT: (*OF_DESCRIPTIONS, _base_margin),
 }
 """The rules for terms that train nothing."""
-
-
-def rows_per_leaf(terms: Terms) -> tuple[int, str]:
-    """The fewest rows, of all parties, in a leaf of a tree that splits; and why it is one, where
-    min_child_weight promises nothing."""
-    weight = terms.columns.weight
-    if weight is not None:
-        return 1, f"with the row weights of column {quoted(weight)!r} no leaf is sure of it"
-    if terms.objective.scale_pos_weight is not None:
-        return 1, "with a scale_pos_weight no leaf is sure of it"
-    if terms.draws.sampling_method != "uniform":
-        rows_drawn = (
-            f'the rows that sampling_method = "{terms.draws.sampling_method}" draws weigh more than 1'
-        )
-        return 1, f"{rows_drawn}: no leaf is sure of it"
-    if terms.noise is not None:
-        return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
-    per = _rows_per_hessian(terms)
-    is_own = terms.session.program in ("boosting", TO_TUNE)
-    if not is_own or per is None:
-        what = "objective" if is_own else "program"
-        return 1, f"{what} {quoted(terms.flat[what])!r} does not promise it"
-    rows = min(terms.trees.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
-    return max(1, math.ceil(rows)), ""
-
-
-def _rows_per_hessian(terms: Terms) -> int | None:
-    """The fact of a registered objective; nothing is taken on trust from that of a package."""
-    return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None

@@ -24,6 +24,7 @@ from fedboost.protocol.site_memory import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import policy_for, read_past, with_past
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.model_signers import signers_at
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_breach import with_the_command
 from fedboost.runtime.site.rows import SiteRows
@@ -128,7 +129,8 @@ class Reviewer:
     def _reasons(self, terms: Terms, policy: Policy, analyst: str, notes: list[str]) -> Iterator[str]:
         """The reasons, one after the other; puts what else is to be known into the notes."""
         party, rows = self._config.party, self._rows
-        breaches = [*policy.breaches(terms, analyst, party)]
+        signers = signers_at(self._config, terms, self._credentials())
+        breaches = [*policy.breaches(terms, analyst, party, signers)]
         if any(breach.rule == "analysts" for breach in breaches):
             yield breaches[0].refusal(party).public  # all that a refusal tells whom nobody here knows
             return

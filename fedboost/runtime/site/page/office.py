@@ -160,7 +160,7 @@ class SiteOffice:
         return DecisionFacts(
             request=self._facts(entry),
             site=looked.site,
-            terms=summary_lines(terms, looked.review.analysts, counts),
+            terms=summary_lines(terms, looked.review.analysts, counts, looked.origin),
             rules=looked.decision,
             fault=looked.review.fault or misfit,
             seen=looked.digest,
