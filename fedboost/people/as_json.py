@@ -191,6 +191,8 @@ def audit(facts: AuditFacts) -> Iterator[Object]:
         yield _session(session)
         for release in session.releases if facts.listed else ():
             yield {"event": "released", **_release(release)}
+    for asked in facts.checks:
+        yield {"event": "checked", **vars(asked)}
     expected = {} if facts.expected is None else {"expected": facts.expected}
     verified = {"entries": facts.entries, "warnings": len(facts.warnings), "hash": facts.last_hash}
     earlier = {"earlier": facts.earlier} if facts.earlier else {}

@@ -6,16 +6,19 @@ Refuses: nothing.
 """
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fedboost.errors import printable, quoted
-from fedboost.people.audit_facts import AuditFacts, SessionFacts, WarningFacts
+from fedboost.people.audit_facts import AuditFacts, ChecksFacts, SessionFacts, WarningFacts
 from fedboost.people.audit_session import session_text
-from fedboost.people.text import WIDTH, all_shown, counted, moment
+from fedboost.people.text import WIDTH, all_shown, counted, delimited, moment
 from fedboost.people.words import MADE
 
 MAX_IN_FULL, MAX_VERDICT_LENGTH, END_WIDTH = 5, 15, 14
 """Sessions that are printed in full; of more a line each; and columns of a verdict and an end there."""
+
+MAX_CHECKS = 10
+"""Lines about checks."""
 
 
 def audit(facts: AuditFacts) -> Iterator[str]:
@@ -35,6 +38,7 @@ def audit(facts: AuditFacts) -> Iterator[str]:
     for session in facts.sessions if in_full else ():
         yield ""
         yield from session_text(session, facts.listed)
+    yield from _checks(facts.checks)
     number = facts.expected
     if number is not None:
         entries = f"Entry {number} of {facts.entries}" if number else "The empty log before the first entry"
@@ -42,6 +46,19 @@ def audit(facts: AuditFacts) -> Iterator[str]:
     yield f"\nThe last entry, number {facts.entries}, has the hash\n{facts.last_hash}"
     yield "Keep it elsewhere: a log cut short or rewritten has no entry with it, as"
     yield "`fedboost audit --expect HASH` finds."
+
+
+def _checks(checks: Sequence[ChecksFacts]) -> Iterator[str]:
+    """Yield a line for each day and analyst with checks, of the last ones."""
+    if not checks:
+        return
+    yield "\n" + textwrap.fill("Checks of terms, which begin no session and read no row:", WIDTH)
+    if (earlier := len(checks) - MAX_CHECKS) > 0:
+        yield f"({counted(earlier, 'earlier line')} not shown; --json has them)"
+    for asked in checks[-MAX_CHECKS:]:
+        who = delimited(asked.analyst) if asked.analyst else "an analyst without keys"
+        text = f"{who} about {asked.terms} different terms; this site would take part under {asked.would}"
+        yield textwrap.fill(text, WIDTH, initial_indent=f"{asked.day}  ", subsequent_indent=" " * 12)
 
 
 def _head(facts: AuditFacts) -> Iterator[str]:

@@ -176,10 +176,21 @@ class WarningFacts:
 
 
 @dataclass(frozen=True)
+class ChecksFacts:
+    """The checks of an analyst on a day, without sessions. terms: how many different; would: under how many
+    of them the site would take part."""
+
+    day: str
+    analyst: str
+    terms: int
+    would: int
+
+
+@dataclass(frozen=True)
 class AuditFacts:
     """An audit of a log. expected: the number of the entry with the hash that was expected, None where none
     was; sessions: those to print; listed: with each answer; earlier: sessions before them that were not asked
-    for."""
+    for; checks: by day and analyst, where all sessions are printed."""
 
     log: str
     entries: int
@@ -190,3 +201,4 @@ class AuditFacts:
     sessions: Sequence[SessionFacts]
     listed: bool
     earlier: int = 0
+    checks: Sequence[ChecksFacts] = ()

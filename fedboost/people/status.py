@@ -113,8 +113,7 @@ def check(sites: Sequence[SiteReply]) -> Iterator[str]:
         yield from _site(site, width)
     would, noun = sum(site.would for site in sites), counted(len(sites), "site")
     yield f"\n{'all' if would == len(sites) else f'{would} of'} {noun} would take part"
-    if any(site.answered and site.reasons for site in sites):
-        yield paragraph("A site looks at its rows only once nothing else stands against the terms.")
+    yield paragraph("A check reads no rows: whether they fit the terms shows in a session.")
 
 
 def _site(site: SiteReply, width: int) -> Iterator[str]:

@@ -21,8 +21,8 @@ from fedboost.runtime.aggregator import checks, limits
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
-from fedboost.runtime.site import review
-from fedboost.runtime.site import rows as site_rows
+from fedboost.runtime.site import check_book, review
+from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.terms_file import terms_to_toml
@@ -95,15 +95,15 @@ def test_all_would_and_nothing_begins(tmp_path, bundles):
     agreed = terms(THREE, protection="masked")
 
     async def ask(one):
-        return await check(one, agreed), [path.stat().st_size for path in one.folder.glob("*.audit.jsonl")]
+        return await check(one, agreed), [kinds(path) for path in one.folder.glob("*.audit.jsonl")]
 
     (end, logs), log = scenario_of(tmp_path / "one", bundles, dict.fromkeys(THREE, NAMED), ask)
     assert (end.code, end.err) == (0, "")
     assert end.out.splitlines()[0].split() == ["north", "yes"]
-    assert end.out.endswith("\nall 3 sites would take part\n")
+    assert "\nall 3 sites would take part\nA check reads no rows: " in end.out
     assert not log.named("session begins")
     assert not log.named("session offered")
-    assert logs == [0, 0, 0]
+    assert logs == [["checked"]] * 3
     assert [event["would"] for event in log.named("terms checked")] == [True, True, True, 3]
     assert {event["analyst"] for event in log.named("terms checked")} == {"analyst"}
 
@@ -174,42 +174,73 @@ def test_an_analyst_nobody_knows_is_told_what_a_refusal_tells(tmp_path, bundles)
     assert log.named("terms checked")[0]["analyst"] == "stranger"
 
 
-@pytest.mark.slow
-def test_rows_that_do_not_fit_are_one_bit_and_counted(tmp_path, bundles, monkeypatch):
-    monkeypatch.setattr(site_rows, "MAX_CHECKED", 3)
-    spoilt = rows().set_column(rows().column_names.index("age"), "age", pa.array(["old"] * rows().num_rows))
-
-    async def ask(one):
-        first = await replies(one, terms(["north"]))
-        again = await replies(one, terms(["north"]))
-        others = [await replies(one, terms(["north"], rounds=n)) for n in (4, 5, 6)]
-        return first, again, others, one.nodes["north"]._rows._misfits
-
-    found, log = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask, {"north": spoilt})
-    first, again, others, misfits = found
-    (reason,) = first[1]["north"]["reasons"]
-    assert reason == "its rows do not fit the terms; its own log says which column and why"
-    assert again == first
-    assert misfits == 0  # those of sessions
-    assert "for 3 different terms without a session" in others[-1][1]["north"]["reasons"][0]
-    assert "'old'" in log.named("rows do not fit the terms that were checked")[0]["reason"]
+def kinds(audit):
+    """The kinds of the entries of an audit log."""
+    return [entry.event.kind for entry in read_log(audit)]
 
 
 @pytest.mark.slow
-def test_checks_keep_no_session_away(tmp_path, bundles, monkeypatch):
-    """However often an analyst checks terms that do not fit, sessions of terms that fit begin."""
-    monkeypatch.setattr(site_rows, "MAX_MISFITS", 2)
-    misfit = {"label": "y", "numeric": ["ward"]}
+def test_checks_tell_nothing_of_a_value(tmp_path, bundles):
+    """The attack: a few checks with `num_class` up and down found a site's largest label, and left no trace.
+    Now every number of classes has the same answer, and each check is in the audit log."""
+    labels = rows().append_column("stage", pa.array([n % 97 for n in range(rows().num_rows)]))
+    settings = {"columns": {"label": "stage", "numeric": ["dose"]}, "objective": "multi:softprob"}
+    numbers = (95, 97, 98)
 
     async def ask(one):
-        found = [await replies(one, terms(["north"], rounds=n, columns=misfit)) for n in (1, 2, 3)]
+        agreed = [terms(["north"], num_class=n, eval_metric="mlogloss", **settings) for n in numbers]
+        found = [(await replies(one, each))[1]["north"] for each in (*agreed, agreed[0])]
+        with pytest.raises(SessionFailed, match="rows do not fit the terms"):
+            await one.train(agreed[0])
+        text = await asyncio.to_thread(fedboost, "audit", one.folder / "north.audit.jsonl")
+        return found, read_log(one.folder / "north.audit.jsonl"), [each.digest for each in agreed], text.out
+
+    found, _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask, {"north": labels})
+    answers, entries, digests, text = found
+    assert all((answer["would"], answer["reasons"], answer["notes"]) == (True, [], []) for answer in answers)
+    checked = [entry.event for entry in entries if entry.event.kind == "checked"]
+    assert [(each.terms, each.analyst, each.would) for each in checked] == [
+        (digest, "analyst", True) for digest in digests
+    ]
+    (line,) = (line for line in text.splitlines() if "different terms" in line)
+    assert line.split(maxsplit=1)[1] == "analyst about 3 different terms; this site would take part under 3"
+
+
+@pytest.mark.slow
+def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypatch):
+    """Whoever asks more keeps neither others nor sessions away, and fills no log."""
+    monkeypatch.setattr(check_book, "MAX_CHECKS_A_DAY", 2)
+    days = ["2026-11-24"]
+    monkeypatch.setattr(check_book, "today", lambda: days[0])
+
+    async def ask(one):
+        every = [terms(["north"], rounds=n) for n in (1, 2, 3, 1)]
+        found = [(await replies(one, each))[1]["north"] for each in every]
+        found.append((await replies(one, every[0], "stranger"))[1]["north"])
         await one.train(terms(["north"]))
-        return [sites["north"]["reasons"][0] for _, sites in found]
+        days[0] = "2026-11-25"
+        found.append((await replies(one, every[2]))[1]["north"])
+        return found, kinds(one.folder / "north.audit.jsonl").count("checked")
 
-    reasons, log = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
-    assert reasons[0] == reasons[1] == "its rows do not fit the terms; its own log says which column and why"
-    assert reasons[2].startswith("it looked at its rows for 2 terms that they did not fit without a session")
-    assert log.named("session begins")
+    (answers, logged), _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+    assert [answer["would"] for answer in answers] == [True, True, False, True, False, True]
+    (reason,) = answers[2]["reasons"]
+    assert reason.startswith(
+        "it answers checks of 2 different terms of an analyst in a day; ask again tomorrow"
+    )
+    assert logged == 4
+
+
+def test_a_check_that_cannot_be_recorded_is_not_answered(tmp_path, bundles):
+    async def ask(one):
+        audit = one.folder / "north.audit.jsonl"
+        audit.write_text("odd\n")
+        return await replies(one, terms(["north"], max_depth=9))
+
+    policies = {"north": {**NAMED, "max_depth": 2}}
+    (_, sites), log = scenario_of(tmp_path / "one", bundles, policies, ask)
+    assert sites["north"]["reasons"] == ["it cannot write its audit log; its own log says why"]
+    assert "changed or removed" in log.named("terms were checked and not answered")[0]["reason"]
 
 
 def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monkeypatch):

@@ -16,7 +16,7 @@ from fedboost.runtime.workers.hold import finished
 def main(party, terms):
     rows = rows_of(read_party(Path(party)), structlog.get_logger())
     agreed = read_terms(Path(terms))
-    assert rows.check(agreed) == ""
+    assert rows.faults(agreed) == []
     holder = rows.hold(agreed, b"", lambda terms: b"", lambda terms: None)
     (answer, *_) = finished(holder.answering(RowsQuery()))
     status = Path("/proc/self/status").read_text()  # what `resource` says has the parent's in it

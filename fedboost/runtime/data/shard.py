@@ -106,6 +106,25 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
             yield missing_column(name, there, wanted)
 
 
+def type_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
+    """The columns that are there with a type that cannot be read as the terms say, each as an error: none
+    that depends on a value, for they are read without their rows."""
+    import pyarrow as pa
+
+    dense = dense_of(table)
+    for name in (*schema.numeric, *schema.target_means, *schema.categorical):
+        if (index := dense.schema.get_field_index(name)) < 0:
+            continue
+        column = pa.chunked_array([pa.array([], dense.schema.field(index).type)])
+        try:
+            if name in schema.categorical or name in schema.target_means:
+                texts(column, name)
+            else:
+                numbers(column, name)
+        except ConfigError as error:
+            yield error
+
+
 def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Ranges | None) -> Shard:
     has_labels = bool(schema.label)
     if table.num_rows == 0:

@@ -1,4 +1,4 @@
-"""The audit log of a site: one JSON line for each thing that leaves, chained by hashes.
+"""The audit log of a site: one JSON line for each thing that leaves, and for checks, chained by hashes.
 
 Its lines are the entries of `audit_entry`. The terms of a session are in a file beside the log,
 `terms/DIGEST.json`. A file that is full is put aside, and the chain goes on in the next one (`audit_files`).
@@ -21,6 +21,7 @@ import mmap
 import os
 import re
 import stat
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ from fedboost.runtime.files import write_atomically
 from fedboost.runtime.site.audit_entry import (
     BEFORE_THE_FIRST,
     Admitted,
+    Checked,
     Ended,
     Entry,
     canonical_event,
@@ -73,6 +75,8 @@ class AuditLog:
         """
         self._path, self._max_bytes = path, max_bytes
         self._second, self._time = 0, ""
+        self._appending = threading.Lock()
+        """Held while an entry is written: checks are answered beside a session."""
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, OWNER_ALONE)
         except OSError as error:
@@ -162,6 +166,11 @@ class AuditLog:
         )
         self._sync()
 
+    def checked(self, terms: str, analyst: str, would: bool) -> None:
+        """Record that a check of the terms with this digest is about to be answered: whether this site would
+        take part. Raises as `record` does."""
+        self._append(Checked(terms=terms, would=would, analyst=analyst or None))
+
     def _keep(self, terms: Terms) -> None:
         """Write the terms to their file, once."""
         path, text = terms_file(self._path, terms.digest), terms.canonical().encode()
@@ -186,7 +195,11 @@ class AuditLog:
             raise self._full(error) from None
         self._named = True
 
-    def _append(self, event: Admitted | Release | Relayed | Ended) -> None:
+    def _append(self, event: Admitted | Checked | Release | Relayed | Ended) -> None:
+        with self._appending:
+            self._append_alone(event)
+
+    def _append_alone(self, event: Admitted | Checked | Release | Relayed | Ended) -> None:
         number, previous = self.last[0] + 1, self.last[1]
         line, digest = entry_line(number, self._now(), canonical_event(event), previous)
         try:

@@ -108,7 +108,18 @@ class Ended(Frozen):
     analyst: str | None = None
 
 
-Event = Annotated[Admitted | Released | Sent | Ended, Field(discriminator="kind")]
+class Checked(Frozen):
+    """A check of terms, without a session: their digest, the analyst who signed them, and whether this site
+    would take part. No row was read for it. The same answer is here once a day."""
+
+    kind: Literal["checked"] = "checked"
+    terms: str
+    would: bool
+    analyst: str | None = None
+
+
+OfSession = Admitted | Released | Sent | Ended
+Event = Annotated[OfSession | Checked, Field(discriminator="kind")]
 
 
 class Entry(Frozen):
@@ -139,7 +150,7 @@ _BEGINNING = b'{"n":'
 """Each line's first bytes."""
 
 
-def canonical_event(event: Admitted | Ended | Release | Relayed) -> str:
+def canonical_event(event: Admitted | Ended | Checked | Release | Relayed) -> str:
     """The JSON of an event in its entry. That of a release, of which there is one a turn, is put together
     from the JSON of its texts, which were seen before."""
     if isinstance(event, Relayed):

@@ -4,13 +4,14 @@ Promises: nothing but what the log says and its terms allow.
 Refuses: a log whose terms cannot be looked for (ConfigError).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedboost.errors import ConfigError
 from fedboost.people.audit_facts import (
     AgreementFacts,
     AuditFacts,
+    ChecksFacts,
     OwnFacts,
     ReleaseFacts,
     SessionEnd,
@@ -21,7 +22,7 @@ from fedboost.people.audit_facts import (
 from fedboost.people.text import delimited
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.site.audit import read_admitted
-from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Entry
+from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Checked, Entry
 from fedboost.runtime.site.audit_rules import warnings_of
 from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import allowed_questions
@@ -64,7 +65,17 @@ def audit_facts(
         ],
         listed=name is not None,
         earlier=first,
+        checks=_checks_of(entries) if name is None and last is None else (),
     )
+
+
+def _checks_of(entries: Iterable[Entry]) -> list[ChecksFacts]:
+    """Return the checks of each day and analyst, in the order of the first of each."""
+    asked: dict[tuple[str, str], dict[str, bool]] = {}
+    for entry in entries:
+        if isinstance(event := entry.event, Checked):
+            asked.setdefault((entry.time[:10], event.analyst or ""), {})[event.terms] = event.would
+    return [ChecksFacts(*who, len(answers), sum(answers.values())) for who, answers in asked.items()]
 
 
 def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigError]:

@@ -1,7 +1,7 @@
 """The sessions of an audit log, as facts: what an auditor counts, compares and prints.
 
-Promises: every entry of the log belongs to one session; a session that goes on after a restart of the site is
-one, and a name that is used again, after its session ended or under other terms, is another.
+Promises: every entry of the log but checks belongs to one session; a session that goes on after a restart of
+the site is one, and a name that is used again, after its session ended or under other terms, is another.
 Refuses: nothing.
 """
 
@@ -13,7 +13,7 @@ from itertools import takewhile
 from fedboost.people.words import MADE, UNASKED
 from fedboost.privacy.noise.accounting import epsilon_of
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
-from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Event, Released, Sent
+from fedboost.runtime.site.audit_entry import Admitted, Checked, Ended, Entry, OfSession, Released, Sent
 from fedboost.terms.session import TO_TRAIN
 
 
@@ -188,6 +188,8 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
     running: dict[str, Session] = {}
     for entry in entries:
         event = entry.event
+        if isinstance(event, Checked):
+            continue
         session = running.get(event.session)
         if session is None or isinstance(event, Admitted) or session.ended is not None:
             if session is None or session.over or _is_under_others(event, session):
@@ -208,7 +210,7 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
     return sessions
 
 
-def _is_under_others(event: Event, session: Session) -> bool:
+def _is_under_others(event: OfSession, session: Session) -> bool:
     """Return whether an event admits a name under other terms than its session has."""
     known = session.admitted
     return isinstance(event, Admitted) and known is not None and known.terms != event.terms

@@ -22,7 +22,7 @@ from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site_memory import Standing, colluding_of, predicted_by
 from fedboost.runtime.site.audit import AuditLog, read_admitted
-from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Event, Released, Sent
+from fedboost.runtime.site.audit_entry import Admitted, Checked, Ended, Entry, Event, Released, Sent
 from fedboost.runtime.site.audit_files import NO_LOG, LogEnd, end_of, entries_after, owner_of
 from fedboost.runtime.site.budget import Spent
 from fedboost.runtime.site.config import PartyConfig, state_folder
@@ -271,7 +271,9 @@ def _check_age(config: PartyConfig, file: sqlite3.Connection, since: Iterable[En
 
 
 def _is_unknown(file: sqlite3.Connection, party: str, event: Event) -> bool:
-    """Tell if a memory does not know of an entry of the audit log."""
+    """Tell if a memory does not know of an entry of the audit log. Of checks it knows nothing."""
+    if isinstance(event, Checked):
+        return False
     session = known_session(file, party, event.session)
     match event:
         case Admitted():

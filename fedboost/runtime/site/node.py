@@ -30,6 +30,7 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
+from fedboost.runtime.site.check_book import CheckBook
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.dialling import Dialling
 from fedboost.runtime.site.inbox import Inbox
@@ -90,8 +91,8 @@ class PartyNode:
         self._offered = Offered("")
         self._attended = False
         self._refusals = 0
-        checked, busy = self.watch.page_state.checked, lambda: self._session is not None
-        self._reviewer = Reviewer(config, self._rows, self._credentials, busy, checked, self._log)
+        book, busy = CheckBook(self._audit, self.watch.page_state.checked), lambda: self._session is not None
+        self._reviewer = Reviewer(config, self._rows, self._credentials, busy, book, self._log)
         self._left = 0
         """Sessions that it left since it took part in one."""
         self.ended: list[str] = []

@@ -1,21 +1,22 @@
 """Checks of terms at a site: would it take part? Each is answered without a session, and nothing of it is
-remembered as one.
+remembered as one; it is in the audit log.
 
 Promises: an analyst whom the site's policy or its approval of these terms names is told all that stands
-against the terms: rules, budget, columns that lack, and once nothing else does, whether the rows fit, as an
-offer would tell. Any other caller is told no more than the first sentence of a refusal. No person is asked.
+against the terms: rules, budget, columns that lack or have another type. Any other caller is told no more
+than the first sentence of a refusal. Nobody is told what depends on a value of a row: whether the rows fit is
+told in a session, where it is counted. No person is asked.
 Refuses: nothing; what cannot be read is a reason.
 """
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, FedboostError, Refused, quoted
+from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, quoted
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, Credentials
 from fedboost.protocol.membership import check_rows
@@ -23,6 +24,7 @@ from fedboost.protocol.messages import Request
 from fedboost.protocol.site_memory import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import policy_for, read_past, with_past
+from fedboost.runtime.site.check_book import CheckBook
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.model_signers import signers_at
 from fedboost.runtime.site.policy import Policy
@@ -44,16 +46,12 @@ NO_LIMITS = Limits(NO_LIMIT, similar_groups=True, max_predicted_rows=NO_LIMIT, m
 """Limits under which only what no policy changes is refused."""
 ASKED = "a person there is asked about each session"
 LATER = "it still works on the check before this one; ask again later"
-BUSY = "its rows were not looked at: a session is under way there"
-
-
-Checked = Callable[[Terms, str, Sequence[str]], None]
-"""Takes terms that were checked, the analyst who signed them, and what this site has against them."""
+UNWRITTEN = "it cannot write its audit log; its own log says why"
 
 
 class Reviewer:
     """The answers of a site to checks. credentials: what it trusts now, None without keys; busy: tells if
-    a session is under way; checked: is told of each check."""
+    a session is under way; book: where they are counted and noted."""
 
     def __init__(
         self,
@@ -61,14 +59,14 @@ class Reviewer:
         rows: SiteRows,
         credentials: Callable[[], Credentials | None],
         busy: Callable[[], bool],
-        checked: Checked,
+        book: CheckBook,
         log: Any,
     ) -> None:
         self._config = config
         self._rows = rows
         self._credentials = credentials
         self._busy = busy
-        self._checked = checked
+        self._book = book
         self._log = log
         self._answering = threading.Lock()
         """Held while a check is answered: one of a connection that was lost may still be under way."""
@@ -95,6 +93,9 @@ class Reviewer:
             return encode_objections(Objections(review.number, (LATER,)))
         try:
             return encode_objections(self.objections(review))
+        except (DurabilityError, Refused) as error:
+            self._log.warning("terms were checked and not answered", reason=str(error))
+            return encode_objections(Objections(review.number, (UNWRITTEN,)))
         finally:
             self._answering.release()
 
@@ -109,6 +110,7 @@ class Reviewer:
             if party not in terms.parties:
                 raise Refused(f"the terms do not name party {party!r}")
             analyst = _analyst(credentials, terms, review.request)
+            self._book.check(party, terms, analyst)
             known = terms
             self._rows.check_misfits()
             policy = policy_for(self._config, terms, analyst)
@@ -120,7 +122,7 @@ class Reviewer:
         if known is not None:
             short = tuple(with_the_command(reason, known, analyst) for reason in short)
             own = (f"{short[0]}: {detail}",) if detail else short
-            self._checked(known, analyst, own)
+            self._book.note(known, analyst, own)
         about = {"analyst": analyst} if analyst else {}
         logged = [quoted(reason) for reason in own[:MAX_LOGGED]]
         self._log.info("terms checked", **about, would=not short, **({"reasons": logged} if short else {}))
@@ -158,14 +160,8 @@ class Reviewer:
         if not self._busy() and (unread := _refusal(rows.refresh)):
             reasons.append(unread)
         if not any(breach.rule == "columns" for breach in breaches):
-            reasons += rows.missing_columns(terms)
+            reasons += rows.faults(terms)
         yield from reasons
-        if breaches or reasons:
-            return
-        if self._busy():
-            notes.append(BUSY)
-        elif misfit := rows.check(terms):
-            yield misfit
 
 
 def _analyst(credentials: Credentials | None, terms: Terms, request: Request | None) -> str:

@@ -1,8 +1,8 @@
 """The rows of a site: a table that is read when its process starts, and again when its files have changed.
 
 Promises: each reading is a line in the log; a session keeps the rows that it began with. How often the rows
-did not fit what was offered is counted, whoever asked; what a check of terms is told of the rows is one bit,
-the same while the table is; checks are counted apart, so that none keeps a session away.
+did not fit what was offered is counted, whoever asked. A check of terms is told of the names and types of
+columns, and nothing that depends on a value of a row.
 Refuses: tables that cannot be read (ConfigError when the process starts, Refused later); further questions
 after MAX_MISFITS that did not fit.
 """
@@ -27,7 +27,7 @@ from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.label_noise import with_label_noise
 from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.locations import shown as shown_source
-from fedboost.runtime.data.shard import column_faults, to_shard
+from fedboost.runtime.data.shard import column_faults, to_shard, type_faults
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.names import SiteTable, site_rows
@@ -39,8 +39,6 @@ ModelOf = Callable[[Terms], Booster]
 MAX_MISFITS = 10
 """Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
 and a reader of the site's log knows by then what does not fit."""
-MAX_CHECKED = 100
-"""Different terms that the rows are checked for without a session, until the site is started again."""
 SETTLED_SECONDS = 2.0
 """Files that changed a shorter time ago may still be written."""
 MAX_READINGS = 5
@@ -61,10 +59,6 @@ class SiteRows:
         self._misfits = 0
         self.reading = threading.Lock()
         """Held while rows are read or counted: two at a time would take the memory twice."""
-        self._looks = self._unfit = 0
-        """Terms that the rows were checked for without a session, and those that they did not fit."""
-        self._checked: dict[str, str] = {}
-        """The reason against terms, by their digest; '' where the rows fit. Of the table as it is."""
         self._stamp = self._stamp_now()
         self.table: SiteTable | None = None
         """The rows as they were read last; None where there are none, and while they are read."""
@@ -96,7 +90,6 @@ class SiteRows:
             if self._config.data is None or (self.table is not None and self._stamp_now() == self._stamp):
                 return self.table
             self.table = None  # both would take the memory twice
-            self._checked.clear()
             try:
                 self.table = self._read_again()
             except (ConfigError, OSError) as error:
@@ -153,10 +146,6 @@ class SiteRows:
         read = with_label_noise(partial(self.read, site=self.refresh()), self._party, key_of)
         return holder_for(read, self._party, self._config.nthread, model_of, table_of)(terms, secret)
 
-    def look(self, site: SiteTable, terms: Terms) -> None:
-        """Raise Refused unless the rows fit these terms."""
-        self._fit(site, terms)
-
     @contextmanager
     def _counting_misfits(self) -> Iterator[None]:
         try:
@@ -206,36 +195,13 @@ class SiteRows:
             f"here at all, ask the analyst to take it out of the terms"
         )
 
-    def missing_columns(self, terms: Terms) -> list[str]:
-        """A sentence for each column that the terms name and the table lacks."""
+    def faults(self, terms: Terms) -> list[str]:
+        """A sentence for each column that the terms name and the table lacks, or has with a type that cannot
+        be read so, whatever its values."""
         if (site := self.table) is None:
             return []
-        faults = column_faults(site.under(terms.columns.row_id), terms.blocks.columns_of(self._party))
-        return [str(fault.public) for fault in faults]
-
-    def check(self, terms: Terms) -> str:
-        """The reason why the rows do not fit these terms; '' if they do. Refused as `refresh`."""
-        if (site := self.refresh()) is None:
-            return ""
-        if terms.digest not in self._checked:
-            for done, most, what in (
-                (self._looks, MAX_CHECKED, "different terms"),
-                (self._unfit, MAX_MISFITS, "terms that they did not fit"),
-            ):
-                if done >= most:
-                    return (
-                        f"it looked at its rows for {most} {what} without a session, and does so for no "
-                        f"others until it is started again"
-                    )
-            self._looks += 1
-            try:
-                self.look(site, terms)
-                self._checked[terms.digest] = ""
-            except Refused as error:
-                self._log.warning("rows do not fit the terms that were checked", reason=str(error))
-                self._checked[terms.digest] = error.public
-                self._unfit += 1
-        return self._checked[terms.digest]
+        table, schema = site.under(terms.columns.row_id), terms.blocks.columns_of(self._party)
+        return [fault.public for fault in (*column_faults(table, schema), *type_faults(table, schema))]
 
 
 def _seen(file: Path) -> tuple[str, int, int, int]:

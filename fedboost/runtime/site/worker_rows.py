@@ -105,11 +105,13 @@ class WorkerRows(SiteRows):
         self._warn(site, undeclared_of(self._holder.held))
         return self._holder
 
-    def look(self, site: SiteTable, terms: Terms) -> None:
-        """Raise Refused unless the rows fit these terms."""
-        check_under_workers(terms, self._party)
-        with self._at_hand(), self._explaining(site):
-            self.looked(terms)
+    def faults(self, terms: Terms) -> list[str]:
+        """As of any table, and what rows on workers cannot follow."""
+        try:
+            check_under_workers(terms, self._party)
+        except Refused as error:
+            return [error.public, *super().faults(terms)]
+        return super().faults(terms)
 
     def looked(self, terms: Terms) -> list[Held]:
         """What each worker says of its rows under these terms, which it reads and drops. Refused unless they

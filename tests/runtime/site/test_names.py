@@ -107,7 +107,7 @@ def test_without_names_of_columns_all_keep_their_own(tmp_path):
 def test_columns_without_a_name_are_missing_to_others(tmp_path):
     rows = SiteRows(config(tmp_path, "csv"), Log())
     stranger = terms(numeric=["age", "secret"], held={"telco": ["secret", "telco.2"]})
-    (sentence,) = rows.missing_columns(stranger)
+    (sentence,) = rows.faults(stranger)
     assert sentence == "column 'secret' is missing"
     with pytest.raises(Refused) as refusal:
         rows.read(stranger)

@@ -86,7 +86,7 @@ def test_a_file_that_can_no_longer_be_read_is_refused_until_it_can(tmp_path, how
         file.unlink()
     else:
         file.write_bytes(content[:100])
-    for act in (known.refresh, lambda: known.check(terms(TWO))):
+    for act in (known.refresh, lambda: known.hold(terms(TWO), b"", None, None)):
         with pytest.raises(Refused) as refusal:
             act()
         said = "party north: its table has changed and cannot be read; its own log says why"
@@ -94,7 +94,7 @@ def test_a_file_that_can_no_longer_be_read_is_refused_until_it_can(tmp_path, how
         assert str(file) in refusal.value.detail
     file.write_bytes(content)
     assert known.refresh().table.num_rows == 180
-    assert known.check(terms(TWO)) == ""
+    assert known.faults(terms(TWO)) == []
 
 
 def test_a_file_that_nobody_may_read_any_more_is_refused_too(tmp_path, monkeypatch):
@@ -128,23 +128,29 @@ def test_a_file_that_changes_all_the_time_is_refused(tmp_path, monkeypatch):
     assert known.refresh().table.num_rows == 180
 
 
-def test_a_check_is_about_the_table_as_it_is_and_its_limits_stay(tmp_path, monkeypatch):
-    good = rows()
-    bad = good.set_column(0, "age", pa.array(["sixty"] * good.num_rows))
-    (file,), log = written(tmp_path, {"north": good}).values(), Log()
+def test_a_check_is_about_the_names_and_types_of_columns(tmp_path):
+    """And about no value: words among numbers, labels beyond the classes and weights below 0 are not told."""
+    good, log = rows(), Log()
+    words = good.set_column(0, "age", pa.array(["sixty"] * good.num_rows))
+    dates = good.set_column(0, "age", pa.array([0] * good.num_rows, pa.date32()))
+    (file,) = written(tmp_path, {"north": good}).values()
     known = site(file, log)
-    assert known.check(terms(TWO)) == ""
-    parquet.write_table(bad, file)
-    assert "its rows do not fit the terms" in known.check(terms(TWO))
-    parquet.write_table(good, file)
-    assert known.check(terms(TWO)) == ""
-    monkeypatch.setattr(site_rows, "MAX_CHECKED", 4)
-    assert known.check(terms(TWO, rounds=5)) == ""
-    os.utime(file, ns=(1, 1))
-    assert "it looked at its rows for 4 different terms" in known.check(terms(TWO))
-    monkeypatch.setattr(site_rows, "MAX_MISFITS", 1)
-    monkeypatch.setattr(site_rows, "MAX_CHECKED", 9)
-    assert "it looked at its rows for 1 terms that they did not fit" in known.check(terms(TWO))
+    classes = {"objective": "multi:softprob", "eval_metric": "mlogloss"}
+    columns = {"label": "age", "weight": "dose", "categorical": {"ward": ["a"]}}
+    for agreed in (terms(TWO), *(terms(TWO, columns=columns, num_class=n, **classes) for n in (2, 97, 98))):
+        assert known.faults(agreed) == []
+    parquet.write_table(words, file)
+    known.refresh()
+    assert known.faults(terms(TWO)) == []
+    with pytest.raises(Refused, match="its rows do not fit the terms"):
+        known.read(terms(TWO))
+    parquet.write_table(dates, file)
+    known.refresh()
+    assert known.faults(terms(TWO)) == ["column 'age' is date32[day] here, the terms say numeric"]
+    lacks = terms(TWO, columns={"label": "y", "numeric": ["height"], "categorical": {"age": ["old"]}})
+    missing, kind = known.faults(lacks)
+    assert missing == "column 'height' is missing"
+    assert kind.startswith("column 'age' is date32[day] here, categorical takes")
 
 
 def test_the_next_session_has_the_rows_as_they_are_now(tmp_path):
