@@ -34,8 +34,8 @@ _SITES = ("site", "sites", "party", "parties")
 _SHOWN = 8
 """Levels of a column that an error names."""
 _FIGURES_OF_TWO_CLASSES = 4
-"""Of a set of rows that do not follow from each other: rows of label 1, those predicted 1 of either label, and
-the mean prediction."""
+"""Of a set of rows that do not follow from each other: rows of label 1, those predicted 1 of either label,
+and the mean prediction."""
 _FIGURES_OF_A_BIN = 3
 """Rows of either label, and the mean prediction."""
 _BITS_OF_FIGURE = 20
@@ -94,9 +94,9 @@ def class_count(terms: Terms) -> int:
 
 
 def rows_readable(terms: Terms) -> int:
-    """An upper bound of the yes-or-no values of single rows that an analyst can read in the results of a session
-    that measures a model: the bits of all figures that do not follow from each other. What an attack reads is
-    less (docs/lifecycle-evaluate.md)."""
+    """An upper bound of the yes-or-no values of single rows that an analyst can read in the results of a
+    session that measures a model: the bits of all figures that do not follow from each other. What an attack
+    reads is less (docs/lifecycle-evaluate.md)."""
     if terms.task == TO_DRIFT:
         assert terms.xgb_model is not None
         numeric, score = continuation.bins_of(terms.xgb_model)

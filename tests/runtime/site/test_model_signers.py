@@ -16,7 +16,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.boosting.structure import structure
-from fedboost.errors import Refused
+from fedboost.errors import ConfigError, Refused
 from fedboost.privacy.identity.certificates import identify, to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.identity.signatures import Signer
@@ -33,6 +33,7 @@ from fedboost.runtime.site.model_signers import signers_at, signers_of
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_models import ModelSigners
 from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.terms import continuation
 from fedboost.terms.describing import terms_to_describe
 from fedboost.terms.evaluating import rows_readable
 from fedboost.terms.reading import read_model
@@ -64,7 +65,8 @@ def signed(model, *signers, name=None):
     if own.earlier is not None:
         constant = 0.0
     trees = model.booster.trees[len(own.roots) * own.constant_rounds :]
-    told = structure(constant, trees, model.booster.target_means.values())
+    edges = model._reference_edges
+    told = structure(constant, trees, model.booster.target_means.values(), edges)
     for signer in signers:
         party = name or signer.name
         attest = Attest(0, 7, b"t" * 32, told, signer.certificate, b"")
@@ -92,6 +94,25 @@ def broken(asked, signers=frozenset({"north"}), **rules):
 
 
 # ---- signatures --------------------------------------------------------------------------------------
+
+
+def test_bins_of_free_choice_are_not_those_that_were_signed(model):
+    """Between other edges an analyst could look for single values, and a score has edges of a grid alone."""
+    honest, _ = drift_terms(model)
+    numeric, score = continuation.bins_of(honest.xgb_model)
+    facts = continuation.facts_of(honest.xgb_model)
+
+    def asked(*bins):
+        text = continuation.written(model.booster, model.terms.columns, bins, facts)
+        return honest.changed(xgb_model=text)
+
+    assert names(asked(numeric, score)) == {"north"}
+    moved = [[*numeric[0][:-1], numeric[0][-1] + 1e-6], *numeric[1:]]
+    assert names(asked(moved, score)) == set()
+    with pytest.raises(ConfigError, match="the bins of its score are not those of its reference"):
+        asked(numeric, [score[0] + 1e-4, *score[1:]])
+    with pytest.raises(ConfigError, match="not as fedboost writes it"):
+        asked([[*range(40)], *numeric[1:]], score)
 
 
 def test_a_site_finds_its_own_signature_and_those_of_parties_it_names(model):

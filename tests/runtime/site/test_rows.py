@@ -86,7 +86,7 @@ def test_a_file_that_can_no_longer_be_read_is_refused_until_it_can(tmp_path, how
         file.unlink()
     else:
         file.write_bytes(content[:100])
-    for act in (known.refresh, lambda: known.hold(terms(TWO), b"", None, None)):
+    for act in (known.refresh, lambda: known.hold(terms(TWO), b"", None, None, None)):
         with pytest.raises(Refused) as refusal:
             act()
         said = "party north: its table has changed and cannot be read; its own log says why"
