@@ -13,7 +13,6 @@ from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
-from urllib.parse import urlsplit
 
 from prometheus_client import (
     CollectorRegistry,
@@ -27,6 +26,7 @@ from prometheus_client import (
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import is_loopback
+from fedboost.runtime.web.guard import hostname_of, is_loopback_name
 from fedboost.version import VERSION
 from fedboost.wire.bounds import WIRE_VERSION
 
@@ -288,8 +288,8 @@ class _LocalPage(_Page):
 
     def do_GET(self) -> None:
         """Answer who asks for an address, or for localhost."""
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
-        if host in ("", "localhost") or is_loopback(f"[{host}]:0" if ":" in host else f"{host}:0"):
+        host = self.headers.get("Host")
+        if host is None or is_loopback_name(hostname_of(host)):
             super().do_GET()
         else:
             self.send_error(421, "ask for this machine's own address")

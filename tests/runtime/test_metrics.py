@@ -139,8 +139,9 @@ def test_a_website_whose_name_leads_here_is_told_nothing():
         for host in ("localhost:9", "127.0.0.1", "[::1]:9"):
             with urllib.request.urlopen(asked_as(page, host), timeout=10) as answer:
                 assert answer.status == 200
-        with pytest.raises(urllib.error.HTTPError, match="421"):
-            urllib.request.urlopen(asked_as(page, "evil.example:9"), timeout=10)
+        for host in ("evil.example:9", "evil.com@localhost", "127.0.0.1#.evil.com"):
+            with pytest.raises(urllib.error.HTTPError, match="421"):
+                urllib.request.urlopen(asked_as(page, host), timeout=10)
     finally:
         page.close()
 

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
 
 from fedboost.errors import FedboostError, quoted
 from fedboost.runtime.bucket import Bucket, Buckets
@@ -58,6 +57,8 @@ HEADERS = {
     b"cache-control": b"no-store",
 }
 """Headers of every answer; an application may give its own policy for a page."""
+_HOST = re.compile(r"(?:([0-9A-Za-z](?:[0-9A-Za-z._-]*[0-9A-Za-z])?)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
+"""Matched in full: a URL may have a user before the name, and a path behind it."""
 _PATH = re.compile(rb"/|(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
 """A plain path: nothing encoded, no empty part, and none that begins with a dot."""
 
@@ -272,11 +273,10 @@ def asker_of(scope: Scope) -> Asker:
 
 
 def hostname_of(host: str) -> str:
-    """The name in a header Host, without the port and the brackets of IPv6; '' for what is none."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+    """The name in a header Host, without the port and the brackets of IPv6; '' for anything that is not a
+    name or an address with an optional port."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]).lower() if found else ""
 
 
 def is_loopback_name(name: str) -> bool:

@@ -17,6 +17,13 @@ from fedboost.runtime.web.addresses import group_of
 
 PAGES = "/", "/sites", "/sessions", "/log", "/api", "/api/v1/health", "/api/v1/sites", "/api/v1/sessions"
 EVIL = "https://evil.example"
+ODD = (
+    *("evil.com@localhost", "127.0.0.1#.evil.com", "localhost#evil.com", "localhost/evil.com"),
+    *("localhost?evil.com", "user:word@127.0.0.1", "127.0.0.1@evil.com", "[::1]evil.com", "[::1].evil.com:9"),
+    *("", "[::1", "a b"),
+    *("localhost:9:9", "localhost:x", "localhost:", "[::1%evil]", ".localhost", "localhost\\.evil.com"),
+)
+"""Headers Host that a parser of URLs takes for this machine, or that are not a name at all."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +72,16 @@ def test_whoever_is_on_this_machine_reads(console, path):
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.nip.io", "", "[::1", "a b"],
+    [
+        "evil.example",
+        "evil.example:80",
+        "localhost.evil.example",
+        "127.0.0.1.nip.io",
+        "",
+        "[::1",
+        "a b",
+        *ODD,
+    ],
 )
 def test_a_website_whose_name_leads_here_is_told_nothing(console, host):
     refused(console, 421, "GET /", "not called so", "/", host=host)
