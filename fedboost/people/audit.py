@@ -57,7 +57,7 @@ def _checks(checks: Sequence[ChecksFacts]) -> Iterator[str]:
         yield f"({counted(earlier, 'earlier line')} not shown; --json has them)"
     for asked in checks[-MAX_CHECKS:]:
         who = delimited(asked.analyst) if asked.analyst else "an analyst without keys"
-        text = f"{who} about {asked.terms} different terms; this site would take part under {asked.would}"
+        text = f"{who} about {counted(asked.terms, 'set')} of terms: yes to {asked.would}"
         yield textwrap.fill(text, WIDTH, initial_indent=f"{asked.day}  ", subsequent_indent=" " * 12)
 
 

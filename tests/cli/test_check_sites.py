@@ -22,6 +22,7 @@ from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.site import check_book, review
+from fedboost.runtime.site.approval import read_past
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import init_memory
@@ -192,6 +193,7 @@ def test_checks_tell_nothing_of_a_value(tmp_path, bundles):
         found = [(await replies(one, each))[1]["north"] for each in (*agreed, agreed[0])]
         with pytest.raises(SessionFailed, match="rows do not fit the terms"):
             await one.train(agreed[0])
+        assert [session.unmet for session in read_past(one.nodes["north"]._config).sessions] == [True]
         text = await asyncio.to_thread(fedboost, "audit", one.folder / "north.audit.jsonl")
         return found, read_log(one.folder / "north.audit.jsonl"), [each.digest for each in agreed], text.out
 
@@ -202,8 +204,8 @@ def test_checks_tell_nothing_of_a_value(tmp_path, bundles):
     assert [(each.terms, each.analyst, each.would) for each in checked] == [
         (digest, "analyst", True) for digest in digests
     ]
-    (line,) = (line for line in text.splitlines() if "different terms" in line)
-    assert line.split(maxsplit=1)[1] == "analyst about 3 different terms; this site would take part under 3"
+    (line,) = (line for line in text.splitlines() if "sets of terms" in line)
+    assert line.split(maxsplit=1)[1] == "analyst about 3 sets of terms: yes to 3"
 
 
 @pytest.mark.slow
