@@ -147,6 +147,68 @@ def test_quantiles_do_not_tell_how_many_rows_have_no_value(count):
     assert told[0] == told[1] == told[2]
 
 
+def many_numbers(seed):
+    """Columns whose quantiles are hard to tell: heavy tails, ties, outliers, two units, missing values."""
+    draw = np.random.default_rng(seed)
+    count = int(draw.integers(60, 700))
+    bell = draw.normal(size=count)
+    columns = {
+        "bell": bell,
+        "tails": np.exp(3 * bell),
+        "years": np.round(40 + 12 * bell),
+        "zeros": np.where(draw.random(count) < 0.6, 0.0, np.exp(bell)),
+        "near_zeros": np.where(np.arange(count) < draw.integers(1, 25), bell, 0.0),
+        "flag": (draw.random(count) < draw.random()).astype(float),
+        "units": np.where(draw.random(count) < 0.3, 365.25, 1.0) * draw.uniform(20, 80, count),
+        "dense": 1e6 + draw.random(count),
+    }
+    for number, values in enumerate(columns.values()):
+        values[draw.random(count) < (0.0, 0.01, 0.3)[(number + seed) % 3]] = np.nan
+    columns["y"] = (bell > 0).astype(float)
+    return pa.table({name: pa.array(values, from_pandas=True) for name, values in columns.items()})
+
+
+def ends_of(column):
+    """The ends that are told of a column, in order, as the numbers from which on values lie beyond them."""
+    told = [*column["quantiles"].values(), column["gap"]]
+    lows = {np.float32(interval[0]) for interval in told if interval}
+    highs = {np.nextafter(np.float32(interval[1]), np.float32(np.inf)) for interval in told if interval}
+    return sorted(lows | highs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_no_two_ends_of_several_descriptions_have_few_rows_between_them(seed):
+    """The sessions differ in max_bin and min_count; the least min_count is that of a policy."""
+    table, least = many_numbers(seed), 7
+    names = [name for name in table.column_names if name != "y"]
+    agreed = {"columns": {"label": "y", "numeric": names}}
+    sessions = [
+        fb.describe(terms(**agreed, max_bin=max_bin), shared_out(2, table), min_count=min_count)
+        for max_bin, min_count in (
+            (256, least),
+            (256, 8),
+            (200, 12),
+            (64, least),
+            (16, 10),
+            (3, least),
+            (2, 9),
+        )
+    ]
+    for place, name in enumerate(names):
+        values = table[name].to_pandas().dropna().astype(np.float32)
+        ends = sorted({end for known in sessions for end in ends_of(known.columns[place])})
+        for low, high in itertools.combinations(ends, 2):
+            between = ((values >= low) & (values < high)).sum()
+            assert between == 0 or between >= least, (name, low, high)
+        for known in sessions:
+            for share, interval in known.columns[place]["quantiles"].items():
+                if interval is not None:
+                    low, high = interval
+                    assert low <= values.quantile(float(share), interpolation="lower") <= high
+                    assert ((values >= low) & (values <= high)).sum() >= known.min_count
+
+
 def test_it_says_what_to_change():
     table = with_undeclared(rows(900))
     age = table["age"].to_numpy().copy()

@@ -39,7 +39,7 @@ def describe(summary: Summary) -> Iterator[Block]:
     if noise := summary.get("noise"):
         hidden = f"what is lost in the noise, whose standard deviation is {noise:.3g} rows"
     yield paragraph(
-        "quantiles are rounded as their grid allows; missing is a share of all rows. ... stands for "
+        "quantiles are rounded as their intervals allow; missing is a share of all rows. ... stands for "
         f"{hidden}."
     )
     for line in advice(summary):
@@ -98,9 +98,9 @@ def advice(summary: Summary) -> Iterator[str]:
         elif column["constant"] and missing != rows:
             yield f"column {name} has one value in all rows that have any: take it out of the terms"
         elif (gap := column.get("gap")) is not None:
-            low, high = gap
+            low, high = (float(f"{end:.2g}") for end in gap)
             yield (
-                f"column {name} has values up to about {low:g} and from about {high:g} on, and none between: "
+                f"column {name} has values up to about {low:g} and from about {high:g} on, and few between: "
                 f"do all sites use the same unit?"
             )
     label = summary["label"]

@@ -17,8 +17,8 @@ from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import distribution
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles
+from fedboost.gbdt.distribution import Told
 from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.describing import MISSING, PRESENT, SHARES, UNDECLARED, class_names, gridded
 from fedboost.terms.noise import ROWS
@@ -68,7 +68,7 @@ def _summary(
     floor, schema = terms.evaluation.min_count, terms.columns
     if quantiles.missing.tolist() != [*missing, *[0] * (len(gridded(terms)) - len(missing))]:
         raise PeerError("the values of a column are not as many as the rows that have one")
-    numbers = [_numbers(quantiles, place, rows, floor) for place in range(len(gridded(terms)))]
+    numbers = [_numbers(Told(quantiles, place, floor), floor) for place in range(len(gridded(terms)))]
     columns: list[dict[str, Any]] = []
     for name, absent, known in zip(schema.numeric, missing, numbers, strict=False):
         counts = published({MISSING: absent, PRESENT: rows - absent}, floor)
@@ -88,20 +88,15 @@ def _summary(
     return {"rows": rows, "min_count": floor, "columns": columns, "label": label}
 
 
-def _numbers(quantiles: Quantiles, place: int, rows: int, floor: int) -> dict[str, Any]:
+def _numbers(told: Told, floor: int) -> dict[str, Any]:
     """The quantiles of a column of numbers, each as the interval that it lies in; None where fewer rows than
     the floor lie beyond it."""
-    missing = int(quantiles.missing[place])
-    hidden = 0 < missing < floor
-    present = rows - (floor - 1 if hidden else missing)  # which are told must not tell it
-    told = [share for share in SHARES if min(share, 1 - share) * present >= floor]
-    intervals = map(list, distribution.intervals(quantiles, place, told)) if told else ()
+    shares = [share for share in SHARES if min(share, 1 - share) * told.values >= floor]
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
-    known |= zip((f"{share:g}" for share in told), intervals, strict=True)
-    constant = distribution.is_constant(quantiles, place) and present >= floor
-    gap = distribution.gap(quantiles, place, max(floor, int(GAP_SHARE * present)), UNIT_FACTOR)
-    about = None if gap is None else [float(f"{end:.1g}") for end in gap]  # an end is the value of one row
-    return {"quantiles": known, "constant": constant, "gap": about}
+    if shares:
+        known |= zip((f"{share:g}" for share in shares), told.intervals(shares), strict=True)
+    gap = told.gap(max(floor, int(GAP_SHARE * told.values)), UNIT_FACTOR)
+    return {"quantiles": known, "constant": told.is_constant and told.values >= floor, "gap": gap}
 
 
 def published(counts: Mapping[Any, int], floor: int) -> dict[Any, int | None]:

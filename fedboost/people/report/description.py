@@ -66,7 +66,7 @@ def _numbers(columns: Sequence[Any], rows: int) -> Markup:
         return left_out("The terms have no numeric features.")
     return joined(
         table("Quantiles of each numeric feature", _headings(columns), _quantiles(columns, rows)),
-        paragraph("Quantiles are rounded as their grid allows; missing is a share of all rows."),
+        paragraph("Quantiles are rounded as their intervals allow; missing is a share of all rows."),
     )
 
 
