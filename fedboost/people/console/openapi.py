@@ -16,7 +16,10 @@ Object = dict[str, Any]
 
 
 def _answer(what: str, kind: str, schema: Object | None = None) -> Object:
-    return {"description": what, "content": {kind: {"schema": schema or {"type": "string"}}}}
+    return {
+        "description": what,
+        "content": {kind: {"schema": {"type": "string"} if schema is None else schema}},
+    }
 
 
 def _named(name: str) -> Object:
@@ -41,6 +44,7 @@ def _operation(
 
 _JSON, _HTML, _TEXT = "application/json", "text/html", "text/plain"
 _STRING: Object = {"type": "string"}
+_OBJECT: Object = {"type": "object"}
 _INTEGER: Object = {"type": "integer"}
 _NUMBER: Object = {"type": "number"}
 _TIME: Object = {"type": "integer", "description": "seconds since 1970, UTC; 0 for never"}
@@ -78,7 +82,10 @@ SCHEMAS = {
     "SignedTerms": {
         "type": "object",
         "description": "what the command fedboost sign writes; without request where analysts have no keys",
-        "properties": {"terms": _STRING, "request": {"type": "object"}},
+        "properties": {
+            "terms": {"type": "string", "description": "canonical JSON", "pattern": "^\\{.*\\}$"},
+            "request": _OBJECT,
+        },
         "required": ["terms"],
     },
     "Submitted": _schema(terms=_STRING, state=_STRING, name=_STRING, missing=_STRINGS),
@@ -124,14 +131,14 @@ def _paths() -> Object:
         "/models": {"get": _operation("Models that are kept", _answer("models", _JSON, _list("Model")))},
         "/models/{name}": {
             "get": _operation(
-                "A model file, by its session", _answer("XGBoost JSON", _JSON, {}), 404, named=True
+                "A model file, by its session", _answer("XGBoost JSON", _JSON, _OBJECT), 404, named=True
             )
         },
         "/models/{name}/report": {
             "get": _operation("The report of a model", _answer("one page", _HTML), 404, named=True)
         },
         "/metrics": {"get": _operation("Metrics for Prometheus", _answer("its text format", _TEXT))},
-        "/openapi.json": {"get": _operation("This document", _answer("OpenAPI 3.1", _JSON, {}))},
+        "/openapi.json": {"get": _operation("This document", _answer("OpenAPI 3.1", _JSON, _OBJECT))},
     }
 
 

@@ -10,7 +10,7 @@ Refuses: everything else, as JSON `{"error": ...}`, or as a page to browsers.
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -126,7 +126,7 @@ class Guard:
             nonlocal began
             if message["type"] == "http.response.start":
                 if message["status"] >= HTTPStatus.BAD_REQUEST:
-                    raise _refused_by_app(message["status"])
+                    raise _refused_by_app(message["status"], message.get("headers", ()))
                 began = True
                 message = {**message, "headers": _guarded(message.get("headers", ()))}
             await send(message)
@@ -188,9 +188,6 @@ class Guard:
                 "this page is not called so: ask for it by an address of its own, as the log names it",
             )
         self._check_origin(scope, f"{scope['scheme']}://{host}".lower())
-        if scope["method"] not in METHODS:
-            allowed = {"Allow": ", ".join(METHODS)}
-            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "this method is not known here", allowed)
         if not _PATH.fullmatch(scope["raw_path"]) or len(scope["raw_path"]) > MAX_QUERY:
             raise Refusal(HTTPStatus.NOT_FOUND, "there is no such page")
         if len(scope["query_string"]) > MAX_QUERY:
@@ -211,7 +208,10 @@ class Guard:
             raise foreign
         own_page = site == "same-origin" or origin not in (None, "null")
         if scope["method"] in CHANGES and not own_page and only_header(scope, b"authorization") is None:
-            raise Refusal(HTTPStatus.FORBIDDEN, "a program gives a token, and a browser its own origin")
+            from_program = origin is None and site is None
+            status = HTTPStatus.UNAUTHORIZED if from_program else HTTPStatus.FORBIDDEN
+            needed = {"WWW-Authenticate": "Bearer"} if from_program else None
+            raise Refusal(status, "a program gives a token, and a browser its own origin", needed)
 
     async def _refuse(self, scope: Scope, refusal: Refusal, send: Send) -> None:
         body, kind = refusal_body(scope, refusal, self._error_page)
@@ -285,9 +285,13 @@ def is_loopback_name(name: str) -> bool:
     return is_loopback(f"[{name}]:0" if ":" in name else f"{name}:0")
 
 
-def _refused_by_app(status: int) -> Refusal:
+def _refused_by_app(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Refusal:
+    """The refusal of a page that is not there, or does not take a method: with those that it takes."""
     reasons = {404: "there is no such page", 405: "this page does not take this method"}
-    return Refusal(status, reasons.get(status, HTTPStatus(status).phrase.lower()))
+    methods = (value.decode("latin-1") for name, value in headers if name.lower() == b"allow")
+    allow = sorted({method.strip() for line in methods for method in line.split(",")})
+    more = {"Allow": ", ".join(allow)} if allow else None
+    return Refusal(status, reasons.get(status, HTTPStatus(status).phrase.lower()), more)
 
 
 def _guarded(headers: Any) -> list[tuple[bytes, bytes]]:

@@ -112,7 +112,7 @@ ELSEWHERE = [
     ({"Host": "evil.example"}, 421, "not called so"),
     ({"Origin": "http://evil.example"}, 403, "another website"),
     ({"Origin": "http://127.0.0.1:1"}, 403, "another website"),
-    ({"Origin": None}, 403, "a browser its own origin"),
+    ({"Origin": None}, 401, "a browser its own origin"),
     ({"Origin": "null"}, 403, "a browser its own origin"),
     ({"Origin": "null", "Sec_Fetch_Site": "cross-site"}, 403, "another website"),
     ({"Origin": "null", "Sec_Fetch_Site": "same-site"}, 403, "another website"),
