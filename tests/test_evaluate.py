@@ -30,7 +30,7 @@ from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grids
 from fedboost.gbdt.metrics import by_set, scores
 from fedboost.horizontal.evaluation import EvaluationHolder
-from fedboost.people.evaluation import evaluated
+from fedboost.people.evaluation import evaluated, told
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
@@ -419,6 +419,9 @@ def test_the_loss_of_a_row_is_capped(model):
     trained = fb.simulate(terms(objective="reg:squarederror"), shared_out(3, NUMBERS)).model
     one, other = (fb.evaluate(trained, among(3, table)).metrics["rmse"] for table in (NUMBERS, numbers))
     assert abs(one - other) <= 0.1 * one
+    known = fb.evaluate(trained, among(3, numbers))
+    assert known.summary["caps"]["rmse"] < 1e6
+    assert "the loss of a row counts as" in " ".join(told(known.summary))
     crafted = dataclasses.replace(model.booster, trees=model.booster.trees[:1])
     tree = crafted.trees[0]
     leaves = [-40.0 if left < 0 else value for value, left in zip(tree.value, tree.left, strict=True)]

@@ -79,6 +79,8 @@ def told(summary: Summary) -> Iterator[str]:
     if unit == 1:
         return
     yield f"Counts are to the nearest {unit} rows, and {unit} rows move the last digit of the other figures."
+    for name, cap in summary["caps"].items():
+        yield f"In {name} the loss of a row counts as {cap:g} at most: fewer than {unit} rows have more."
     lower = "A lower --min-count shows more, down to what the policies of the sites allow"
     if "threshold" in summary and (summary["auc"] is None or None in summary["confusion"].values()):
         few = f"One of the labels has fewer than {unit} rows: there is no curve, and what needs it is '...'."

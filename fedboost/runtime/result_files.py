@@ -154,7 +154,7 @@ _BINARY = having(
 )
 
 
-_OF_ROWS = having({"of": one_of(("all", "held-out", "new")), "shares": IS_SHARES})
+_OF_ROWS = having({"of": one_of(("all", "held-out", "new")), "shares": IS_SHARES, "caps": _of_any(is_number)})
 
 
 def _is_evaluation(summary: Any) -> bool:

@@ -149,8 +149,9 @@ def is_evaluation(summary: Any, terms: Terms) -> bool:
         "min_count": exactly(floor),
         "unit": exactly(unit_of(floor)),
         "of": exactly(of),
+        "shares": IS_SHARES,
+        "caps": named(terms.metrics, is_number, some=True),
     }
-    known["shares"] = IS_SHARES
     if is_binary(terms):
         rates = ("positive_rate", "selection_rate", "true_positive_rate", "false_positive_rate", "precision")
         of_set |= {"confusion": named(OUTCOMES, count), "rates": named(rates, number)}

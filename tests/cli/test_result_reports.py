@@ -270,7 +270,7 @@ def pages(tmp_path_factory, trained, compared):
     """A folder with a page of each kind."""
     folder, model, sites = tmp_path_factory.mktemp("pages"), trained.model, shared_out(3, TABLE)
     trained.report(folder / "trained.html", TABLE)
-    fb.evaluate(model, sites, by=["ward"], by_site=True).report(folder / "evaluate.html", model)
+    fb.evaluate(model, sites, by=["ward"], by_site=True).report(folder / "evaluate.html")
     fb.drift(model, shared_out(3, MOVED)).report(folder / "drift.html")
     fb.describe(terms(), sites).report(folder / "describe.html")
     (folder / "compare.html").write_text(compared[1], encoding="utf-8")

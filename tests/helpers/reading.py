@@ -100,7 +100,7 @@ def labels_told(summary, margin, label):
         value = summary["metrics"].get(name)
         if value is not None:
             within, losses = size * summary["resolution"][name], np.where(label == 1, one, zero)
-            cap = min(-np.log(1e-3), 2.0 ** np.ceil(np.log2(np.sort(losses)[-unit]))) if unit > 1 else np.inf
+            cap = min(-np.log(1e-3), 2.0 ** np.ceil(np.log2(losses.max()))) if unit > 1 else np.inf
             zero, one = (np.minimum(each, cap) if name == "logloss" else each for each in (zero, one))
             yield one - zero, size * value - within - zero.sum(), size * value + within - zero.sum()
     if summary["auc"] is not None:

@@ -64,13 +64,14 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
 def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int64) -> EvaluationQuery:
     """The query that follows the answer to the first one.
 
-    A cap on losses is a power of two that fewer rows lie beyond than a unit has: no few rows move it, and a
-    mean is hardly less for it."""
+    The cap on a loss that has a largest one is a power of two that no row lies beyond, or the largest. Of
+    other losses fewer rows than a unit lie beyond the cap: one row of any size moves neither cap nor mean."""
     weights, *losses = counts[ROW_COUNTS:].reshape(-1, EXPONENT_CELLS)
     unit = unit_of(terms.evaluation.min_count)
     caps = dict.fromkeys(query.metrics, 0.0)
     for name, exponents in zip(query.means, losses, strict=True):
-        cap = math.ldexp(1.0, bound_exponent(exponents, unit - 1))
+        beyond = 0 if name in LARGEST_LOSSES else unit - 1
+        cap = math.ldexp(1.0, bound_exponent(exponents, beyond))
         caps[name] = min(cap, LARGEST_LOSSES.get(name, cap)) if unit > 1 else 0.0
     return EvaluationQuery.of(terms, rows, weight_scale(terms, weights), tuple(caps.values()))
 
@@ -247,6 +248,8 @@ class _Sums:
         if query.scores:
             out["threshold"] = query.threshold
         out |= self._sets[ALL].json()
+        caps = zip(query.metrics, query.caps, strict=True)
+        out["caps"] = {name: cap for name, cap in caps if cap and name not in LARGEST_LOSSES}
         if query.scores:
             out |= self._curves()
         if query.classes:
