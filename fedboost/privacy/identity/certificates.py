@@ -48,6 +48,7 @@ PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519Public
 _STRONG_HASHES = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 _UNDERSTOOD = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.SubjectAlternativeName)
 _MALFORMED = (
+    KeyError,  # of cryptography 48, for a name with text of an unknown type
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
