@@ -17,7 +17,7 @@ def main(party, terms):
     rows = rows_of(read_party(Path(party)), structlog.get_logger())
     agreed = read_terms(Path(terms))
     assert rows.faults(agreed) == []
-    holder = rows.hold(agreed, b"", lambda terms: b"", lambda terms: None)
+    holder = rows.hold(agreed, b"", lambda terms: b"", lambda terms: None, lambda terms: None)
     (answer, *_) = finished(holder.answering(RowsQuery()))
     status = Path("/proc/self/status").read_text()  # what `resource` says has the parent's in it
     print(rows.rows, answer, int(status.split("VmHWM:")[1].split()[0]) >> 10)
