@@ -40,7 +40,6 @@ FAILURES_PER_SECOND, FAILURES_SAVED = 1 / 60, 5.0
 """Lines about pages that failed, and how many in one go after it was quiet."""
 LATE_SECONDS = 2.0
 """A request beyond that is refused so late, so that the next comes late."""
-METHODS = ("GET", "HEAD", "POST")
 CHANGES = ("POST",)
 """Methods that change something: a browser may call them from the pages themselves alone."""
 POLICY = (
