@@ -129,8 +129,9 @@ class WebServer:
     def _end_handshakes(self) -> None:
         """Close connections whose handshake takes too long: uvicorn does not know them yet."""
         known = {
-            connection.transport.get_extra_info("socket").fileno()
+            opened.fileno()
             for connection in self._server.server_state.connections
+            if (opened := connection.transport.get_extra_info("socket")) is not None  # where TLS is over
         }
         for opened, client in self._socket.older_than(HANDSHAKE_SECONDS):
             if opened.fileno() not in known:

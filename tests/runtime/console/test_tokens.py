@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
+from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import pytest
@@ -121,6 +122,31 @@ def test_nothing_is_said_without_tls(console):
     with socket.create_connection(("127.0.0.1", port), 30) as opened:
         opened.sendall(b"GET / HTTP/1.1\r\nHost: aggregator.fedboost\r\n\r\n")
         assert not opened.recv(100).startswith(b"HTTP")
+
+
+class Lost:
+    """A connection whose TLS is over, and that the server still lists."""
+
+    cycle = None
+
+    def __init__(self):
+        self.transport = SimpleNamespace(
+            get_extra_info=lambda name: None, get_write_buffer_size=lambda: 0, abort=lambda: None
+        )
+
+
+@pytest.mark.slow
+def test_connections_without_a_handshake_are_closed_beside_one_that_is_lost(console, monkeypatch):
+    monkeypatch.setattr(serving, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(serving, "HANDSHAKE_SECONDS", 0.1)
+    port, known, lost = int(console.url.rpartition(":")[2]), known_to(console), Lost()
+    known.add(lost)
+    try:
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", port), 10) as opened:
+                assert opened.recv(100) == b""
+    finally:
+        known.discard(lost)
 
 
 @pytest.mark.slow
