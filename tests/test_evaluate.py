@@ -412,6 +412,18 @@ def test_the_last_digit_is_moved_by_so_much(size, step):
     assert step_of(size) == pytest.approx(step)
 
 
+def test_rows_that_weigh_nothing_have_no_metrics(model):
+    ward = np.array(TABLE["ward"].to_pylist())
+    label = TABLE["y"].to_numpy()
+    weight = np.where((ward == "a") | ((ward == "b") & (label == 1)), 0.0, 1.0)
+    table = TABLE.append_column("w", pa.array(weight))
+    agreed = terms(columns={**COLUMNS, "weight": "w"}, eval_metric=["logloss", "auc"])
+    sets = fb.evaluate(model, among(3, table), agreed, by=["ward"]).subgroups["ward"]["sets"]
+    assert sets["a"]["metrics"] == {"logloss": None, "auc": None}
+    assert sets["b"]["metrics"]["auc"] is None
+    assert None not in sets["c"]["metrics"].values()
+
+
 def test_the_loss_of_a_row_is_capped(model):
     """No row counts for more than a label of probability 0.001, nor for more than a unit of rows reaches."""
     odd = TABLE.slice(0, 1).set_column(TABLE.schema.get_field_index("y"), "y", pa.array([1e9]))

@@ -123,8 +123,8 @@ class _Set:
         if query.scores:
             mean = scores.PROBABILITIES.decode(self._probabilities) / self.rows
             predicted = rounded(mean, self.step(self.unit / self.rows))
-            rates = self._rates()
-            out |= {"mean_prediction": predicted, "confusion": self.outcomes, "rates": rates}
+            shares = rates(self.outcomes, self.unit)
+            out |= {"mean_prediction": predicted, "confusion": self.outcomes, "rates": shares}
         return out
 
     def step(self, size: float) -> float:
@@ -138,9 +138,11 @@ class _Set:
             start += exact_metric_of(other).cells
         own, weight = self._sums[start : start + metric.cells], query.weight
         weights = weight.decode(int(self._sums[0]))
-        if weights <= 0 or (not metric.signed and own.min() < 0):
-            raise PeerError("metric sums that cannot be: no weight, or less than nothing")
-        if isinstance(metric, Curve) and not self.has_curves:
+        if not metric.signed and own.min() < 0:
+            raise PeerError("metric sums that cannot be: less than nothing")
+        if weights <= 0 or (isinstance(metric, Curve) and not self.has_curves):
+            return None, None
+        if math.isnan(metric.value(own, weights, weight)):  # all rows of a label, or of all groups, weigh 0
             return None, None
         cap = query.caps[query.metrics.index(name)]
         step = self._step(metric, own, weights, cap)
@@ -168,9 +170,6 @@ class _Set:
                 return self.step(heaviest / metric.weights(own, weight))
             case _:
                 return self.step(heaviest / weights)
-
-    def _rates(self) -> dict[str, float | None]:
-        return rates(self.outcomes, self.unit)
 
 
 class _Sums:
