@@ -12,14 +12,12 @@ import pytest
 import xgboost
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 from sklearn import metrics as reference
 
 import fedboost as fb
 from fedboost.boosting.programs.coarse import coarse, nearest, step_of, unit_of
 from fedboost.boosting.programs.evaluate import OUTCOMES, evaluate, merged
-from fedboost.boosting.programs.withheld import Sum, withheld
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.start import RowsQuery
@@ -440,53 +438,6 @@ def test_the_loss_of_a_row_is_capped(model):
     crafted = dataclasses.replace(crafted, trees=(dataclasses.replace(tree, value=leaves),))
     worst = fb.evaluate(dataclasses.replace(model, booster=crafted), among(3)).metrics["logloss"]
     assert worst == pytest.approx(-np.log(1e-3) * TABLE["y"].to_numpy().mean(), abs=0.05)
-
-
-def table_of(seed, floor):
-    """Counts of some groups (rows) by outcome, and those of all."""
-    draw = np.random.default_rng(seed)
-    counts = draw.integers(0, 4 * floor, (draw.integers(2, 6), 4)) * (draw.random((1, 4)) < 0.9)
-    small = draw.random(counts.shape) < 0.2
-    counts[small] = draw.integers(0, floor, small.sum())
-    groups = range(len(counts))
-    keys = {(g, o): int(counts[g, o]) for g in groups for o in range(4)}
-    return keys | {("all", o): int(counts[:, o].sum()) for o in range(4)}, groups
-
-
-BY_LABEL, BY_ERROR = ((0, 1), (2, 3)), ((1, 2), (0, 3))
-
-
-@given(st.integers(0, 10**6), st.sampled_from([2, 10]), st.sampled_from([BY_LABEL, BY_ERROR]))
-def test_no_outcome_of_few_rows_follows_from_those_that_are_given(seed, floor, pairs):
-    """Each count of few rows may be one that differs by a row or more, for all that is given."""
-    counts, groups = table_of(seed, floor)
-    sums = [Sum(tuple((name, o) for o in range(4))) for name in (*groups, "all")]
-    sums += [Sum(tuple((g, o) for g in groups), (("all", o),)) for o in range(4)]
-    for a, b in pairs:
-        sums += [Sum(((name, a), (name, b))) for name in (*groups, "all")]
-    sums = [each for each in sums if each.total or sum(counts[key] for key in each.parts) >= floor]
-    hidden = withheld(counts, sums, floor)
-    few = [key for key, count in counts.items() if 0 < count < floor]
-    assert {*few} <= hidden
-    place = {key: number for number, key in enumerate(counts)}
-    known = [((key,), ()) for key in counts if key not in hidden] + [(s.parts, s.total) for s in sums]
-    matrix = np.zeros((len(known), len(counts)))
-    for row, (parts, total) in zip(matrix, known, strict=True):
-        row[[place[key] for key in parts]] += 1
-        row[[place[key] for key in total]] -= 1
-    values = matrix @ np.array([*counts.values()])
-    for key in few:
-        goal = np.eye(len(counts))[place[key]]
-        least, most = (linprog(sign * goal, A_eq=matrix, b_eq=values) for sign in (1, -1))
-        assert most.status == 3 or -most.fun - least.fun > 0.999
-
-
-def test_of_very_many_counts_that_hang_together_none_is_given():
-    counts = {(i, j): 1 + 30 * (i != j) for i in range(60) for j in range(60)}
-    rows_of = [Sum(tuple((i, j) for j in range(60))) for i in range(60)]
-    assert len(withheld(counts, [*rows_of, Sum(tuple((i, i) for i in range(60)))], 10)) < 200
-    counts = dict.fromkeys(counts, 3)
-    assert withheld(counts, rows_of, 10) == {*counts}
 
 
 @given(st.lists(st.integers(0, 40), min_size=2, max_size=30), st.integers(1, 60), st.integers(0, 30))

@@ -1,12 +1,12 @@
-"""No result of evaluate and drift reads single rows: a solver over all that an analyst can have asked in the
-sessions that a policy allows does no better than a guess without them."""
+"""No result of evaluate, drift, describe and tune reads single rows: a solver over all that an analyst can
+have asked in the sessions that a policy allows does no better than a guess without them."""
 
 from itertools import cycle, islice, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from reading import Known, bits_told, labels_told, moved
+from reading import Known, bits_told, described, labels_told, moved
 from sites import shared_out, terms
 
 import fedboost as fb
@@ -17,6 +17,8 @@ from fedboost.gbdt.metrics.scores import EDGES
 from fedboost.gbdt.threads import Threads
 from fedboost.horizontal.evaluation import magnitudes, measured
 from fedboost.protocol.site_memory import MAX_SESSIONS
+from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.site.policy_rules import breaches
 
 ROWS = 300
 FEATURES = [f"f{number}" for number in range(5)]
@@ -123,6 +125,42 @@ def test_own_models_read_no_feature(models, min_count):
     found = known.certain(range(0, ROWS, 5))
     assert all(bit[row] == one for row, one in found.items())
     assert len(found) == 0 if min_count > 1 else len(found) > ROWS // 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("min_count", [10, 1])
+def test_descriptions_read_no_level(min_count):
+    """A bit of each row's level, from descriptions that declare other levels each; the analyst knows which
+    two levels it may be, some of which few people have."""
+    draw = np.random.default_rng(3)
+    pair = np.repeat(np.arange(8), (1, 2, 3, 5, 9, 40, 100, 140))
+    bit = draw.integers(0, 2, ROWS)
+    either = [np.array([f"{kind}{end}" for kind in pair]) for end in (0, 1)]
+    table = people(0).append_column("ward", pa.array(np.where(bit == 1, either[1], either[0])))
+    levels, told = np.unique(either), []
+    for _ in range(MAX_SESSIONS):
+        declared = [*draw.permutation(levels[draw.random(levels.size) < 0.7])]
+        agreed = terms(columns={**COLUMNS, "categorical": {"ward": declared}})
+        known = fb.describe(agreed, shared_out(3, table), min_count=min_count)
+        told += described(known.summary, "ward", either)
+    known = Known.of(told)
+    assert known.holds(bit)
+    few = range(20)  # those of the rare levels
+    found = known.certain(few)
+    assert all(bit[row] == one for row, one in found.items())
+    assert len(found) == 0 if min_count > 1 else len(found) > 0
+
+
+def test_settings_are_not_tried_where_a_policy_does_not_allow_validation():
+    """What a tuning tells is what trainings tell of their validation rows."""
+    agreed = terms(
+        ["north", "south"],
+        program="tune",
+        candidates=[{"max_depth": 1}, {"max_depth": 2}],
+        validation_fraction=0.3,
+    )
+    open_to_all = {"parties": "any", "analysts": "any", "columns": "any"}
+    assert "validation" in [breach.key for breach in breaches(PolicyKeys(**open_to_all), agreed)]
 
 
 def evaluated(agreed, margin, label):

@@ -7,7 +7,7 @@ Refuses: nothing.
 The cuts of a feature are a tree that its rows fix: an interval is cut in its middle third of rows, and each
 half likewise. A floor only ends the tree earlier, and so does a grid that is too coarse to tell the next
 cut; hence the cuts of a description are among those of another with a lower floor, over finer grids. Rows
-without a value count as above all values, since their number may be withheld.
+without a value count as above all values, since their number is not told exactly.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,10 @@ _MISSING_KEY = (1 << 32) - 1
 
 
 class Told:
-    """The intervals that are told of a feature. floor: the fewest rows of one."""
+    """The intervals that are told of a feature. floor: the fewest rows of one; between: the fewest
+    and the most rows without a value, as far as they are told."""
 
-    def __init__(self, quantiles: Quantiles, feature: int, floor: int) -> None:
+    def __init__(self, quantiles: Quantiles, feature: int, floor: int, between: tuple[int, int]) -> None:
         starts, widths, rows = quantiles.cells_of(feature)
         self._values = rows.size
         self._floor = floor
@@ -39,14 +40,12 @@ class Told:
         )
         self._until: Int64 = np.append(0, np.cumsum(counts))
         """Rows before each cell, and all."""
-        fewest, most = (1, floor - 1) if 0 < missing < floor else (missing, missing)
-        self._missing = most
-        """Rows without a value; where their number is withheld, the most that there may be."""
+        fewest, self._missing = between
         self._most_values = int(self._until[-1]) - fewest
 
     @property
     def values(self) -> int:
-        """Rows with a value; where their number is withheld, the fewest that there may be."""
+        """The fewest rows with a value that there may be."""
         return int(self._until[-1]) - self._missing
 
     def intervals(self, shares: Sequence[float]) -> list[Interval | None]:

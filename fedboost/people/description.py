@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedboost.boosting.programs.coarse import unit_of
 from fedboost.people.text import WIDTH, Block, cell, counted, delimited, paragraph, table
 
 MUCH_MISSING = 0.5
@@ -20,7 +21,7 @@ Summary = Mapping[str, Any]
 
 def describe(summary: Summary) -> Iterator[Block]:
     """Yield the rows, a line for each column, and what to change."""
-    rows, floor = summary["rows"], summary["min_count"]
+    rows = summary["rows"]
     yield f"{rows:,} rows of all parties\n"
     numbers = [column for column in summary["columns"] if column["kind"] == "numeric"]
     label = summary["label"]
@@ -35,16 +36,25 @@ def describe(summary: Summary) -> Iterator[Block]:
         yield ""
         yield from (_levels(column, rows) for column in groups)
     yield ""
-    hidden = f"what would tell of fewer than {floor} rows"
-    if noise := summary.get("noise"):
-        hidden = f"what is lost in the noise, whose standard deviation is {noise:.3g} rows"
     yield paragraph(
-        "quantiles are rounded as their intervals allow; missing is a share of all rows. ... stands for "
-        f"{hidden}."
+        f"quantiles are rounded as their intervals allow; missing is a share of all rows. {hidden(summary)}"
     )
     for line in advice(summary):
         yield ""
         yield paragraph(line)
+
+
+def unit(summary: Summary) -> int:
+    """Return the rows that a count is told to the nearest of."""
+    return 1 if "noise" in summary else unit_of(summary["min_count"])
+
+
+def hidden(summary: Summary) -> str:
+    """Return what of the rows is not told, in a sentence or two."""
+    if noise := summary.get("noise"):
+        return f"... stands for what is lost in the noise, whose standard deviation is {noise:.3g} rows."
+    told = f"Counts are told to the nearest {unit(summary)} rows. " if unit(summary) > 1 else ""
+    return f"{told}... stands for quantiles beyond which lie fewer than {summary['min_count']} rows."
 
 
 def _numbers(columns: list[Any], rows: int) -> Block:
@@ -85,17 +95,19 @@ def _levels(column: Any, rows: int) -> str:
 
 def advice(summary: Summary) -> Iterator[str]:
     """Yield what to change in the terms or the tables, a sentence each."""
-    rows = summary["rows"]
+    rows, least = summary["rows"], unit(summary)
     for column in summary["columns"]:
         name, missing = delimited(column["name"]), column["missing"]
-        if missing == rows:
-            yield f"column {name} has no value in any row: take it out of the terms"
+        is_empty = missing is not None and rows - missing < least
+        if is_empty:
+            held = "no value in any row" if least == 1 else f"a value in fewer than {least} rows"
+            yield f"column {name} has {held}: take it out of the terms"
         elif missing is not None and missing > MUCH_MISSING * rows:
             share = f"{missing / max(rows, 1):.0%}"
             yield f"column {name} is missing in {share} of the rows: is it named alike at all sites?"
         if column["kind"] == "categorical":
-            yield from _advice_on_levels(column, name, "noise" in summary)
-        elif column["constant"] and missing != rows:
+            yield from _advice_on_levels(column, name, summary)
+        elif column["constant"] and not is_empty:
             yield f"column {name} has one value in all rows that have any: take it out of the terms"
         elif (gap := column.get("gap")) is not None:
             low, high = (float(f"{end:.2g}") for end in gap)
@@ -107,17 +119,22 @@ def advice(summary: Summary) -> Iterator[str]:
     levels = label.get("levels", {})
     if empty := [level for level, count in levels.items() if count == 0]:
         listed = ", ".join(map(delimited, empty))
-        yield f"label {delimited(label['name'])} never has {listed}: is it spelled so?"
+        yield f"label {delimited(label['name'])} {_hardly(least, listed)}: is it spelled so?"
     if label.get("constant"):
         yield f"label {delimited(label['name'])} is the same in every row: there is nothing to learn"
 
 
-def _advice_on_levels(column: Any, name: str, is_noisy: bool) -> Iterator[str]:
-    if is_noisy and column["undeclared"] is None:
+def _hardly(least: int, levels: str) -> str:
+    return f"never has {levels}" if least == 1 else f"has {levels} in fewer than {(least + 1) // 2} rows"
+
+
+def _advice_on_levels(column: Any, name: str, summary: Summary) -> Iterator[str]:
+    if "noise" in summary and column["undeclared"] is None:
         return
     undeclared, empty = column["undeclared"], [key for key, count in column["levels"].items() if count == 0]
     if undeclared != 0:
-        number = "some rows" if undeclared is None else f"{undeclared:,} rows"
+        about = "" if unit(summary) == 1 else "about "
+        number = "some rows" if undeclared is None else f"{about}{undeclared:,} rows"
         yield (
             f"column {name} has other levels than those declared in {number}, which count as missing: "
             f"declare them under [columns.categorical], or correct the tables (`fedboost check` at each site "
@@ -127,7 +144,8 @@ def _advice_on_levels(column: Any, name: str, is_noisy: bool) -> Iterator[str]:
         shown, more = empty[:SHOWN_LEVELS], len(empty) - SHOWN_LEVELS
         rest = f" and {counted(more, 'more level')}" if more > 0 else ""
         listed = ", ".join(map(delimited, shown))
-        yield f"column {name} never has {listed}{rest}: take them away, or correct them"
+        yield f"column {name} {_hardly(unit(summary), listed + rest)}: take them away, or correct them"
     present = [count for count in column["levels"].values() if count != 0]
     if len(present) == 1 and undeclared == 0:
-        yield f"column {name} has one level in all rows that have any: take it out of the terms"
+        all_rows = "all rows" if unit(summary) == 1 else "nearly all rows"
+        yield f"column {name} has one level in {all_rows} that have any: take it out of the terms"

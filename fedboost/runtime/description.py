@@ -1,6 +1,6 @@
 """The description of all parties' rows, as an analyst gets it.
 
-Promises: counts of fewer rows than `min_count` are None.
+Promises: nothing but what the session ended with.
 Refuses: models, which are no description (PeerError).
 """
 
@@ -25,10 +25,11 @@ class Description:
 
     rows: their number; columns: for each feature in order `name`, `kind` and `missing`, for a numeric one
     `quantiles` (share to the interval [low, high] that it lies in), `constant` and `gap`, for a categorical
-    one `levels` (level to rows) and `undeclared`; label: `name`, and `levels` or `quantiles`. A count below
-    `min_count` is None, and so are counts that would tell it by subtraction. signed_by: parties that signed
-    what they answered; traffic: party to (bytes sent, bytes received); noise: the standard deviation of the
-    noise in a count, in rows, where the terms have noise: then None stands for what is lost in it.
+    one `levels` (level to rows) and `undeclared`; label: `name`, and `levels` or `quantiles`. A count is
+    to the nearest unit, the smallest of 1, 2, 5, 10, 20, ... that is not less than `min_count`. signed_by:
+    parties that signed what they answered; traffic: party to (bytes sent, bytes received); noise: the
+    standard deviation of the noise in a count, in rows, where the terms have noise: then counts are not
+    rounded, and None stands for what is lost in it.
     """
 
     terms: Terms = field(repr=False)

@@ -82,7 +82,7 @@ def having(checks: dict[str, Check]) -> Check:
 
 def is_description(summary: Any, terms: Terms) -> bool:
     """True for what a session under these terms may have counted."""
-    schema, count = terms.columns, maybe(is_count)
+    schema, count = terms.columns, is_count if terms.noise is None else maybe(is_count)
     numbers: dict[str, Check] = {
         "quantiles": named([f"{share:g}" for share in SHARES], maybe(is_interval)),
         "constant": lambda value: type(value) is bool,

@@ -14,7 +14,7 @@ from fedboost.terms.terms import Terms
 
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """The quantiles of a number."""
-MISSING, UNDECLARED, PRESENT = "missing", "undeclared", "present"
+MISSING, UNDECLARED = "missing", "undeclared"
 _KEPT = frozenset(
     {
         *("columns", "parties", "max_bin", "turn_timeout", "rejoin_timeout", "min_count", "noise"),

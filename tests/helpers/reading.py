@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog, lsq_linear
 
-from fedboost.boosting.programs.coarse import step_of, unit_of
+from fedboost.boosting.programs.coarse import possible, step_of, unit_of
 
 LAST = 1.0001e-4
 """What rounding to four digits may take from a number of at most 1."""
@@ -144,3 +144,16 @@ def moved(summary, columns):
                 ends = [(each >= first) & (each < last) for each in columns[column["name"]]]
                 parts.append((ends[1].astype(float) - ends[0], ends[0].sum()))
             yield from counted([one["rows"] for one in column["bins"]], unit, summary["rows"], parts)
+
+
+def described(summary, name, either):
+    """What a description tells of a bit that is part of a categorical column. either: the column where the
+    bit is 0, and where it is 1; the analyst knows all but the bit."""
+    unit = unit_of(summary["min_count"])
+    (known,) = (column for column in summary["columns"] if column["name"] == name)
+    low, high = map(np.asarray, either)
+    others = [*known["levels"]]
+    for level, rows in [*known["levels"].items(), (None, known["undeclared"])]:
+        ends = [~np.isin(end, others) if level is None else end == level for end in (low, high)]
+        fewest, most = possible(rows, summary["rows"], unit)
+        yield ends[1].astype(float) - ends[0], fewest - ends[0].sum(), most - ends[0].sum()

@@ -40,6 +40,17 @@ def nearest(count: int, unit: int) -> int:
     return (2 * count + unit) // (2 * unit) * unit
 
 
+def part(count: int, total: int, unit: int) -> int:
+    """What is told of a part of an exact total: of nearly all rows as little as of nearly none."""
+    return min(nearest(count, unit), total // unit * unit)
+
+
+def possible(told: int, total: int, unit: int) -> tuple[int, int]:
+    """The fewest and the most rows of a part that is told so."""
+    most = total if told == total // unit * unit else told + (unit - 1) // 2
+    return max(told - unit // 2, 0), most
+
+
 def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[int] | None:
     """What is told of the parts of a total, in their order; None where it has less than one unit.
 

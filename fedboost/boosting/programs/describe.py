@@ -1,17 +1,17 @@
 """The description of all parties' rows as a program: counts, then quantiles by grid refinement.
 
-Promises: a pure function of the terms and the sums; counts of fewer rows than `min_count`, and what would
-tell them by subtraction, are not in the result.
+Promises: a pure function of the terms and the sums; each count is told to the nearest unit on its own, so
+that what is told of a level does not depend on the others that are declared.
 Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from itertools import islice
 from typing import Any
 
+from fedboost.boosting.programs.coarse import part, possible, unit_of
 from fedboost.boosting.programs.dp_describe import summarise
 from fedboost.boosting.programs.initialisation import no_model
-from fedboost.boosting.programs.withheld import Sum, withheld
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.union import OfTurn
@@ -20,7 +20,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles
 from fedboost.gbdt.distribution import Told
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.terms.describing import MISSING, PRESENT, SHARES, UNDECLARED, class_names, gridded
+from fedboost.terms.describing import MISSING, SHARES, UNDECLARED, class_names, gridded
 from fedboost.terms.noise import ROWS
 from fedboost.terms.terms import Terms
 
@@ -45,7 +45,7 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     missing = [*islice(counts, query.numeric)]
     levels = [[*islice(counts, size + 2)] for size in query.levels]
     classes = [*counts]
-    if any(sum(part) != rows for part in (*levels, *filter(None, [classes]))):
+    if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError(f"the counts of a column do not sum to the {rows} rows there are")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(gridded(terms)))
     for _ in range(MAX_REFINEMENTS if gridded(terms) else 0):
@@ -68,21 +68,25 @@ def _summary(
     floor, schema = terms.evaluation.min_count, terms.columns
     if quantiles.missing.tolist() != [*missing, *[0] * (len(gridded(terms)) - len(missing))]:
         raise PeerError("the values of a column are not as many as the rows that have one")
-    numbers = [_numbers(Told(quantiles, place, floor), floor) for place in range(len(gridded(terms)))]
+    unit = unit_of(floor)
+    told = [part(absent, rows, unit) for absent in quantiles.missing.tolist()]
+    numbers = [
+        _numbers(Told(quantiles, place, floor, possible(absent, rows, unit)), floor)
+        for place, absent in enumerate(told)
+    ]
     columns: list[dict[str, Any]] = []
-    for name, absent, known in zip(schema.numeric, missing, numbers, strict=False):
-        counts = published({MISSING: absent, PRESENT: rows - absent}, floor)
-        columns.append({"name": name, "kind": "numeric", MISSING: counts[MISSING], **known})
+    for name, absent, known in zip(schema.numeric, told, numbers, strict=False):
+        columns.append({"name": name, "kind": "numeric", MISSING: absent, **known})
     for (name, declared), counted in zip(schema.categorical.items(), levels, strict=True):
-        keys = [MISSING, *range(len(declared)), UNDECLARED]
-        by_key = published(dict(zip(keys, counted, strict=True)), floor)
-        of_levels = {level: by_key[place] for place, level in enumerate(declared)}
-        beside = {key: by_key[key] for key in (MISSING, UNDECLARED)}
-        columns.append({"name": name, "kind": "categorical", **beside, "levels": of_levels})
+        absent, *of_levels, undeclared = (part(count, rows, unit) for count in counted)
+        beside = {MISSING: absent, UNDECLARED: undeclared}
+        own = dict(zip(declared, of_levels, strict=True))
+        columns.append({"name": name, "kind": "categorical", **beside, "levels": own})
     label: dict[str, Any] = {"name": schema.label}
     if classes:
-        names = class_names(terms)
-        label["levels"] = published(dict(zip(names, classes, strict=True)), floor)
+        label["levels"] = dict(
+            zip(class_names(terms), (part(count, rows, unit) for count in classes), strict=True)
+        )
     elif len(gridded(terms)) > len(schema.numeric):
         label |= numbers[-1]
     return {"rows": rows, "min_count": floor, "columns": columns, "label": label}
@@ -97,9 +101,3 @@ def _numbers(told: Told, floor: int) -> dict[str, Any]:
         known |= zip((f"{share:g}" for share in shares), told.intervals(shares), strict=True)
     gap = told.gap(max(floor, int(GAP_SHARE * told.values)), UNIT_FACTOR)
     return {"quantiles": known, "constant": told.is_constant and told.values >= floor, "gap": gap}
-
-
-def published(counts: Mapping[Any, int], floor: int) -> dict[Any, int | None]:
-    """The counts that the analyst gets, of parts that sum to a known number: None for those of 1 to floor - 1
-    rows, and for the first others until those that are left out tell of none of them (`withheld`)."""
-    return {**counts, **dict.fromkeys(withheld(counts, [Sum((*counts,))], floor))}

@@ -7,7 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedboost.people.description import advice, quantile, share_of
+from fedboost.people.description import advice, hidden, quantile, share_of
 from fedboost.people.report.charts import MAX_BARS, bars
 from fedboost.people.report.facts import ResultFacts
 from fedboost.people.report.markup import Markup, element, joined, left_out, paragraph, table
@@ -40,14 +40,8 @@ def _advice(facts: ResultFacts) -> Markup:
     lines = [
         line[0].upper() + line[1:] + ("" if line.endswith("?") else ".") for line in advice(facts.summary)
     ]
-    noise = facts.summary.get("noise")
-    hidden = (
-        f"… stands for what would tell of fewer than {facts.summary['min_count']} rows."
-        if noise is None
-        else f"… stands for what is lost in the noise, whose standard deviation is {noise:.3g} rows."
-    )
     said = element("ul", *(element("li", line) for line in lines), class_="warnings") if lines else None
-    return joined(said or paragraph("Nothing."), paragraph(hidden))
+    return joined(said or paragraph("Nothing."), paragraph(hidden(facts.summary).replace("...", "…")))
 
 
 def _missing(facts: ResultFacts) -> Markup:
