@@ -13,7 +13,6 @@ from sites import bundles_of, consortium, in_time, rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.boosting.programs.coarse import part, possible
-from fedboost.boosting.programs.describe import MISSING, SHARES, UNDECLARED
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.start import RowsQuery
@@ -26,7 +25,7 @@ from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
-from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.describing import MISSING, SHARES, UNDECLARED, terms_to_describe
 from fedboost.terms.noise import SUMMARY
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}

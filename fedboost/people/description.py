@@ -131,9 +131,10 @@ def _hardly(least: int, levels: str) -> str:
 def _advice_on_levels(column: Any, name: str, summary: Summary) -> Iterator[str]:
     if "noise" in summary and column["undeclared"] is None:
         return
+    least = unit(summary)
     undeclared, empty = column["undeclared"], [key for key, count in column["levels"].items() if count == 0]
     if undeclared != 0:
-        about = "" if unit(summary) == 1 else "about "
+        about = "" if least == 1 else "about "
         number = "some rows" if undeclared is None else f"{about}{undeclared:,} rows"
         yield (
             f"column {name} has other levels than those declared in {number}, which count as missing: "
@@ -144,8 +145,8 @@ def _advice_on_levels(column: Any, name: str, summary: Summary) -> Iterator[str]
         shown, more = empty[:SHOWN_LEVELS], len(empty) - SHOWN_LEVELS
         rest = f" and {counted(more, 'more level')}" if more > 0 else ""
         listed = ", ".join(map(delimited, shown))
-        yield f"column {name} {_hardly(unit(summary), listed + rest)}: take them away, or correct them"
+        yield f"column {name} {_hardly(least, listed + rest)}: take them away, or correct them"
     present = [count for count in column["levels"].values() if count != 0]
     if len(present) == 1 and undeclared == 0:
-        all_rows = "all rows" if unit(summary) == 1 else "nearly all rows"
+        all_rows = "all rows" if least == 1 else "nearly all rows"
         yield f"column {name} has one level in {all_rows} that have any: take it out of the terms"

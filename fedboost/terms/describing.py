@@ -3,6 +3,7 @@
 Refuses: terms of parties that hold different columns (ConfigError).
 """
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fedboost.errors import ConfigError
@@ -30,6 +31,18 @@ def class_names(terms: Terms) -> tuple[str, ...]:
     if loss.classes_key == "positive":
         return ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
     return columns.classes or tuple(map(str, range(terms.objective.num_class or 0)))
+
+
+def columns_of_levels(
+    terms: Terms, counts: Iterable[Sequence[int]], told: Callable[[int], int | None]
+) -> Iterator[dict[str, Any]]:
+    """Yield what is said of each categorical column, as JSON. counts: of each column the rows without a
+    value, of each level, and of undeclared ones; told: what is told of a count."""
+    for (name, declared), counted in zip(terms.columns.categorical.items(), counts, strict=True):
+        absent, *of_levels, undeclared = map(told, counted)
+        own = dict(zip(declared, of_levels, strict=True))
+        head = {"name": name, "kind": "categorical", MISSING: absent, UNDECLARED: undeclared}
+        yield {**head, "levels": own}
 
 
 def gridded(terms: Terms) -> tuple[str, ...]:

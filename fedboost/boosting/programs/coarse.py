@@ -60,8 +60,7 @@ def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[in
     whole = nearest(total, unit) if told is None else told
     if total < unit:
         return None
-    most = min(total // unit * unit, whole)  # at least half a unit of ends are told as this one
-    ends = [min(nearest(end, unit), most) for end in accumulate(counts)]
+    ends = [min(part(end, total, unit), whole) for end in accumulate(counts)]
     return [high - low for low, high in pairwise([0, *ends[:-1], whole])]
 
 

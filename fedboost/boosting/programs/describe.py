@@ -6,6 +6,7 @@ Refuses: counts that contradict each other (PeerError), and fewer rows than `min
 """
 
 from collections.abc import Generator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles
 from fedboost.gbdt.distribution import Told
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.terms.describing import MISSING, SHARES, UNDECLARED, class_names, gridded
+from fedboost.terms.describing import MISSING, SHARES, class_names, columns_of_levels, gridded
 from fedboost.terms.noise import ROWS
 from fedboost.terms.terms import Terms
 
@@ -69,24 +70,17 @@ def _summary(
     if quantiles.missing.tolist() != [*missing, *[0] * (len(gridded(terms)) - len(missing))]:
         raise PeerError("the values of a column are not as many as the rows that have one")
     unit = unit_of(floor)
-    told = [part(absent, rows, unit) for absent in quantiles.missing.tolist()]
-    numbers = [
-        _numbers(Told(quantiles, place, floor, possible(absent, rows, unit)), floor)
-        for place, absent in enumerate(told)
-    ]
+    told = partial(part, total=rows, unit=unit)
+    absent = [*map(told, quantiles.missing.tolist())]
+    between = (possible(count, rows, unit) for count in absent)
+    numbers = [_numbers(Told(quantiles, place, floor, each), floor) for place, each in enumerate(between)]
     columns: list[dict[str, Any]] = []
-    for name, absent, known in zip(schema.numeric, told, numbers, strict=False):
-        columns.append({"name": name, "kind": "numeric", MISSING: absent, **known})
-    for (name, declared), counted in zip(schema.categorical.items(), levels, strict=True):
-        absent, *of_levels, undeclared = (part(count, rows, unit) for count in counted)
-        beside = {MISSING: absent, UNDECLARED: undeclared}
-        own = dict(zip(declared, of_levels, strict=True))
-        columns.append({"name": name, "kind": "categorical", **beside, "levels": own})
+    for name, count, known in zip(schema.numeric, absent, numbers, strict=False):
+        columns.append({"name": name, "kind": "numeric", MISSING: count, **known})
+    columns += columns_of_levels(terms, levels, told)
     label: dict[str, Any] = {"name": schema.label}
     if classes:
-        label["levels"] = dict(
-            zip(class_names(terms), (part(count, rows, unit) for count in classes), strict=True)
-        )
+        label["levels"] = dict(zip(class_names(terms), map(told, classes), strict=True))
     elif len(gridded(terms)) > len(schema.numeric):
         label |= numbers[-1]
     return {"rows": rows, "min_count": floor, "columns": columns, "label": label}

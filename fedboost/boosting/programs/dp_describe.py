@@ -17,7 +17,7 @@ from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import RANGE_PARTS, range_edges
-from fedboost.terms.describing import MISSING, SHARES, UNDECLARED, class_names
+from fedboost.terms.describing import MISSING, SHARES, class_names, columns_of_levels
 from fedboost.terms.noise import CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.terms import Terms
 
@@ -43,11 +43,7 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
         quantiles = _quantiles(parts[place], ranges[place], releases[CUT_POINTS].sigma)
         known = {"quantiles": quantiles, "constant": False}
         columns.append({"name": name, "kind": "numeric", MISSING: _told(missing[place], noise), **known})
-    for (name, declared), counted in zip(schema.categorical.items(), levels, strict=True):
-        absent, *of_levels, undeclared = (_told(count, noise) for count in counted)
-        beside = {MISSING: absent, UNDECLARED: undeclared}
-        own = dict(zip(declared, of_levels, strict=True))
-        columns.append({"name": name, "kind": "categorical", **beside, "levels": own})
+    columns += columns_of_levels(terms, levels, lambda count: _told(count, noise))
     label: dict[str, Any] = {"name": schema.label}
     if query.classes:
         told = (_told(count, noise) for count in counts)
