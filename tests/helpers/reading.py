@@ -99,8 +99,8 @@ def labels_told(summary, margin, label):
     for name, (zero, one) in losses.items():
         value = summary["metrics"].get(name)
         if value is not None:
-            within, losses = size * summary["resolution"][name], np.where(label == 1, one, zero)
-            cap = min(-np.log(1e-3), 2.0 ** np.ceil(np.log2(losses.max()))) if unit > 1 else np.inf
+            within = size * summary["resolution"][name]
+            cap = -np.log(1e-3) if unit > 1 else np.inf
             zero, one = (np.minimum(each, cap) if name == "logloss" else each for each in (zero, one))
             yield one - zero, size * value - within - zero.sum(), size * value + within - zero.sum()
     if summary["auc"] is not None:
@@ -108,7 +108,7 @@ def labels_told(summary, margin, label):
         order = np.unique(cell, return_inverse=True, return_counts=True)
         last = np.cumsum(order[2])
         rank = (last - (order[2] - 1) / 2)[order[1]]
-        step = step_of(unit / positives * unit / negatives) if unit > 1 else 0.0
+        step = step_of(unit / min(positives, negatives)) if unit > 1 else 0.0
         middle = summary["auc"]["value"] * positives * negatives + positives * (positives + 1) / 2
         width = (step / 2 + LAST) * positives * negatives
         yield rank, middle - width, middle + width

@@ -30,6 +30,12 @@ def step_of(size: float) -> float:
     return max(step * scale for step in _STEPS if step * scale <= size * (1 + 1e-9))
 
 
+def step_above(size: float) -> float:
+    """The smallest of these that is not less than a size above 0."""
+    scale = step_of(size)
+    return scale if size <= scale * (1 + 1e-9) else step_of(2.5 * scale)
+
+
 def rows_of_bin(unit: int) -> int:
     """The fewest rows of a bin that is told: of fewer than some units its share would have no digit."""
     return _UNITS_OF_BIN * unit if unit > 1 else 1

@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.coarse import coarse, nearest, rounded, rows_of_bin, step_of, unit_of
+from fedboost.boosting.programs.coarse import (
+    coarse,
+    nearest,
+    rounded,
+    rows_of_bin,
+    step_above,
+    step_of,
+    unit_of,
+)
 from fedboost.boosting.programs.initialisation import count_rows
 from fedboost.boosting.queries.evaluation import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.union import OfTurn
@@ -64,15 +72,14 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
 def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int64) -> EvaluationQuery:
     """The query that follows the answer to the first one.
 
-    The cap on a loss that has a largest one is a power of two that no row lies beyond, or the largest. Of
-    other losses fewer rows than a unit lie beyond the cap: one row of any size moves neither cap nor mean."""
+    The cap on a loss that has a largest one is that, whatever the losses are. Of other losses fewer rows than
+    a unit lie beyond the cap, a power of two: one row of any size moves neither cap nor mean."""
     weights, *losses = counts[ROW_COUNTS:].reshape(-1, EXPONENT_CELLS)
     unit = unit_of(terms.evaluation.min_count)
     caps = dict.fromkeys(query.metrics, 0.0)
     for name, exponents in zip(query.means, losses, strict=True):
-        beyond = 0 if name in LARGEST_LOSSES else unit - 1
-        cap = math.ldexp(1.0, bound_exponent(exponents, beyond))
-        caps[name] = min(cap, LARGEST_LOSSES.get(name, cap)) if unit > 1 else 0.0
+        cap = LARGEST_LOSSES.get(name, math.ldexp(1.0, bound_exponent(exponents, unit - 1)))
+        caps[name] = cap if unit > 1 else 0.0
     return EvaluationQuery.of(terms, rows, weight_scale(terms, weights), tuple(caps.values()))
 
 
@@ -163,9 +170,10 @@ class _Set:
             case Mean():
                 return self.step(cap * (1 + metric.signed) * heaviest / weights) if cap else 0.0
             case Curve():
-                # An area moves by so much if a unit of rows of each label change places.
-                zeros, ones = (min(1.0, heaviest / float(w.sum())) for w in metric.weights(own, weight))
-                return self.step(max(zeros, ones) if metric.is_distance else zeros * ones)
+                # An area, or a distance of curves, moves by so much if a unit of rows of one label do.
+                return self.step(
+                    min(1.0, heaviest / min(float(w.sum()) for w in metric.weights(own, weight)))
+                )
             case Ndcg():
                 return self.step(heaviest / metric.weights(own, weight))
             case _:
@@ -289,10 +297,10 @@ class _Sums:
             counts = {"rows": zeros + ones, "positives": ones, "mean_prediction": predicted, "rate": rate}
             bins.append({**known, **counts})
         value, within = scores.area(*self._cells())
-        zeros, ones = every.by_label
-        step = every.step(unit / zeros * unit / ones)
+        step = every.step(unit / min(every.by_label))
         told_area = rounded(value, step)
-        area = {"value": told_area, "resolution": rounded(within + step / 2 + _last(told_area))}
+        ties = step_above(within) if step and within else within  # their digits count rows of the cells
+        area = {"value": told_area, "resolution": rounded(ties + step / 2 + _last(told_area))}
         return {"auc": area, "roc": roc(bins), "bins": bins}
 
     def _matrix(self) -> list[list[int | None]]:
