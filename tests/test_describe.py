@@ -327,6 +327,15 @@ def test_with_noise_it_is_near_the_pooled_table():
     assert any(errors)
 
 
+def test_little_noise_tells_no_smaller_counts_than_min_count():
+    loud = NOISY | {"noise": {"epsilon": 16.0, "delta": 1e-6}, "min_count": 50}
+    table = rows(900)
+    table = table.set_column(2, "ward", pa.array(["a"] * 45 + ["b"] * 855))
+    known = fb.describe(terms(**loud), shared_out(3, table))
+    assert 3 * known.noise < 45 < known.min_count == 50
+    assert (known.columns[2]["levels"]["a"], known.columns[2]["levels"]["c"]) == (None, None)
+
+
 def test_the_noise_is_charged_to_a_budget(tmp_path):
     tables = shared_out(3, rows(3000))
     agreed = terms(**NOISY, min_child_weight=1.0).with_parties(tables)

@@ -27,7 +27,7 @@ class Description:
     `quantiles` (share to the interval [low, high] that it lies in), `constant` and `gap`, for a categorical
     one `levels` (level to rows) and `undeclared`; label: `name`, and `levels` or `quantiles`. A count is
     to the nearest unit, the smallest of 1, 2, 5, 10, 20, ... that is not less than `min_count`. signed_by:
-    parties that signed what they answered; traffic: party to (bytes sent, bytes received); noise: the
+    parties that signed what they were asked; traffic: party to (bytes sent, bytes received); noise: the
     standard deviation of the noise in a count, in rows, where the terms have noise: then counts are not
     rounded, and None stands for what is lost in it.
     """

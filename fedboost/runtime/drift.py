@@ -40,7 +40,7 @@ class Drift:
     (numeric, categorical or score), `psi` (population stability index, None where nothing but one bin has
     rows enough), `by_chance` (what draws of so many of the same rows stay below 999 times in 1,000),
     `verdict` (stable below `by_chance`, slight below 0.1, moved, shifted from 0.25 on), and `bins`: each with
-    `edges` or `levels`, `reference` and `rows`. signed_by: parties that signed what they answered;
+    `edges` or `levels`, `reference` and `rows`. signed_by: parties that signed what they were asked;
     traffic: party to (bytes sent, bytes received).
     """
 

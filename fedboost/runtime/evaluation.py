@@ -31,8 +31,8 @@ class Evaluation:
     rows: how many; about: which they are; metrics: name to value; summary: all there is, as JSON: for two
     classes also `auc`, `confusion`, `rates`, `roc` and `bins`, for several `confusion`, and `subgroups` and
     `sites` where they were asked for (docs/lifecycle-evaluate.md). Figures are coarse, and None where there
-    are too few rows. signed_by: parties that signed what they answered; traffic: party to (bytes sent, bytes
-    received).
+    are too few rows. signed_by: parties that signed what they were asked; the aggregator computes the
+    figures, and no signature covers them; traffic: party to (bytes sent, bytes received).
     """
 
     terms: Terms = field(repr=False)

@@ -33,6 +33,9 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+MAX_TIMEOUT = 86_400.0
+"""Seconds that a session may wait for one party. A session holds the aggregator, which has one at a time."""
+
 Parties = Annotated[Several[str], AfterValidator(_distinct)]
 """Names of parties, each once."""
 
@@ -48,11 +51,13 @@ class Session(Group):
     turn_timeout: float = Field(
         default=600.0,
         gt=0,
+        le=MAX_TIMEOUT,
         description="Seconds a party may take for one answer. Raise it for large tables or slow machines.",
     )
     rejoin_timeout: float = Field(
         default=600.0,
         ge=0,
+        le=MAX_TIMEOUT,
         description="Seconds a lost party may take to come back before `on_loss` holds.",
     )
     quorum: int | None = Field(

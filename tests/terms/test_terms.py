@@ -199,6 +199,12 @@ def test_every_column_changes_the_digest():
     assert len({terms(objective="survival:aft", columns=one).digest for one in times}) == 2
 
 
+@pytest.mark.parametrize("key", ["turn_timeout", "rejoin_timeout"])
+def test_a_session_waits_for_a_party_a_day_at_most(key):
+    assert terms(**{key: 86_400}).canonical()
+    assert f"{key}: input should be less than or equal to 86400" in refusal_of(**{key: 86_401})
+
+
 def test_the_number_of_classes_follows_from_their_names():
     named = terms(**CLASSES)
     assert named.objective.num_class == named.objective.loss.outputs == 3

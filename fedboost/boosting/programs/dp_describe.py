@@ -1,7 +1,7 @@
 """The description of rows whose counts get noise: two releases, by level and by part of a range.
 
-Promises: a pure function of the terms and the noisy sums; a count that is not well above its noise is not in
-the result.
+Promises: a pure function of the terms and the noisy sums; a count that is not well above its noise, or
+below `min_count`, is not in the result.
 Refuses: nothing.
 """
 
@@ -22,7 +22,7 @@ from fedboost.terms.noise import CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.terms import Terms
 
 ABOVE_NOISE = 3.0
-"""Standard deviations of the noise of a count, and at least as many rows, that a count needs to be told."""
+"""Standard deviations of the noise of a count that a count needs to be told."""
 
 
 def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
@@ -30,6 +30,7 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
     schema, releases = terms.columns, terms.plan.releases
     query = SummaryQuery.of(terms)
     noise = releases[SUMMARY].sigma
+    floor = max(math.ceil(ABOVE_NOISE * noise), terms.evaluation.min_count)
     counts = map(int, (yield query).tolist())
     rows = max(next(counts), 0)
     missing = [*islice(counts, query.numeric)]
@@ -42,19 +43,18 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
     for place, name in enumerate(schema.numeric):
         quantiles = _quantiles(parts[place], ranges[place], releases[CUT_POINTS].sigma)
         known = {"quantiles": quantiles, "constant": False}
-        columns.append({"name": name, "kind": "numeric", MISSING: _told(missing[place], noise), **known})
-    columns += columns_of_levels(terms, levels, lambda count: _told(count, noise))
+        columns.append({"name": name, "kind": "numeric", MISSING: _told(missing[place], floor), **known})
+    columns += columns_of_levels(terms, levels, lambda count: _told(count, floor))
     label: dict[str, Any] = {"name": schema.label}
     if query.classes:
-        told = (_told(count, noise) for count in counts)
+        told = (_told(count, floor) for count in counts)
         label["levels"] = dict(zip(class_names(terms), told, strict=True))
-    floor = math.ceil(ABOVE_NOISE * noise)
     return {"rows": rows, "min_count": floor, "noise": noise, "columns": columns, "label": label}
 
 
-def _told(count: int, noise: float) -> int | None:
-    """A noisy count, if it is well above its noise."""
-    return count if count >= ABOVE_NOISE * noise else None
+def _told(count: int, floor: int) -> int | None:
+    """A noisy count, unless it is below the floor."""
+    return count if count >= floor else None
 
 
 def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> dict[str, Any]:

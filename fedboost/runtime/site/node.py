@@ -58,8 +58,9 @@ REDIAL = 1.0
 """Seconds between the loss of an aggregator and the next try to reach it, at most."""
 FREE_REFUSALS = 20
 """Sessions that a party leaves one after the other before it takes its time with each."""
-MAX_PAUSE_SECONDS = 60.0
-"""Seconds before it hears the next message then; the first time a tenth, then twice as long each time."""
+MAX_PAUSE_SECONDS = 1.0
+"""Seconds before it hears the next message then; the first time a tenth, then twice as long each time. The
+offer of another analyst waits as long."""
 LARGE_MESSAGE = 1 << 16
 """Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
 there and back."""
@@ -326,7 +327,7 @@ class PartyNode:
 def pause_after(left: int) -> float:
     """Seconds of pause after so many sessions were left: each is a line in the log, and an aggregator may
     offer for ever."""
-    beyond = left - FREE_REFUSALS
+    beyond = min(left - FREE_REFUSALS, 10)  # no power of two that is no float
     return min(0.1 * 2 ** (beyond - 1), MAX_PAUSE_SECONDS) if beyond > 0 else 0.0
 
 

@@ -1,9 +1,9 @@
 """The listener of a process's own pages: uvicorn in the event loop of the process.
 
 Promises: it handles no signals and writes no log of its own; connections are bounded in number, those of one
-address, too; one that says nothing, or reads nothing, is closed, before the handshake of TLS as after it;
-whatever fails here is one line in the log, and what the process is
-for goes on.
+address, too, and the oldest idle ones are closed for new ones; one that says nothing, or reads nothing, is
+closed, before the handshake of TLS as after it; whatever fails here is one line in the log, and what the
+process is for goes on.
 Refuses: an address that cannot be listened on, a missing extra (ConfigError).
 """
 
@@ -13,7 +13,7 @@ import logging
 import socket
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.util import find_spec
@@ -25,7 +25,8 @@ from fedboost.runtime.web.addresses import group_of
 from fedboost.runtime.web.guard import App, Asker, Note, Refusal
 
 MAX_CONNECTIONS = 320
-"""Open connections: each takes a file, which sessions need, too."""
+"""Open connections: each takes a file, which sessions need, too. Beyond it the oldest that has no request in
+work is closed, and so of one address: who opens many and asks for nothing keeps nobody out."""
 MAX_OF_ADDRESS = 128
 """Open connections of one address; the loopback addresses count as one."""
 MAX_HEADER_BYTES = 16 * 1024
@@ -70,6 +71,7 @@ class WebServer:
         self._socket = _listen(what, host.strip("[]"), int(port), note)
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         self._server = _server(app, note, pair)
+        self._socket.busy = self._busy
         self._task: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -117,29 +119,39 @@ class WebServer:
             self._end_handshakes()
             for connection in [*self._server.server_state.connections]:
                 unread = connection.transport.get_write_buffer_size()
-                busy = connection.cycle is not None and not connection.cycle.response_complete
                 since, before = seen.get(connection, (now, 0))
-                if (busy and not unread) or unread < before:
+                if (_in_work(connection) and not unread) or unread < before:
                     seen[connection] = now, unread
                     continue
                 seen[connection] = since, unread
                 if now - since > (UNREAD_SECONDS if unread else SILENT_SECONDS):
                     connection.transport.abort()
 
+    def _known(self) -> dict[int, Any]:
+        """The connections that uvicorn has, those whose handshake is over, by the number of their file."""
+        return {
+            opened.fileno(): connection
+            for connection in self._server.server_state.connections
+            if (opened := connection.transport.get_extra_info("socket")) is not None
+        }
+
+    def _busy(self) -> set[int]:
+        """The files of connections with a request in work."""
+        return {file for file, connection in self._known().items() if _in_work(connection)}
+
     def _end_handshakes(self) -> None:
         """Close connections whose handshake takes too long: uvicorn does not know them yet."""
-        known = {
-            opened.fileno()
-            for connection in self._server.server_state.connections
-            if (opened := connection.transport.get_extra_info("socket")) is not None  # where TLS is over
-        }
+        known = self._known()
         for opened, client in self._socket.older_than(HANDSHAKE_SECONDS):
             if opened.fileno() not in known:
-                self._socket.forget(opened)
                 reason = f"no handshake of TLS within {HANDSHAKE_SECONDS:g} s"
                 self._note(_connection(client), Refusal(HTTPStatus.REQUEST_TIMEOUT, reason))
-                with contextlib.suppress(OSError):  # the client was faster
-                    opened.shutdown(socket.SHUT_RDWR)
+                self._socket.end(opened)
+
+
+def _in_work(connection: Any) -> bool:
+    """Tell if a connection's last request has no whole response yet."""
+    return connection.cycle is not None and not connection.cycle.response_complete
 
 
 def _listen(what: str, host: str, port: int, note: Note) -> "_Listener":
@@ -171,9 +183,12 @@ class _Client:
 
 
 class _Listener(socket.socket):
-    """A socket that listens, and hangs up on whoever is too many. note: takes each of these."""
+    """A socket that listens, and where there are too many connections hangs up on the oldest without a
+    request in work, or else on the new one. note: takes each of these; busy: the files of connections that
+    have a request in work."""
 
     note: Note
+    busy: Callable[[], Collection[int]]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -185,17 +200,32 @@ class _Listener(socket.socket):
         group = group_of(address[0])
         for known in [known for known in self._open if known.fileno() < 0]:
             self.forget(known)
-        too_many = ""
-        if len(self._open) >= MAX_CONNECTIONS:
-            too_many = f"{MAX_CONNECTIONS} connections are open already"
-        elif sum(client.group == group for client in self._open.values()) >= MAX_OF_ADDRESS:
-            too_many = f"{MAX_OF_ADDRESS} connections of this address are open already"
-        if too_many:
-            opened.close()
-            self.note(_connection(address), Refusal(HTTPStatus.SERVICE_UNAVAILABLE, too_many))
-            raise BlockingIOError
+        of_address = [known for known, client in self._open.items() if client.group == group]
         self._open[opened] = _Client(address, group, time.monotonic())
+        if len(of_address) >= MAX_OF_ADDRESS:
+            self._make_room([*of_address, opened], f"{MAX_OF_ADDRESS} connections of this address")
+        elif len(self._open) > MAX_CONNECTIONS:
+            self._make_room([*self._open], f"{MAX_CONNECTIONS} connections")
+        if opened not in self._open:
+            opened.close()
+            raise BlockingIOError
         return opened, address
+
+    def _make_room(self, among: list[socket.socket], many: str) -> None:
+        """End the oldest of these connections that has no request in work."""
+        busy = self.busy()
+        oldest = min(
+            (each for each in among if each.fileno() not in busy), key=lambda each: self._open[each].since
+        )
+        refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{many} are open already")
+        self.note(_connection(self._open[oldest].address), refusal)
+        self.end(oldest)
+
+    def end(self, opened: socket.socket) -> None:
+        """Hang up on a connection, and count it no more."""
+        self.forget(opened)
+        with contextlib.suppress(OSError):  # the client was faster
+            opened.shutdown(socket.SHUT_RDWR)
 
     def older_than(self, seconds: float) -> list[tuple[socket.socket, Any]]:
         """The open connections that are older, and their clients' addresses."""

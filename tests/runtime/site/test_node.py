@@ -18,6 +18,7 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.net import channel
+from fedboost.runtime.site import node
 from fedboost.wire.bounds import MAX_TO_AGGREGATOR
 from fedboost.wire.messages import decode_to_party, encode_from_party, encode_to_party
 
@@ -25,6 +26,11 @@ from fedboost.wire.messages import decode_to_party, encode_from_party, encode_to
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "consortium"
+
+
+@pytest.mark.parametrize(("left", "seconds"), [(0, 0), (20, 0), (21, 0.1), (10_000, 1)])
+def test_an_analyst_whom_the_site_refuses_keeps_the_next_one_waiting_for_a_second_at_most(left, seconds):
+    assert node.pause_after(left) == seconds
 
 
 # ---- parties that cannot attend ---------------------------------------------------------------------
