@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import deque
@@ -179,7 +180,7 @@ def test_the_end_of_any_session_stands_apart_from_the_verdict(path, program):
             log.admitted(name, every_task()[program])
             log.record(dataclasses.replace(RELEASE, session=name))
             log.ended(name, reason)
-    rows = [line for line in fedboost("audit", path).out.splitlines() if line.startswith("20")]
+    rows = [line for line in fedboost("audit", path).out.splitlines() if re.match(r"20\d\d-", line)]
     made = {"train": "model", "drift": "comparison", "describe": "description", "tune": "result"}
     ended = made.get(program, "evaluation")
     failed = "no result" if program == "describe" else f"no {ended}"
