@@ -266,6 +266,11 @@ def test_a_site_is_asked_by_its_policy():
     assert breach.key == "min_count"
     assert "set min_count = 10" in str(breach.refusal("north"))
     assert not [*breaches(PolicyKeys(**open_to_all, min_count=5), agreed)]
+    noisy = terms_to_describe(terms(["north", "south", "east"], **NOISY), min_count=20)
+    (breach,) = breaches(PolicyKeys(**open_to_all), noisy)  # sessions could average the noise away
+    assert (breach.key, breach.allow) == ("min_count", 1)
+    assert not [*breaches(PolicyKeys(**open_to_all, min_count=1), noisy)]
+    assert not [*breaches(PolicyKeys(**open_to_all, epsilon=2.0, delta=1e-6), noisy)]
     levels = {"columns": {**COLUMNS, "categorical": {"ward": [*map(str, range(40))]}}}
     (breach,) = breaches(PolicyKeys(**open_to_all), agreed.changed(**levels, min_count=10))
     assert breach.key == "max_category_levels"

@@ -42,6 +42,6 @@ def describe(
     agreed = terms_to_describe(read_terms(terms), min_count)
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Description.of(session.model, session.traffic)
-    if report is not None:
-        known.report(report)
     show(json, [known.summary | {"advice": [*known.advice]}], description.describe(known.summary))
+    if report is not None:  # after what the session cost has been shown
+        known.report(report)

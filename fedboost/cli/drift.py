@@ -55,6 +55,6 @@ def drift(
         return
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Drift.of(session.model, reference, session.traffic)
-    if report is not None:
-        known.report(report)
     show(json, [known.summary], drifted(known.summary))
+    if report is not None:  # after what the session cost has been shown
+        known.report(report)

@@ -81,6 +81,6 @@ def evaluate(
         return
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Evaluation.of(session.model, session.traffic)
-    if report is not None:
-        known.report(report)
     show(json, [known.summary], evaluated(known.summary))
+    if report is not None:  # after what the session cost has been shown
+        known.report(report)

@@ -64,13 +64,12 @@ def tune(
     with nullcontext(None) if json else progress(agreed, json) as draw:
         session = ended(aggregator, keys, insecure_loopback, agreed, wait, draw)
     found = Tuning.of(agreed, session.model, session.traffic)
-    if out is not None:
-        found.save(out)
     if not json:
         print()  # after the rounds
     facts = {"metric": found.metric, "best": found.best, "trials": [*found.trials]}
     show(json, [facts], text.trials(found.metric, found.trials, found.best, grows(found.metric)))
     if out is not None:
+        found.save(out)
         notice(f"{out}: terms of a training with the best settings, {found.terms.trees.rounds} rounds")
 
 

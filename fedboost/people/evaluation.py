@@ -4,9 +4,10 @@ Promises: nothing but what the evaluation says.
 Refuses: nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fedboost.boosting.programs.coarse import rows_of_group
 from fedboost.people.text import Block, cell, delimited, listed, paragraph, table
 
 SHOWN_BINS = 10
@@ -78,21 +79,29 @@ def told(summary: Summary) -> Iterator[str]:
     unit = summary["unit"]
     if unit == 1:
         return
-    yield f"Counts are to the nearest {unit} rows, and {unit} rows move the last digit of the other figures."
+    yield f"Counts are within {unit} rows, and {unit} rows move the last digit of the other figures."
     for name, cap in summary["caps"].items():
         yield f"In {name} the loss of a row counts as {cap:g} at most: fewer than {unit} rows have more."
     lower = "A lower --min-count shows more, down to what the policies of the sites allow"
-    if "threshold" in summary and (summary["auc"] is None or None in summary["confusion"].values()):
-        few = f"One of the labels has fewer than {unit} rows: there is no curve, and what needs it is '...'."
-        rates = ""
-    else:
-        missing = [key for key, value in summary.get("rates", {}).items() if value is None]
-        few = ""
-        rates = f"'...': fewer than {unit} rows to divide by ({', '.join(missing)})." if missing else ""
-    yield from filter(None, (few, rates))
     splits = [*summary.get("subgroups", {}).values(), *filter(None, [summary.get("sites")])]
-    if few or rates or any(split["left_out"] for split in splits):
+    groups = [known for split in splits for known in split["sets"].values()]
+    few = [*_too_few(summary, groups)]
+    yield from few
+    if few or any(split["left_out"] for split in splits):
         yield f"{lower}; so do more rows."
+
+
+def _too_few(summary: Summary, groups: Sequence[Summary]) -> Iterator[str]:
+    """Yield why figures are missing: of all rows, then of groups."""
+    unit = summary["unit"]
+    missing = [key for key, value in summary.get("rates", {}).items() if value is None]
+    if "threshold" in summary and (summary["auc"] is None or None in summary["confusion"].values()):
+        yield f"One of the labels has fewer than {unit} rows: there is no curve, and what needs it is '...'."
+    elif missing:
+        yield f"'...': fewer than {unit} rows to divide by ({', '.join(missing)})."
+    if any(None in {**known["metrics"], **known.get("rates", {})}.values() for known in groups):
+        few = rows_of_group(unit)
+        yield f"'...' of a group: fewer than {few} rows, or rows of a label, decide it."
 
 
 def _within(within: float | None) -> str:
@@ -110,8 +119,11 @@ def _of_two_classes(summary: Summary) -> Iterator[Block]:
     lines.add_row("label 1", _count(outcomes["fn"]), _count(outcomes["tp"]))
     yield lines
     yield ""
-    yield f"{'precision':<14}{_share(rates['precision'])}"
-    yield f"{'recall':<14}{_share(rates['true_positive_rate'])}"
+    for name, key, whole in (("precision", "precision", "fp"), ("recall", "true_positive_rate", "fn")):
+        rows, within = (outcomes["tp"] or 0) + (outcomes[whole] or 0), ""
+        if rates[key] is not None and summary["unit"] > 1:  # either count is within a unit, then the step
+            within = f"  (within {min(1.5 * summary['unit'] / rows, 1):.1g})"
+        yield f"{name:<14}{_share(rates[key])}{within}"
     if summary["bins"]:
         yield ""
         yield from _calibration(summary["bins"])
@@ -127,7 +139,7 @@ def _calibration(bins: Sequence[Any]) -> Iterator[Block]:
         predicted = sum(each["mean_prediction"] * each["rows"] for each in part) / rows
         found = sum(each["positives"] for each in part) / rows
         ends = f"{part[0]['low']:.3f} to {part[-1]['high']:.3f}"
-        lines.add_row(ends, f"{rows:,}", _share(predicted), _share(found))
+        lines.add_row(ends, f"{rows:,}", f"{predicted:.0%}", f"{found:.0%}")
     yield lines
 
 
@@ -160,13 +172,23 @@ def _split(title: str, split: Any, unit: int) -> Iterator[Block]:
         rates = [_share(known["rates"][key]) for key in shown]
         values = [_number(known["metrics"][key]) for key in metrics[:3]]
         lines.add_row(cell(name), f"{known['rows']:,}", *values, *rates)
-    gaps = split["gaps"]
-    if gaps:
-        values = [_number(gaps.get(key)) for key in metrics[:3]]
-        lines.add_row("apart by", "", *values, *(_share(gaps.get(key)) for key in shown))
+    if len(sets) > 1:
+        apart = [_apart(split, key, _number) for key in metrics[:3]]
+        apart += [_apart(split, key, _share) for key in shown]
+        lines.add_row("apart by", "", *apart)
     yield lines
+    if len(sets) > 1 and "-" in apart:
+        yield paragraph("-: no further apart than rounding may make them.")
     if split["left_out"]:
-        yield paragraph(f"left out, for fewer than {unit} rows: {listed(split['left_out'])}")
+        none = " or none" if unit > 1 else ""
+        yield paragraph(f"left out, for fewer than {unit} rows{none}: {listed(split['left_out'])}")
+
+
+def _apart(split: Any, key: str, shown: Callable[[float | None], str]) -> str:
+    """How far the groups are apart in a figure; '-' where rounding may make the difference."""
+    known = [{**one["metrics"], **one.get("rates", {})}[key] for one in split["sets"].values()]
+    told = len(known) - known.count(None) > 1
+    return shown(split["gaps"].get(key)) if key in split["gaps"] or not told else "-"
 
 
 def _number(value: float | None) -> str:
@@ -178,4 +200,5 @@ def _count(value: int | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "..." if value is None else f"{value:.1%}"
+    """A share with the digits that it is told with, four at most."""
+    return "..." if value is None else f"{100 * value:.4g}%"

@@ -30,11 +30,12 @@ from fedboost.terms.terms import Terms
 
 KEY_BYTES = 32
 MAX_OFFERS = 100
-"""Sessions of one dataset that were offered within OFFER_DAYS and never began, since another site refused
-them, say, or since the rows did not fit: each answer tells if the rows fit the terms."""
+"""Sessions of one dataset that an analyst asked for within OFFER_DAYS and that never began, since another
+site refused them, say, or since the rows did not fit: each answer tells if the rows fit the terms. One
+analyst's do not count against another."""
 OFFER_DAYS = 7.0
-"""So long an offer that never began counts against MAX_OFFERS: what locks a dataset opens it within a week
-without a person, and whoever asks has 15 answers of one bit a day, where each model tells thousands."""
+"""So long an offer that never began counts against MAX_OFFERS: what locks out an analyst lets them in within
+a week without a person, and whoever asks has 15 answers of one bit a day; each model tells thousands."""
 NO_LIMIT = 1 << 62
 """More than any number that is counted."""
 MAX_SESSIONS = 20
@@ -125,7 +126,8 @@ class Known:
     """A session as the rules between sessions look at it. ended: the reason, '' for a model; None while it
     may go on. holders: the parties with rows; colluding: how many of the parties may collude; predicted: None
     for a training, else the rows that this party helps another to predict; splits: the most by its columns,
-    where parties hold different ones; days: since it was offered first, 0 in a memory without a clock."""
+    where parties hold different ones; days: since it was offered first, 0 in a memory without a clock;
+    analyst: who asked for it, '' where nothing is signed."""
 
     session: str
     digest: str
@@ -138,6 +140,7 @@ class Known:
     predicted: int | None = None
     splits: int = 0
     days: float = 0.0
+    analyst: str = ""
 
     @classmethod
     def begun(cls, session: str, terms: Terms, request: bytes = b"", party: str = "") -> "Known":
@@ -262,10 +265,11 @@ def judge(
             f"party {party}: the analyst's request was used for another session; train again, or sign the "
             f"terms again (fedboost sign)"
         )
-    unmet = sum(other.unmet for other in others)
+    unmet = sum(other.unmet and other.analyst == offer.analyst for other in others)
     if unmet >= MAX_OFFERS:
+        whose = f" by analyst {quoted(offer.analyst)}" if offer.analyst else ""
         raise Refused(
-            f"party {party} refuses: {unmet} sessions with these rows were offered to it within "
+            f"party {party} refuses: {unmet} sessions with these rows were offered to it{whose} within "
             f"{OFFER_DAYS:g} days and never began; each tells if the rows fit. Offer it again when the first "
             f"of them are older"
         )
@@ -387,7 +391,8 @@ class TransientSession:
         self.secret = secret
         self.limits = Limits()
         self._memory = memory
-        self._known = Known.begun(offer.session, offer.terms, offer.request, memory.party)
+        known = Known.begun(offer.session, offer.terms, offer.request, memory.party)
+        self._known = replace(known, analyst=offer.analyst)
         self._begun = memory.clock()
 
     @property

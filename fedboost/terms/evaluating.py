@@ -183,6 +183,8 @@ def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
         why = "is a number in the terms, and results are split by levels"
     elif name in columns.others and name not in (*columns.subgroups, columns.validation, columns.row_id):
         why = "is no feature: it is the label, or stands beside it"
+    elif equals and not all(levels):
+        why = f"has a level without a name: give its levels, such as {name}=F,M"
     elif not levels and name.lower() in _SITES and name not in columns.levels:
         why = "is no column of the terms: for results by site give --by-site (by_site=True)"
     if why:

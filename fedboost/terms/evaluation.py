@@ -131,7 +131,9 @@ class Evaluation(Group):
             if name not in columns.levels:
                 near, known = nearest(name, columns.levels), ", ".join(columns.levels) or "none"
                 why = f"is no categorical column of the terms{near}; there are: {known}"
-                raise ValueError(f"subgroups: {name[:MAX_CHARS]!r} {why}; or declare its levels")
+                raise ValueError(
+                    f"subgroups: {name[:MAX_CHARS]!r} {why}; or declare its levels (--by NAME=A,B)"
+                )
             if name in self.subgroups[:number]:
                 raise ValueError(f"subgroups name {name!r} more than once")
         if self.subgroups and columns.group is not None:

@@ -91,7 +91,7 @@ def test_figures_of_rows_are_those_of_an_evaluation(model):
         assert f"{name} {value:.5g}" in said
     outcomes = known["confusion"]
     assert f"label 0 {outcomes['tn']} {outcomes['fp']} label 1 {outcomes['fn']} {outcomes['tp']}" in said
-    assert f"ROC curve, area {known['auc']['value']:.4f}" in said
+    assert f"ROC curve, area {known['auc']['value']:.4g}" in said
     for one in known["bins"]:
         assert f"{one['low']:.3f} to {one['high']:.3f} {one['rows']} {one['positives']}" in said
     grid, means = model.partial_dependence(rows(), "ward")

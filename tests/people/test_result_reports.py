@@ -56,12 +56,12 @@ def test_an_evaluation_is_drawn_as_it_is(evaluation, trained, tmp_path):
     summary = evaluation.summary
     said = section(page, "quality")
     assert f"logloss {summary['metrics']['logloss']:.5g}" in said
-    assert f"ROC curve, area {summary['auc']['value']:.4f}" in said
+    assert f"ROC curve, area {summary['auc']['value']:.4g}" in said
     outcomes = summary["confusion"]
     assert f"label 0 {outcomes['tn']} {outcomes['fp']} label 1 {outcomes['fn']} {outcomes['tp']}" in said
     for name, split in (("subgroups-0", summary["subgroups"]["ward"]), ("sites", summary["sites"])):
         for group, known in split["sets"].items():
-            rate = f"{known['rates']['selection_rate']:.1%}"
+            rate = f"{100 * known['rates']['selection_rate']:.4g}%"
             figures = f"{group} {known['rows']} {known['metrics']['logloss']:.5g} {rate}"
             assert figures in section(page, name)
 

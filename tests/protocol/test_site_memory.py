@@ -76,8 +76,9 @@ def agreed(parties=FIVE[:4], **settings):
     return Terms.read({"columns": {"label": "y", "numeric": ["age"]}, "parties": list(parties), **settings})
 
 
-def offer(session="s", terms=None, attempt=1, request=b""):
-    return SessionOffer(session, terms or agreed(), attempt, "ann" if request else "", request)
+def offer(session="s", terms=None, attempt=1, request=b"", analyst=""):
+    analyst = analyst or ("ann" if request else "")
+    return SessionOffer(session, terms or agreed(), attempt, analyst, request)
 
 
 def place(number):
@@ -182,6 +183,16 @@ def test_offers_that_never_began_lock_a_dataset_for_a_while(site):
     site.memory.begin(offer("in place of the oldest"), LIMITS)
     with pytest.raises(Refused, match=f"{MAX_OFFERS} sessions with these rows were offered"):
         site.memory.begin(offer("beside it"), LIMITS)
+
+
+def test_offers_of_one_analyst_lock_no_other_out(site):
+    for number in range(MAX_OFFERS):
+        signed = offer(f"{number}", request=bytes([number]), analyst="mal")
+        site.memory.begin(signed, LIMITS).end("party south refuses")
+    site.restart()
+    with pytest.raises(Refused, match=f"{MAX_OFFERS} sessions .* by analyst mal within 7 days"):
+        site.memory.begin(offer("again", request=b"again", analyst="mal"), LIMITS)
+    site.memory.begin(offer("another's", request=b"other", analyst="ann"), LIMITS)
 
 
 def test_a_clock_that_was_put_back_forgets_no_offer(site):

@@ -14,6 +14,7 @@ from fedboost.gbdt.metrics import by_set as metrics
 
 _STEPS = (1, 2, 5)
 _UNITS_OF_BIN = 5
+_UNITS_OF_GROUP = 10
 
 
 def unit_of(min_count: int) -> int:
@@ -39,6 +40,12 @@ def step_above(size: float) -> float:
 def rows_of_bin(unit: int) -> int:
     """The fewest rows of a bin that is told: of fewer than some units its share would have no digit."""
     return _UNITS_OF_BIN * unit if unit > 1 else 1
+
+
+def rows_of_group(unit: int) -> int:
+    """The fewest rows that decide a figure of a group: a unit of them moves a share by a tenth. Of fewer it
+    would be rounding that seems to tell groups apart."""
+    return _UNITS_OF_GROUP * unit if unit > 1 else 1
 
 
 def nearest(count: int, unit: int) -> int:

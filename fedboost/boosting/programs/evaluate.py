@@ -19,6 +19,7 @@ from fedboost.boosting.programs.coarse import (
     nearest,
     rounded,
     rows_of_bin,
+    rows_of_group,
     step_above,
     step_of,
     unit_of,
@@ -52,6 +53,10 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     """Measure the model of the terms on the rows of all parties."""
     query = MagnitudesQuery(terms.metrics)
     counts = yield query
+    measured = terms.evaluation.evaluate_rows
+    if not counts[0] and measured != "all":
+        since = "were added since the training" if measured == "new" else "were held out"
+        raise ConfigError(f"the parties have no {measured} rows: none {since}")
     rows = count_rows(counts)
     if rows < terms.evaluation.min_count:
         raise ConfigError(f"the parties have fewer rows than min_count = {terms.evaluation.min_count}")
@@ -66,7 +71,7 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     summary = summary_of(terms, measuring, total)
     step = 0.0 if (unit := unit_of(terms.evaluation.min_count)) == 1 else step_of(min(1.0, unit / rows))
     shares = {"trained": rounded(grown_on / rows, step), "unknown": rounded(unknown / rows, step)}
-    return Outcome(terms.earlier, summary | {"of": terms.evaluation.evaluate_rows, "shares": shares})
+    return Outcome(terms.earlier, summary | {"of": measured, "shares": shares})
 
 
 def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int64) -> EvaluationQuery:
@@ -132,6 +137,17 @@ class _Set:
             predicted = rounded(mean, self.step(self.unit / self.rows))
             shares = rates(self.outcomes, self.unit)
             out |= {"mean_prediction": predicted, "confusion": self.outcomes, "rates": shares}
+        return out
+
+    def of_group(self) -> Json:
+        """The same of some rows among others: what too few of them decide is None."""
+        out, least = self.json(), rows_of_group(self.unit)
+        if self.query.scores:
+            out["rates"] = rates(self.outcomes, self.unit, least)
+        for name in self.query.metrics:
+            by_label = isinstance(exact_metric_of(name), Curve)
+            if min(self.told_by_label if by_label else [self.told]) < least:
+                out["metrics"][name] = out["resolution"][name] = None
         return out
 
     def step(self, size: float) -> float:
@@ -274,9 +290,10 @@ class _Sums:
     def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Json:
         """The sets of a split, how far their numbers are apart, and those that are left out."""
         sets = dict(zip(titles, (self._sets[name] for name in names), strict=True))
-        told = {t: each.json() for t, each in sets.items() if min(each.rows, each.told) >= self._unit}
-        small = [title for title, each in sets.items() if title not in told and each.rows]
-        return {"sets": told, "gaps": gaps([*told.values()]), "left_out": small}
+        told = {t: each.of_group() for t, each in sets.items() if min(each.rows, each.told) >= self._unit}
+        # Also those of no rows: else it would tell if a single row has a level.
+        small = [title for title in sets if title not in told and (self._unit > 1 or sets[title].rows)]
+        return {"sets": told, "gaps": gaps([*told.values()], self._unit), "left_out": small}
 
     def _curves(self) -> Json:
         """The ROC curve and the calibration, by bins that have rows enough; the area of fine cells."""
@@ -334,35 +351,52 @@ def _runs(rows: Int64, least: int) -> list[tuple[int, int]]:
     return [*pairwise([*ends[:-1], rows.size])] if len(ends) > 1 else [(0, rows.size)]
 
 
-def rates(outcomes: dict[str, int | None], unit: int = 1) -> dict[str, float | None]:
-    """Rates of outcomes; None where a count that they need is not told, or there are no rows to divide by."""
+def rates(outcomes: dict[str, int | None], unit: int = 1, least: int = 1) -> dict[str, float | None]:
+    """Rates of outcomes; None where a count that they need is not told, or there are fewer rows than `least`
+    to divide by."""
     tn, fp, fn, tp = (outcomes[key] for key in OUTCOMES)
     return {
-        "positive_rate": _ratio((fn, tp), (tn, fp, fn, tp), unit),
-        "selection_rate": _ratio((fp, tp), (tn, fp, fn, tp), unit),
-        "true_positive_rate": _ratio((tp,), (fn, tp), unit),
-        "false_positive_rate": _ratio((fp,), (tn, fp), unit),
-        "precision": _ratio((tp,), (fp, tp), unit),
+        "positive_rate": _ratio((fn, tp), (tn, fp, fn, tp), unit, least),
+        "selection_rate": _ratio((fp, tp), (tn, fp, fn, tp), unit, least),
+        "true_positive_rate": _ratio((tp,), (fn, tp), unit, least),
+        "false_positive_rate": _ratio((fp,), (tn, fp), unit, least),
+        "precision": _ratio((tp,), (fp, tp), unit, least),
     }
 
 
-def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int) -> float | None:
+def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int, least: int) -> float | None:
     known = [count for count in whole if count is not None]
-    if len(known) < len(whole) or not sum(known):
+    if len(known) < len(whole) or sum(known) < least:
         return None
     step = step_of(unit / sum(known)) if unit > 1 else 0.0
     return rounded(sum(count or 0 for count in part) / sum(known), step)
 
 
-def gaps(sets: Sequence[Json]) -> dict[str, float]:
-    """The largest less the smallest value of each rate and metric among the sets that have it."""
+def gaps(sets: Sequence[Json], unit: int = 1) -> dict[str, float]:
+    """The largest less the smallest value of each rate and metric among the sets that have it, unless
+    rounding may have made it."""
     named = [{**one.get("rates", {}), **one["metrics"]} for one in sets]
     out = {}
     for key in named[0] if named else ():
-        known = [values[key] for values in named if values[key] is not None]
+        known = [
+            (values[key], one) for values, one in zip(named, sets, strict=True) if values[key] is not None
+        ]
         if len(known) > 1:
-            out[key] = max(known) - min(known)
+            ends = [choose(known, key=lambda pair: pair[0]) for choose in (min, max)]
+            gap = ends[1][0] - ends[0][0]
+            if unit == 1 or gap > sum(_uncertain(key, one, unit) for _, one in ends):
+                out[key] = gap
     return out
+
+
+def _uncertain(key: str, of_set: Json, unit: int) -> float:
+    """How far a told rate or metric of a set may be from the one before rounding."""
+    if key in of_set["resolution"]:
+        return float(of_set["resolution"][key])
+    tn, fp, fn, tp = (of_set["confusion"][name] for name in OUTCOMES)
+    whole = {"true_positive_rate": (fn, tp), "false_positive_rate": (tn, fp), "precision": (fp, tp)}
+    rows: int = sum(whole.get(key, (tn, fp, fn, tp)))
+    return 1.5 * unit / rows  # both counts are within a unit, and then the step rounds
 
 
 def roc(bins: Sequence[Json]) -> list[Json]:

@@ -90,7 +90,9 @@ def _gaps(gaps: Mapping[str, float], metrics: list[str], rates: Mapping[str, str
     rows += [(words, share(gaps[key])) for key, words in rates.items() if key in gaps]
     return joined(
         table("Largest less smallest", ["figure", "gap"], rows, folded=False),
-        paragraph("A gap between groups of few rows may be chance."),
+        paragraph(
+            "A gap between groups of few rows may be chance. Gaps that rounding may make are left out."
+        ),
     )
 
 

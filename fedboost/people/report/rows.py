@@ -77,7 +77,7 @@ def _few(summary: Mapping[str, Any]) -> str:
 def _curves(summary: Mapping[str, Any]) -> Markup:
     bins, area = summary["bins"], summary["auc"]
     groups = [*_grouped(bins)]
-    words = "" if area is None else f", area {area['value']:.4f}"
+    words = "" if area is None else f", area {area['value']:.4g}"
     roc = [(each["false_positive_rate"], each["true_positive_rate"]) for each in summary["roc"]]
     calibrated = [(each["mean_prediction"], each["rate"]) for each in groups]
     drawn = [
@@ -115,7 +115,7 @@ def _curves(summary: Mapping[str, Any]) -> Markup:
     )
     return joined(
         paragraph(
-            f"The curves are drawn from counts of rows by score and label, to the nearest {summary['unit']}."
+            f"The curves are drawn from counts of rows by score and label, within {summary['unit']} rows."
             f"{resolution}"
             if summary["unit"] > 1
             else f"The curves are drawn from counts of rows by score and label.{resolution}"
@@ -227,5 +227,5 @@ def _count(value: int | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share of rows; … where there is none."""
-    return "…" if value is None else f"{value:.1%}"
+    """Return a share of rows with the digits that it is told with; … where there is none."""
+    return "…" if value is None else f"{100 * value:.4g}%"

@@ -48,6 +48,8 @@ from fedboost.wire.training import (
 
 MAX_WAITING = 16
 """Analysts that may wait at a time, for parties or for another session to end."""
+MAX_WAITING_OF_ANALYST = 4
+"""Sessions of one of them, by name, that may."""
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,14 @@ class Analysts:
         """The parties that are not connected yet (none: another session is active), at each change, until a
         session under these terms may begin, or was begun by another call. analyst: with the key, as sessions
         know it. Refused if it has to wait, and too many do."""
-        if not self.is_ready(terms, analyst) and len(self.waiters) >= MAX_WAITING:
-            raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
-        before: tuple[str, ...] | None = None
         name = analyst.rpartition("#")[0]
+        if not self.is_ready(terms, analyst):
+            if name and sum(waiter.analyst == name for waiter in self.waiters) >= MAX_WAITING_OF_ANALYST:
+                ended = "Ctrl-C in `fedboost train` ends the wait of one"
+                raise Refused(f"{MAX_WAITING_OF_ANALYST} sessions of this analyst wait already; {ended}")
+            if len(self.waiters) >= MAX_WAITING:
+                raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
+        before: tuple[str, ...] | None = None
         waiter = Waiter(name, terms, int(time.time()))
         self.waiters.append(waiter)
         self.sessions.metrics.waiting(len(self.waiters))

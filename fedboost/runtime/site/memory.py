@@ -65,7 +65,7 @@ HASH_BYTES = 32
 _POSITION = struct.Struct(">I?III32s32s")
 _KNOWN = (
     "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits, "
-    "julianday(?) - julianday(begun) FROM sessions JOIN standings USING (party, session) "
+    "julianday(?) - julianday(begun), analyst FROM sessions JOIN standings USING (party, session) "
     "LEFT JOIN by_columns USING (party, session)"
 )
 _STANDING = "SELECT rows, attempt, base, reached, helped, signed FROM standings"
@@ -377,9 +377,9 @@ def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[K
 
 
 def _known(row: Sequence[Any]) -> Known:
-    session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits, days = row
+    session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits, days, analyst = row
     group = tuple(json.loads(holders)), bool(hides)
-    rest: tuple[Any, ...] = ended, colluding, predicted, splits or 0, days or 0.0
+    rest: tuple[Any, ...] = ended, colluding, predicted, splits or 0, days or 0.0, analyst or ""
     return Known(session, terms, attempt, *group, request, *rest)
 
 

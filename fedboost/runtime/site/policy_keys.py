@@ -69,7 +69,7 @@ PROTECTS = {
     "target_means": "the aggregator sees labels summed by level, and a level of one row is that row's label",
     "metrics_at_thresholds": "metrics at two near thresholds differ by the few rows between them",
     "party_metrics": "metrics of this site's rows alone are open, whatever hides its other sums",
-    "validation": "metrics over few validation rows, or over two sets that differ by one, tell labels",
+    "validation": "metrics of each round, or of two sets that differ by a row, tell labels of these rows",
     "base_margin": "a metric shows how the values of this column are distributed, to the last row",
     "continue_models": "trees that somebody else made may put single rows into a leaf",
     "tasks": "each kind of session tells something else of the rows",

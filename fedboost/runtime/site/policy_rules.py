@@ -228,6 +228,9 @@ def _base_margin(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 def _min_count(policy: PolicyKeys, terms: Terms) -> Breach | None:
     count, limit = terms.evaluation.min_count, policy.min_count
+    if terms.task == TO_DESCRIBE and terms.noise is not None and policy.budget is None and limit > 1:
+        why = "counts with noise are not rounded: without a budget sessions average the noise away"
+        return Breach("min_count", str(limit), why, "describe without noise", 1)
     if count >= limit:
         return None
     why = f"the terms have min_count = {count}"

@@ -90,6 +90,23 @@ def test_so_many_analysts_may_wait_and_no_more(folder, monkeypatch):
     in_time(scenario())
 
 
+def test_one_analyst_does_not_fill_the_room_of_those_that_wait(folder):
+    async def scenario():
+        async with consortium(folder, {}) as one:
+            wait = one.server.analysts.until_ready
+            waiting = [wait(terms(["nobody"]), "mal#1") for _ in range(analysts.MAX_WAITING_OF_ANALYST)]
+            for each in waiting:
+                assert await anext(each) == ("nobody",)
+            with pytest.raises(Refused, match="4 sessions of this analyst wait already"):
+                await anext(wait(terms(["nobody"]), "mal#2"))
+            waiting.append(wait(terms(["nobody"]), "ann#3"))
+            assert await anext(waiting[-1]) == ("nobody",)
+            for each in waiting:
+                await each.aclose()
+
+    in_time(scenario())
+
+
 def test_who_need_not_wait_is_let_in_however_many_wait(folder, monkeypatch):
     """Also to stop a session."""
     monkeypatch.setattr(analysts, "MAX_WAITING", 1)
