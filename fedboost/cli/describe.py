@@ -28,9 +28,8 @@ def describe(
 ) -> None:
     """Count the rows of all sites before a training under these terms: missing values, levels, labels,
     quantiles; and say what to change in the terms. Sites have to agree to it as to a training."""
-    from fedboost.cli.output import show
     from fedboost.cli.pages import check_page
-    from fedboost.cli.sessions import ended
+    from fedboost.cli.sessions import ended, show_result
     from fedboost.people import description
     from fedboost.runtime.config import check_address
     from fedboost.runtime.description import Description
@@ -42,6 +41,5 @@ def describe(
     agreed = terms_to_describe(read_terms(terms), min_count)
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Description.of(session.model, session.traffic)
-    show(json, [known.summary | {"advice": [*known.advice]}], description.describe(known.summary))
-    if report is not None:  # after what the session cost has been shown
-        known.report(report)
+    result = known.summary | {"advice": [*known.advice]}
+    show_result(json, result, description.describe(known.summary), known, report)

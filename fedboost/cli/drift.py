@@ -39,8 +39,7 @@ def drift(
 ) -> None:
     """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
     model's terms had reference = true. Labels are not needed."""
-    from fedboost.cli.output import show
-    from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of
+    from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of, show_result
     from fedboost.people.drift import drifted
     from fedboost.runtime.drift import Drift, drift_terms
     from fedboost.runtime.terms_file import read_terms
@@ -55,6 +54,4 @@ def drift(
         return
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Drift.of(session.model, reference, session.traffic)
-    show(json, [known.summary], drifted(known.summary))
-    if report is not None:  # after what the session cost has been shown
-        known.report(report)
+    show_result(json, known.summary, drifted(known.summary), known, report)

@@ -65,8 +65,7 @@ def evaluate(
 ) -> None:
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
-    from fedboost.cli.output import show
-    from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of
+    from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of, show_result
     from fedboost.people.evaluation import evaluated
     from fedboost.runtime.evaluation import Evaluation, evaluation_terms
     from fedboost.runtime.terms_file import read_terms
@@ -81,6 +80,4 @@ def evaluate(
         return
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Evaluation.of(session.model, session.traffic)
-    show(json, [known.summary], evaluated(known.summary))
-    if report is not None:  # after what the session cost has been shown
-        known.report(report)
+    show_result(json, known.summary, evaluated(known.summary), known, report)

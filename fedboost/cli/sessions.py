@@ -7,10 +7,13 @@ Refuses: what the session refuses.
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fedboost.cli.progress import Draw
+    from fedboost.people.text import Block
     from fedboost.runtime.analyst import Training
     from fedboost.terms.terms import Terms
 
@@ -60,6 +63,16 @@ def ended(
         raise fault[0]
     notice_not_hidden(terms)
     return session
+
+
+def show_result(json: bool, result: Any, words: "Iterable[Block]", known: Any, report: Path | None) -> None:
+    """Show the result of a session, then write its page (`known.report`), if one is asked for: one that
+    cannot be written loses nothing of what the session cost."""
+    from fedboost.cli.output import show
+
+    show(json, [result], words)
+    if report is not None:
+        known.report(report)
 
 
 def save_terms_of(model: Path, terms: "Terms", file: Path, force: bool) -> None:

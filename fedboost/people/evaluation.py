@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedboost.boosting.programs.coarse import rows_of_group
+from fedboost.boosting.programs.evaluate import within_of_rate
 from fedboost.people.text import Block, cell, delimited, listed, paragraph, table
 
 SHOWN_BINS = 10
@@ -99,7 +100,7 @@ def _too_few(summary: Summary, groups: Sequence[Summary]) -> Iterator[str]:
         yield f"One of the labels has fewer than {unit} rows: there is no curve, and what needs it is '...'."
     elif missing:
         yield f"'...': fewer than {unit} rows to divide by ({', '.join(missing)})."
-    if any(None in {**known["metrics"], **known.get("rates", {})}.values() for known in groups):
+    if any(None in _figures(known).values() for known in groups):
         few = rows_of_group(unit)
         yield f"'...' of a group: fewer than {few} rows, or rows of a label, decide it."
 
@@ -119,11 +120,10 @@ def _of_two_classes(summary: Summary) -> Iterator[Block]:
     lines.add_row("label 1", _count(outcomes["fn"]), _count(outcomes["tp"]))
     yield lines
     yield ""
-    for name, key, whole in (("precision", "precision", "fp"), ("recall", "true_positive_rate", "fn")):
-        rows, within = (outcomes["tp"] or 0) + (outcomes[whole] or 0), ""
-        if rates[key] is not None and summary["unit"] > 1:  # either count is within a unit, then the step
-            within = f"  (within {min(1.5 * summary['unit'] / rows, 1):.1g})"
-        yield f"{name:<14}{_share(rates[key])}{within}"
+    for name, key in (("precision", "precision"), ("recall", "true_positive_rate")):
+        is_rounded = rates[key] is not None and summary["unit"] > 1
+        within = within_of_rate(key, outcomes, summary["unit"]) if is_rounded else None
+        yield f"{name:<14}{_share(rates[key])}{_within(within)}"
     if summary["bins"]:
         yield ""
         yield from _calibration(summary["bins"])
@@ -180,13 +180,21 @@ def _split(title: str, split: Any, unit: int) -> Iterator[Block]:
     if len(sets) > 1 and "-" in apart:
         yield paragraph("-: no further apart than rounding may make them.")
     if split["left_out"]:
-        none = " or none" if unit > 1 else ""
-        yield paragraph(f"left out, for fewer than {unit} rows{none}: {listed(split['left_out'])}")
+        yield paragraph(f"left out, {why_left_out(unit)}: {listed(split['left_out'])}")
+
+
+def _figures(of_set: Summary) -> dict[str, float | None]:
+    return {**of_set["metrics"], **of_set.get("rates", {})}
+
+
+def why_left_out(unit: int) -> str:
+    """Why a group is left out: those of no rows are, too, where counts are coarse."""
+    return f"for fewer than {unit} rows{' or none' if unit > 1 else ''}"
 
 
 def _apart(split: Any, key: str, shown: Callable[[float | None], str]) -> str:
     """How far the groups are apart in a figure; '-' where rounding may make the difference."""
-    known = [{**one["metrics"], **one.get("rates", {})}[key] for one in split["sets"].values()]
+    known = [_figures(one)[key] for one in split["sets"].values()]
     told = len(known) - known.count(None) > 1
     return shown(split["gaps"].get(key)) if key in split["gaps"] or not told else "-"
 

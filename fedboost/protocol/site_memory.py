@@ -143,11 +143,13 @@ class Known:
     analyst: str = ""
 
     @classmethod
-    def begun(cls, session: str, terms: Terms, request: bytes = b"", party: str = "") -> "Known":
+    def begun(
+        cls, session: str, terms: Terms, request: bytes = b"", party: str = "", analyst: str = ""
+    ) -> "Known":
         """A session under these terms in which nobody met yet, as this party looks at it."""
         group, colluding = (terms.holders, terms.protection.hides), colluding_of(terms)
         told = predicted_by(terms, party), splits_by(terms, party)
-        return cls(session, terms.digest, 0, *group, request, None, colluding, *told)
+        return cls(session, terms.digest, 0, *group, request, None, colluding, *told, analyst=analyst)
 
     @property
     def trained(self) -> bool:
@@ -391,8 +393,8 @@ class TransientSession:
         self.secret = secret
         self.limits = Limits()
         self._memory = memory
-        known = Known.begun(offer.session, offer.terms, offer.request, memory.party)
-        self._known = replace(known, analyst=offer.analyst)
+        about = offer.request, memory.party, offer.analyst
+        self._known = Known.begun(offer.session, offer.terms, *about)
         self._begun = memory.clock()
 
     @property

@@ -6,7 +6,7 @@ Refuses: counts that contradict each other (PeerError), and fewer rows than `min
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -42,6 +42,15 @@ from fedboost.terms.evaluating import level_sets, weight_scale
 from fedboost.terms.terms import Terms
 
 Json = dict[str, Any]
+Outcomes = Mapping[str, int | None]
+_RATES = {
+    "positive_rate": (("fn", "tp"), OUTCOMES),
+    "selection_rate": (("fp", "tp"), OUTCOMES),
+    "true_positive_rate": (("tp",), ("fn", "tp")),
+    "false_positive_rate": (("fp",), ("tn", "fp")),
+    "precision": (("tp",), ("fp", "tp")),
+}
+"""The outcomes that each rate is the part of, and those that it divides by."""
 LARGEST_LOSSES = {
     **dict.fromkeys(("logloss", "mlogloss"), -math.log(1e-3)),
     "interval-regression-accuracy": 1.0,
@@ -123,10 +132,11 @@ class _Set:
         """True if there are rows enough of either label."""
         return min(self.by_label) >= self.unit
 
-    def json(self) -> Json:
-        """Rows, metrics with their resolution and, of two classes, outcomes and rates."""
+    def json(self, least: int = 1) -> Json:
+        """Rows, metrics with their resolution and, of two classes, outcomes and rates. least: rows that
+        decide a figure; those of fewer are None."""
         query, names = self.query, self.query.metrics
-        found = {name: self._figure(name) for name in names}
+        found = {name: self._figure(name, least) for name in names}
         out: Json = {
             "rows": self.told,
             "metrics": {name: value for name, (value, _) in found.items()},
@@ -135,26 +145,15 @@ class _Set:
         if query.scores:
             mean = scores.PROBABILITIES.decode(self._probabilities) / self.rows
             predicted = rounded(mean, self.step(self.unit / self.rows))
-            shares = rates(self.outcomes, self.unit)
+            shares = rates(self.outcomes, self.unit, least)
             out |= {"mean_prediction": predicted, "confusion": self.outcomes, "rates": shares}
-        return out
-
-    def of_group(self) -> Json:
-        """The same of some rows among others: what too few of them decide is None."""
-        out, least = self.json(), rows_of_group(self.unit)
-        if self.query.scores:
-            out["rates"] = rates(self.outcomes, self.unit, least)
-        for name in self.query.metrics:
-            by_label = isinstance(exact_metric_of(name), Curve)
-            if min(self.told_by_label if by_label else [self.told]) < least:
-                out["metrics"][name] = out["resolution"][name] = None
         return out
 
     def step(self, size: float) -> float:
         """The step of numbers of which a unit of rows is so much; 0 where single rows may be told."""
         return step_of(size) if self.unit > 1 else 0.0
 
-    def _figure(self, name: str) -> tuple[float | None, float | None]:
+    def _figure(self, name: str, least: int) -> tuple[float | None, float | None]:
         """A metric, and how far the number before it was rounded may be from it."""
         query, metric, start = self.query, exact_metric_of(name), 1
         for other in query.metrics[: query.metrics.index(name)]:
@@ -163,7 +162,10 @@ class _Set:
         weights = weight.decode(int(self._sums[0]))
         if not metric.signed and own.min() < 0:
             raise PeerError("metric sums that cannot be: less than nothing")
-        if weights <= 0 or (isinstance(metric, Curve) and not self.has_curves):
+        by_label = isinstance(metric, Curve)
+        if weights <= 0 or (by_label and not self.has_curves):
+            return None, None
+        if min(self.told_by_label if by_label else [self.told]) < least:
             return None, None
         if math.isnan(metric.value(own, weights, weight)):  # all rows of a label, or of all groups, weigh 0
             return None, None
@@ -290,7 +292,8 @@ class _Sums:
     def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Json:
         """The sets of a split, how far their numbers are apart, and those that are left out."""
         sets = dict(zip(titles, (self._sets[name] for name in names), strict=True))
-        told = {t: each.of_group() for t, each in sets.items() if min(each.rows, each.told) >= self._unit}
+        least = rows_of_group(self._unit)
+        told = {t: each.json(least) for t, each in sets.items() if min(each.rows, each.told) >= self._unit}
         # Also those of no rows: else it would tell if a single row has a level.
         small = [title for title in sets if title not in told and (self._unit > 1 or sets[title].rows)]
         return {"sets": told, "gaps": gaps([*told.values()], self._unit), "left_out": small}
@@ -351,17 +354,20 @@ def _runs(rows: Int64, least: int) -> list[tuple[int, int]]:
     return [*pairwise([*ends[:-1], rows.size])] if len(ends) > 1 else [(0, rows.size)]
 
 
-def rates(outcomes: dict[str, int | None], unit: int = 1, least: int = 1) -> dict[str, float | None]:
+def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float | None]:
     """Rates of outcomes; None where a count that they need is not told, or there are fewer rows than `least`
     to divide by."""
-    tn, fp, fn, tp = (outcomes[key] for key in OUTCOMES)
     return {
-        "positive_rate": _ratio((fn, tp), (tn, fp, fn, tp), unit, least),
-        "selection_rate": _ratio((fp, tp), (tn, fp, fn, tp), unit, least),
-        "true_positive_rate": _ratio((tp,), (fn, tp), unit, least),
-        "false_positive_rate": _ratio((fp,), (tn, fp), unit, least),
-        "precision": _ratio((tp,), (fp, tp), unit, least),
+        name: _ratio([outcomes[key] for key in part], [outcomes[key] for key in whole], unit, least)
+        for name, (part, whole) in _RATES.items()
     }
+
+
+def within_of_rate(name: str, outcomes: Outcomes, unit: int) -> float:
+    """How far a rate of coarse outcomes may be from that of the exact ones: both of its counts are within a
+    unit, and then the step rounds."""
+    _, whole = _RATES[name]
+    return min(1.5 * unit / sum(outcomes[key] or 0 for key in whole), 1.0)
 
 
 def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int, least: int) -> float | None:
@@ -384,19 +390,13 @@ def gaps(sets: Sequence[Json], unit: int = 1) -> dict[str, float]:
         if len(known) > 1:
             ends = [choose(known, key=lambda pair: pair[0]) for choose in (min, max)]
             gap = ends[1][0] - ends[0][0]
-            if unit == 1 or gap > sum(_uncertain(key, one, unit) for _, one in ends):
+            within = (
+                within_of_rate(key, one["confusion"], unit) if key in _RATES else one["resolution"][key]
+                for _, one in ends
+            )
+            if unit == 1 or gap > sum(within):
                 out[key] = gap
     return out
-
-
-def _uncertain(key: str, of_set: Json, unit: int) -> float:
-    """How far a told rate or metric of a set may be from the one before rounding."""
-    if key in of_set["resolution"]:
-        return float(of_set["resolution"][key])
-    tn, fp, fn, tp = (of_set["confusion"][name] for name in OUTCOMES)
-    whole = {"true_positive_rate": (fn, tp), "false_positive_rate": (tn, fp), "precision": (fp, tp)}
-    rows: int = sum(whole.get(key, (tn, fp, fn, tp)))
-    return 1.5 * unit / rows  # both counts are within a unit, and then the step rounds
 
 
 def roc(bins: Sequence[Json]) -> list[Json]:

@@ -7,7 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedboost.people.evaluation import rows_in_words, said_of_rows
+from fedboost.people.evaluation import rows_in_words, said_of_rows, why_left_out
 from fedboost.people.report.charts import MAX_BARS, ends, points
 from fedboost.people.report.facts import ResultFacts
 from fedboost.people.report.markup import Markup, element, joined, left_out, names, paragraph, table
@@ -101,7 +101,7 @@ def _absent(absent: list[str], unit: int) -> Markup:
         return Markup("")
     return element(
         "div",
-        f"Left out, for fewer than {unit} rows: ",
+        f"Left out, {why_left_out(unit)}: ",
         names(absent),
         class_="left-out",
     )

@@ -212,11 +212,9 @@ class _Listener(socket.socket):
         return opened, address
 
     def _make_room(self, among: list[socket.socket], many: str) -> None:
-        """End the oldest of these connections that has no request in work."""
+        """End the first of these connections, the oldest first, that has no request in work."""
         busy = self.busy()
-        oldest = min(
-            (each for each in among if each.fileno() not in busy), key=lambda each: self._open[each].since
-        )
+        oldest = next(each for each in among if each.fileno() not in busy)
         refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{many} are open already")
         self.note(_connection(self._open[oldest].address), refusal)
         self.end(oldest)
