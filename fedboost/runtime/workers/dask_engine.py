@@ -22,6 +22,8 @@ ANSWERS_WITHIN = 10.0
 """Seconds in which a scheduler has to answer."""
 LOOKS_EVERY = 0.5
 """Seconds between two looks at whether a worker is still there."""
+MAX_LOOKS = 20
+"""Answers without workers, of a scheduler that says it has some, before that is believed."""
 _LOGGERS = "distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application"
 """Loggers of Dask that write to the terminal by handlers of their own."""
 _NEVER = logging.CRITICAL + 1
@@ -113,7 +115,7 @@ class DaskEngine:
         if self._address and self._client.status == "closed":  # it gave up a scheduler that was away
             self._client = _client_at(self._address)
         try:
-            known = self._client.scheduler_info(n_workers=-1).get("workers")
+            known = self._known()
         except (OSError, RuntimeError):
             known = None
         if known is None:
@@ -124,6 +126,16 @@ class DaskEngine:
             if said.get("status", "running") == "running"
         ]
         return sorted(workers, key=lambda worker: worker.address)
+
+    def _known(self) -> Any:
+        """What the scheduler says of its workers; None where nobody answers. A client also asks for
+        totals, every two seconds, and keeps one answer only: totals may come in place of the workers."""
+        for _ in range(MAX_LOOKS):
+            said = self._client.scheduler_info(n_workers=-1)
+            known = said.get("workers")
+            if known or known is None or not said.get("n_workers"):
+                break
+        return known
 
     def run(
         self, worker: Worker, name: str, function: Callable[..., Any], *arguments: Any

@@ -51,6 +51,19 @@ def test_tls_without_certificates(hurried):
         DaskEngine.at("tls://127.0.0.1:8786")
 
 
+def test_totals_that_come_in_place_of_workers_are_not_a_cluster_without_any(monkeypatch):
+    """Dask's client asks for totals by itself, and both answers are kept in one place."""
+    with cluster(1) as own:
+        engine = DaskEngine.at(own.scheduler_address)
+        ask, totals = engine.client.scheduler_info, [{"n_workers": 1, "workers": {}}] * 3
+        monkeypatch.setattr(
+            engine.client, "scheduler_info", lambda **how: totals.pop() if totals else ask(**how)
+        )
+        assert len(engine.workers()) == 1
+        assert totals == []
+        engine.client.close()
+
+
 def test_a_scheduler_that_went_and_came_back_is_called_again(hurried):
     port = free_port()
     with cluster(1, port) as first:
