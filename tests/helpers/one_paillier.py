@@ -23,3 +23,21 @@ def share(patch):
     kept = secret()
     patch.setattr(paillier.Paillier, "new_secret", lambda self, bits: kept)
     patch.setattr(paillier, "Powers", powers)
+
+
+def fix(patch):
+    """From now on whoever makes a key makes that of the same primes, in every run."""
+    from paillier_keys import good_secret
+
+    kept = good_secret(KEY_BITS)
+    patch.setattr(paillier.Paillier, "new_secret", lambda self, bits: kept)
+    small_tables(patch)
+
+
+def small_tables(patch):
+    """Tables of powers for few rows, which otherwise take longer than the sums of a session."""
+    from fedboost.privacy.rowsums import paillier as of_rows
+    from fedboost.privacy.rowsums.powers import RandomPowers
+
+    patch.setattr(of_rows, "_digit_bits", lambda n: 6)
+    patch.setattr(RandomPowers.__init__, "__defaults__", (6,))

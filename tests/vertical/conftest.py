@@ -28,9 +28,10 @@ def small_tables():
     if not installed("paillier"):
         yield
         return
+    import one_paillier
+
     from fedboost.privacy.encrypted.paillier import PaillierPublic
-    from fedboost.privacy.rowsums import key_proof, paillier
-    from fedboost.privacy.rowsums.powers import RandomPowers
+    from fedboost.privacy.rowsums import key_proof
 
     check = key_proof.check
 
@@ -39,7 +40,6 @@ def small_tables():
         check(PaillierPublic(n), context, proof)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paillier, "_digit_bits", lambda n: 6)
-        patch.setattr(RandomPowers.__init__, "__defaults__", (6,))
+        one_paillier.small_tables(patch)
         patch.setattr(key_proof, "check", lambda public, *said: checked(public.n, *said))
         yield
