@@ -1,0 +1,340 @@
+"""Golden digests of what people and scripts read: results as JSON, lines of audit logs, pages. What differs
+from run to run is masked, and numbers in JSON have seven digits. A text that changed is written to a file;
+`python tests/runtime/test_golden.py FOLDER` writes all of them as they are now, and prints the digests.
+"""
+
+import contextlib
+import json
+import re
+import sys
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+
+from columns_apart import LAYOUTS, matched, pooled, scattered, terms_of
+from console_facts import ended, facts
+from consortium import installed
+from fixed import fixed_randomness, short, table_of_digests
+from memories import noisy
+from site_page import SiteWithPage, Visitor, request_paths
+from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
+
+import fedboost as fb
+from fedboost.people import as_json
+from fedboost.people.console import openapi, overview, pages
+from fedboost.people.console.shell import refused
+from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.version import VERSION
+
+pytestmark = pytest.mark.slow
+TABLE = rows(900, seed=4)
+CLASSES = {"objective": "multi:softprob", "num_class": 2}
+NUMBERS = {"columns": {"label": "age", "numeric": ["dose"], "categorical": {"ward": ["a", "b", "c"]}}}
+NUMBERS |= {"objective": "reg:squarederror"}
+SECRETS = {"time", "hash", "previous", "session", "request", "begin", "end"}
+"""Keys whose texts differ from run to run."""
+MEASURED = re.compile(r"seconds|stages")
+"""Keys of what a clock measured."""
+DATES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?Z?)?")
+RANDOM = re.compile(r"session-[0-9a-f]{16}|127\.0\.0\.1:\d+|(?<=/requests/)\w+")
+
+
+# ---- masks ----------------------------------------------------------------------------------------------
+
+
+def plain(value):
+    """A value of JSON without what differs from run to run."""
+    if isinstance(value, dict):
+        return {key: _of_key(key, each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def _of_key(key, value):
+    if MEASURED.search(key):
+        return "MEASURED"
+    return "SECRET" if key in SECRETS and value else plain(value)
+
+
+def as_text(*values):
+    """JSON with sorted keys, a value a line."""
+    return "\n".join(json.dumps(plain(value), sort_keys=True, default=str) for value in values)
+
+
+def masked(page):
+    """A page without its version, dates, names of sessions and requests, and addresses."""
+    return RANDOM.sub("RANDOM", DATES.sub("DATE", page.replace(VERSION, "VERSION")))
+
+
+# ---- sessions -------------------------------------------------------------------------------------------
+
+
+@cache
+def trained(**settings):
+    """A training of three parties, each round of which took half a second."""
+    with fixed_randomness():
+        agreed = terms(**{"max_bin": 64, "rounds": 4, **settings})
+        result = fb.simulate(fb.Terms.read(agreed.model_dump()), shared_out(3, TABLE))
+    return replace(result, history=[{**row, "seconds": 0.5} for row in result.history])
+
+
+def counted():
+    return trained(reference=True).model
+
+
+@cache
+def evaluation():
+    return fb.evaluate(counted(), shared_out(3, TABLE), by=["ward"], by_site=True)
+
+
+@cache
+def drift():
+    place = TABLE.schema.get_field_index("age")
+    moved = TABLE.set_column(place, "age", pa.array(TABLE["age"].to_numpy() + 12))
+    return fb.drift(counted(), shared_out(3, moved))
+
+
+@cache
+def description():
+    return fb.describe(terms(), shared_out(3, TABLE))
+
+
+def noisy_description():
+    with fixed_randomness():
+        return fb.describe(noisy(3.0), shared_out(3, TABLE)).summary
+
+
+def tuned():
+    tuning = fb.tune(terms(rounds=9), shared_out(3, TABLE), trials=5)
+    return as_text(
+        {"metric": tuning.metric, "best": tuning.best, "terms": tuning.terms.digest}, *tuning.trials
+    )
+
+
+def simulated_apart():
+    """A training of parties with different columns: its parts' JSON, and what an analyst is told."""
+    tables, _ = scattered(LAYOUTS["three holders"], pooled(200))
+    with fixed_randomness():
+        result = fb.simulate(matched(LAYOUTS["three holders"], model="parties", min_common_rows=20), tables)
+    texts = (json.loads(part.to_bytes()) for _, part in sorted(result.party_models.items()))
+    return as_text(result.history, result.traffic, *texts)
+
+
+# ---- commands -------------------------------------------------------------------------------------------
+
+
+def command(*arguments, write=None):
+    """What a command says as JSON, masked, or what it wrote."""
+    end = fedboost(*arguments)
+    assert end.code == 0, end.err
+    if write is not None:
+        return Path(write).read_text()
+    return as_text(*map(json.loads, end.out.splitlines()))
+
+
+def written(agreed=None, model=None):
+    """Write the files that commands read into the present folder."""
+    csv.write_csv(TABLE, "all.csv")
+    Path("terms.toml").write_text(terms_to_toml(terms() if agreed is None else agreed))
+    (counted() if model is None else model).save("m.json")
+
+
+def in_files(*arguments, agreed=None, model=None, write=None):
+    """The same of a command that reads such files."""
+
+    def run():
+        written(agreed, model and model())
+        with fixed_randomness():
+            return command(*arguments, write=write)
+
+    return run
+
+
+def estimated(*arguments, agreed=None):
+    def run():
+        if not installed("paillier"):
+            pytest.skip("needs the extra paillier")
+        Path("t.toml").write_text(terms_to_toml(agreed or terms(["north", "south", "east", "west"])))
+        with fixed_randomness():
+            lines = command("estimate", "t.toml", "--rows", 2000, "--json", *arguments).splitlines()
+        return "\n".join(line for line in lines if '"bfv"' not in line)
+
+    return run
+
+
+# ---- audit logs, sites ----------------------------------------------------------------------------------
+
+
+def over_sockets(agreed, tables):
+    """The model of a training whose parties keep audit logs here, and keys where it hides anything."""
+
+    async def scenario():
+        bundles = bundles_of(Path("keys"), tables) if agreed.protection.hides or agreed.blocks else None
+        async with consortium(Path("c"), {}, bundles=bundles) as one:
+            for name, table in tables.items():
+                one.start_party(name, table, audit=Path(f"{name}.jsonl"))
+            return (await one.train(agreed.with_parties(tables))).model
+
+    return in_time(scenario())
+
+
+def audited(agreed, tables):
+    """The audit log of the first party of a training over sockets, and what the command says of it."""
+    over_sockets(agreed, tables)
+    first, *_ = tables
+    lines = map(json.loads, Path(f"{first}.jsonl").read_text().splitlines())
+    return f"{as_text(*lines)}\n{command('audit', f'{first}.jsonl', '--json')}"
+
+
+def audited_apart():
+    """In the order of secrets rows are asked for, and so all questions behind."""
+    layout = LAYOUTS["two holders"]
+    text = audited(matched(layout, min_common_rows=20), scattered(layout, pooled(200))[0])
+    return re.sub(r'"(position|question)": "\w+"', r'"\1": "SECRET"', text)
+
+
+def verified():
+    """What is said of the signatures of a training over sockets."""
+    over_sockets(terms(protection="masked"), shared_out(3)).save("m.json")
+    return command("verify", "m.json", "--consortium", "keys/analyst/consortium.pem", "--json")
+
+
+def pages_of_site():
+    """The pages of a site, one after the other, at which terms were asked for once."""
+    site = SiteWithPage(Path("site"), "127.0.0.1:1", TABLE, more="[policy]\nmax_depth = 4\n")
+    with site.in_thread():
+        site.asked_for(terms(["north", "south"], max_depth=9))
+        visitor = Visitor(site.address).log_in(site.token)
+        asked = request_paths(visitor.get("/requests"))
+        return "\n".join(
+            re.sub(r'value="[\w-]{20,}"', 'value="KEY"', visitor.get(path))
+            for path in ("/", "/requests", *asked, "/policy", "/budget", "/audit")
+        )
+
+
+TEXTS = {
+    "evaluation": lambda: as_text(evaluation().summary, evaluation().traffic),
+    "evaluation of classes": lambda: as_text(fb.evaluate(trained(**CLASSES).model, [TABLE]).summary),
+    "evaluation of numbers": lambda: as_text(
+        fb.evaluate(fb.simulate(terms(**NUMBERS), [TABLE]).model, [TABLE]).summary
+    ),
+    "description": lambda: as_text(description().summary, description().advice, description().traffic),
+    "description with noise": lambda: as_text(noisy_description()),
+    "drift": lambda: as_text(drift().summary, drift().traffic),
+    "tuning": tuned,
+    "comparison": in_files("compare", "terms.toml", "--data", "all.csv", "--site", "site", "--json"),
+    "privacy plan": in_files("privacy", "plan", "terms.toml", "--rows", 8000, "--json", agreed=noisy()),
+    "privacy card": in_files(
+        "privacy", "explain", "m.json", "--json", model=lambda: fb.simulate(noisy(), shared_out(3)).model
+    ),
+    "estimate": estimated("--rtt", 20, "--bandwidth", 100),
+    "estimate of columns": estimated(agreed=terms_of(LAYOUTS["two holders"]).with_parties(["bank", "telco"])),
+    "training": in_files("simulate", "terms.toml", "--data", "all.csv", "--site", "site", "--json"),
+    "training with masks": in_files(
+        *("simulate", "terms.toml", "--data", "all.csv", "--site", "site", "--out", "new.json", "--json"),
+        agreed=terms(protection="masked", party_metrics=True, validation_fraction=0.2),
+    ),
+    "training of columns": simulated_apart,
+    "importance": in_files("explain", "m.json", "--json"),
+    "signatures": verified,
+    "model": lambda: as_text(json.loads(counted().to_bytes())),
+    "status": lambda: as_text(as_json.status(facts().status)),
+    "audit log": lambda: audited(terms(), shared_out(2)),
+    "audit log with masks": lambda: audited(terms(protection="masked"), shared_out(3)),
+    "audit log of columns": audited_apart,
+    "page of a training": lambda: trained(validation_fraction=0.3).report(data=TABLE),
+    "page of a model": lambda: counted().report(),
+    "page of a model of classes": lambda: trained(**CLASSES).model.report(data=TABLE),
+    "page of an evaluation": lambda: evaluation().report(),
+    "page of a drift": lambda: drift().report(),
+    "page of a description": lambda: description().report(),
+    "page of a comparison": in_files(
+        *("compare", "terms.toml", "--data", "all.csv", "--site", "site", "--seeds", 1),
+        *("--report", "c.html"),
+        write="c.html",
+    ),
+    "table of terms": lambda: fb.Terms.read(terms().model_dump())._repr_html_(),
+    "table of a training": lambda: trained()._repr_html_(),
+    "console, overview": lambda: overview.page(overview.parts(facts()), "marie"),
+    "console, sites": lambda: pages.sites_page(pages.sites_parts(facts()), ""),
+    "console, sessions": lambda: pages.sessions_page(pages.sessions_parts(facts()), ""),
+    "console, session": lambda: pages.session_page("session-1", pages.session_content(ended()), ""),
+    "console, log": lambda: pages.log_page(pages.log_parts(facts()), ""),
+    "console, api": lambda: openapi.page(""),
+    "console, openapi": lambda: as_text(openapi.openapi()),
+    "console, refused": lambda: refused(401, "no token"),
+    "pages of a site": pages_of_site,
+}
+GOLDEN = {
+    "evaluation": "3db60c29616dac1f",
+    "evaluation of classes": "18f1f62644a6f1cd",
+    "evaluation of numbers": "bfec8d692cc34395",
+    "description": "d77df9874c25e84c",
+    "description with noise": "81417e5a5e83daa5",
+    "drift": "da07c7afd7ebaa42",
+    "tuning": "bbb9d5a7edd236ab",
+    "comparison": "4fc27ddcc757cdfa",
+    "privacy plan": "aa1f9bca5a1b0bf0",
+    "privacy card": "0bb2bdb89f460c44",
+    "estimate": "cfb5eab4051f431b",
+    "estimate of columns": "867d3855ce1fd0e1",
+    "training": "aa9acb98bbcfcc9f",
+    "training with masks": "8dd5963c81406c1f",
+    "training of columns": "d557203e83d0e8b3",
+    "importance": "4a6aeb2cb56019f9",
+    "signatures": "0da43ffe5bd53b95",
+    "model": "1172c9a5481079f3",
+    "status": "cc1fbbdf0690688c",
+    "audit log": "07d8998fbd58f0ea",
+    "audit log with masks": "dc421a726e85c5e9",
+    "audit log of columns": "a244eb42f6548808",
+    "page of a training": "806c18a244160e2e",
+    "page of a model": "dcae19edcf66cc65",
+    "page of a model of classes": "0bab05e37e1504ac",
+    "page of an evaluation": "086e0134624c130e",
+    "page of a drift": "1552fbd4301c3aca",
+    "page of a description": "342cd5c2272767c8",
+    "page of a comparison": "b97ee183711917fd",
+    "table of terms": "43236804bfee376e",
+    "table of a training": "8c4150d211a4c178",
+    "console, overview": "3d9470df088b2f82",
+    "console, sites": "88b394b27dd40d02",
+    "console, sessions": "99587170558f729f",
+    "console, session": "702173da50115597",
+    "console, log": "53b8be4351f5e772",
+    "console, api": "6cbe59f840abae3c",
+    "console, openapi": "8ef15270c9cf4eb5",
+    "console, refused": "4ba68a4d55364a6e",
+    "pages of a site": "c27b510d099a7001",
+}
+
+
+def text_of(name, folder):
+    """The text of this name, made in an empty folder."""
+    with contextlib.chdir(folder):
+        return masked(TEXTS[name]().replace(str(folder), "FOLDER"))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_are_as_they_were(name, tmp_path):
+    text, changed = text_of(name, tmp_path), tmp_path / "changed.txt"
+    changed.write_text(text, encoding="utf-8")
+    assert short(text) == GOLDEN[name], f"{name!r} changed, see {changed}"
+
+
+if __name__ == "__main__":
+    for name in TEXTS:
+        with tempfile.TemporaryDirectory() as folder:
+            text = text_of(name, folder)
+        table_of_digests([(name, short(text))])
+        for kept in sys.argv[1:]:
+            Path(kept, f"{name}.txt").write_text(text, encoding="utf-8")
