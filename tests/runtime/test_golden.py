@@ -29,10 +29,16 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.people import as_json
-from fedboost.people.console import openapi, overview, pages
+from fedboost.people.console import assets, openapi, overview, pages
 from fedboost.people.console.shell import refused
+from fedboost.people.console.site import budget
+from fedboost.people.console.site.facts import BudgetFacts, ChargeFacts, Reader
+from fedboost.people.facts import PrivacyFacts, SiteFacts
+from fedboost.people.summary import summary
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.version import VERSION
+from tests.terms.test_golden import SETTINGS as KINDS_OF_TERMS
+from tests.terms.test_golden import terms_of as terms_of_kind
 
 pytestmark = pytest.mark.slow
 TABLE = rows(900, seed=4)
@@ -45,6 +51,8 @@ MEASURED = re.compile(r"seconds|stages")
 """Keys of what a clock measured."""
 DATES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?Z?)?")
 RANDOM = re.compile(r"session-[0-9a-f]{16}|127\.0\.0\.1:\d+|(?<=/requests/)\w+")
+HASHES = re.compile(r'(?<=value=")[\w-]{20,}(?=")|\b[0-9a-f]{64}\b|(?<=Session )[0-9a-f]{8}')
+"""On the pages of a site: keys of forms, the hash of the log's end, and of sessions."""
 
 
 # ---- masks ----------------------------------------------------------------------------------------------
@@ -208,17 +216,25 @@ def verified():
     return command("verify", "m.json", "--consortium", "keys/analyst/consortium.pem", "--json")
 
 
+def budget_of_site():
+    """The page of what sessions with noise spent."""
+    spent = PrivacyFacts("north", True, 3, 2, 1, 2, 12, 0.0625, 1e-5, 1.25, 3.0, 1.75)
+    charges = [ChargeFacts(f"session-{n}", "ab" * 32, f"2026-01-0{n}T10:00:00Z", n / 8) for n in (1, 2)]
+    facts = BudgetFacts(SiteFacts("north", 20, 2, 3.0, 1e-5), spent, charges, 12)
+    return budget.page(facts, "", Reader("jo", True, "ab" * 32))
+
+
 def pages_of_site():
-    """The pages of a site, one after the other, at which terms were asked for once."""
-    site = SiteWithPage(Path("site"), "127.0.0.1:1", TABLE, more="[policy]\nmax_depth = 4\n")
+    """The pages of a site, one after the other, after a training; other terms were asked for once."""
+    over_sockets(terms(), shared_out(2, TABLE))
+    more = 'audit = "../north.jsonl"\nstate = "../c/state"\n[policy]\nmax_depth = 4\n'
+    site = SiteWithPage(Path("site"), "127.0.0.1:1", TABLE, more)
     with site.in_thread():
         site.asked_for(terms(["north", "south"], max_depth=9))
         visitor = Visitor(site.address).log_in(site.token)
         asked = request_paths(visitor.get("/requests"))
-        return "\n".join(
-            re.sub(r'value="[\w-]{20,}"', 'value="KEY"', visitor.get(path))
-            for path in ("/", "/requests", *asked, "/policy", "/budget", "/audit")
-        )
+        paths = "/", "/requests", *asked, "/policy", "/budget", "/audit", "/audit/1", "/style.css"
+        return HASHES.sub("HASH", "\n".join(map(visitor.get, paths)))
 
 
 TEXTS = {
@@ -247,6 +263,8 @@ TEXTS = {
     "importance": in_files("explain", "m.json", "--json"),
     "signatures": verified,
     "model": lambda: as_text(json.loads(counted().to_bytes())),
+    "words of terms": lambda: "\n".join(summary(terms_of_kind(name)) for name in KINDS_OF_TERMS),
+    "files of terms": lambda: "\n".join(terms_to_toml(terms_of_kind(name)) for name in KINDS_OF_TERMS),
     "status": lambda: as_text(as_json.status(facts().status)),
     "audit log": lambda: audited(terms(), shared_out(2)),
     "audit log with masks": lambda: audited(terms(protection="masked"), shared_out(3)),
@@ -272,6 +290,8 @@ TEXTS = {
     "console, api": lambda: openapi.page(""),
     "console, openapi": lambda: as_text(openapi.openapi()),
     "console, refused": lambda: refused(401, "no token"),
+    "console, style and script": lambda: assets.STYLE + assets.ICON + assets.SCRIPT,
+    "site, budget": budget_of_site,
     "pages of a site": pages_of_site,
 }
 GOLDEN = {
@@ -293,6 +313,8 @@ GOLDEN = {
     "importance": "4a6aeb2cb56019f9",
     "signatures": "0da43ffe5bd53b95",
     "model": "1172c9a5481079f3",
+    "words of terms": "c4db1b0a6435bb76",
+    "files of terms": "549ec68f3eb1c419",
     "status": "cc1fbbdf0690688c",
     "audit log": "07d8998fbd58f0ea",
     "audit log with masks": "dc421a726e85c5e9",
@@ -314,7 +336,9 @@ GOLDEN = {
     "console, api": "6cbe59f840abae3c",
     "console, openapi": "8ef15270c9cf4eb5",
     "console, refused": "4ba68a4d55364a6e",
-    "pages of a site": "c27b510d099a7001",
+    "console, style and script": "f010388b70c4e0de",
+    "site, budget": "984446eb9d8ed42b",
+    "pages of a site": "2b35a072c13c3eff",
 }
 
 
