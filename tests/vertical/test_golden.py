@@ -24,6 +24,7 @@ from tests.helpers.apart_sessions import Apart
 from tests.helpers.columns_apart import LAYOUTS, of_people, pooled, scattered
 from tests.helpers.predictions import Predicting, trained
 
+pytestmark = pytest.mark.slow
 ROWS = 120
 BY_ID = {"rows": "common", "min_common_rows": 20, "columns": {"row_id": "id"}}
 PARTS = {"model": "parties"}
