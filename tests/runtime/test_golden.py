@@ -295,7 +295,7 @@ TEXTS = {
     "pages of a site": pages_of_site,
 }
 GOLDEN = {
-    "evaluation": "36d9a4c4a8ba21ea",
+    "evaluation": "af645ebd25e1a5f7",
     "evaluation of classes": "0cab8bb3401e874a",
     "evaluation of numbers": "bfec8d692cc34395",
     "description": "d77df9874c25e84c",
@@ -319,10 +319,10 @@ GOLDEN = {
     "audit log": "07d8998fbd58f0ea",
     "audit log with masks": "dc421a726e85c5e9",
     "audit log of columns": "a244eb42f6548808",
-    "page of a training": "4449f2157da69257",
+    "page of a training": "6fc9e77f34b9af25",
     "page of a model": "dcae19edcf66cc65",
-    "page of a model of classes": "f160088c9215284a",
-    "page of an evaluation": "057c2719f6fed50f",
+    "page of a model of classes": "33b7767865cb9b28",
+    "page of an evaluation": "bc83fe9a0d9310fd",
     "page of a drift": "1552fbd4301c3aca",
     "page of a description": "342cd5c2272767c8",
     "page of a comparison": "b97ee183711917fd",
@@ -338,7 +338,7 @@ GOLDEN = {
     "console, refused": "4ba68a4d55364a6e",
     "console, style and script": "f010388b70c4e0de",
     "site, budget": "984446eb9d8ed42b",
-    "pages of a site": "2b35a072c13c3eff",
+    "pages of a site": "4fd4a4e2061a4a97",
 }
 
 
