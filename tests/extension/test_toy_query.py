@@ -22,7 +22,7 @@ SCALE = Scale(exponent=8, bits=30)
 # ---- the change: at most six files --------------------------------------------------------------------
 
 ADDED = {
-    "fedboost/boosting/queries/labels.py": '''"""The sum of all labels."""
+    "fedboost/boosting/queries/label_sum.py": '''"""The sum of all labels."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +77,7 @@ from collections.abc import Generator
 
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.programs.initialisation import count_rows
-from fedboost.boosting.queries.labels import LABEL_BITS, LabelSumQuery
+from fedboost.boosting.queries.label_sum import LABEL_BITS, LabelSumQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.fixedpoint import Int64, Scale
@@ -100,14 +100,14 @@ EDITS = {
     "fedboost/boosting/queries/union.py": [
         (
             "from fedboost.boosting.queries.leaves import ResidualQuery\n",
-            "from fedboost.boosting.queries.labels import LabelSumQuery\n",
+            "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         ("Query = OfRows | ", "Query = LabelSumQuery | OfRows | "),
     ],
     "fedboost/horizontal/holder.py": [
         (
             "from fedboost.boosting.queries.leaves import ResidualQuery\n",
-            "from fedboost.boosting.queries.labels import LabelSumQuery\n",
+            "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         (
             "        match query:  # the most frequent first\n",
@@ -118,7 +118,7 @@ EDITS = {
     "fedboost/wire/queries.py": [
         (
             "from fedboost.boosting.queries.leaves import ResidualQuery\n",
-            "from fedboost.boosting.queries.labels import LabelSumQuery\n",
+            "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         (
             "_CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Query]]] = {\n",
@@ -213,7 +213,7 @@ def named_in_the_docs():
     """The numbered list under the heading, with the names of this toy."""
     section = (ROOT / "docs/architecture.md").read_text().split("## Add a query")[1].split("\n## ")[0]
     files = re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
-    toy = {"queries/NAME.py": "queries/labels.py", "programs/NAME.py": "programs/label_sum.py"}
+    toy = {"queries/NAME.py": "queries/label_sum.py", "programs/NAME.py": "programs/label_sum.py"}
     return {re.sub("|".join(toy), lambda found: toy[found[0]], file) for file in files}
 
 
