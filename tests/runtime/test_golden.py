@@ -322,7 +322,7 @@ GOLDEN = {
     "page of a training": "6fc9e77f34b9af25",
     "page of a model": "dcae19edcf66cc65",
     "page of a model of classes": "33b7767865cb9b28",
-    "page of an evaluation": "bc83fe9a0d9310fd",
+    "page of an evaluation": "dffcd06a054b4c8e",
     "page of a drift": "1552fbd4301c3aca",
     "page of a description": "342cd5c2272767c8",
     "page of a comparison": "b97ee183711917fd",
