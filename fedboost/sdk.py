@@ -11,7 +11,7 @@ from typing import Any, ParamSpec
 
 from pydantic import ValidationError, field_validator
 
-from fedboost.gbdt.objectives.plugins import check_objective
+from fedboost.gbdt.objectives.registry import check_objective
 from fedboost.people import html
 from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.check import Watch, of_draft, warn

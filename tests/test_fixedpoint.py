@@ -10,7 +10,7 @@ from inprocess import pack, unpack
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import EXPONENT_CELLS, UNIT, Scale, bound_exponent, cell_bits, exponent_counts
-from fedboost.gbdt.kernels.fixedpoint import quantise
+from fedboost.gbdt.kernels.histogram import quantise
 
 scales = st.builds(Scale, st.integers(-60, 130), st.integers(2, 32))
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)

@@ -21,7 +21,7 @@ from unprivileged import (
 
 from fedboost import kernel_cache
 
-CALL = "import numpy; from fedboost.gbdt.kernels import elementwise as e; print(e.{}(numpy.zeros(1)))"
+CALL = "import numpy; from fedboost.gbdt.kernels import objectives as e; print(e.{}(numpy.zeros(1)))"
 EXPS, LOGS = CALL.format("exps"), CALL.format("logs").replace("zeros", "ones")
 pytestmark = needs_nobody
 
@@ -157,7 +157,7 @@ def test_a_folder_that_another_user_makes_later_is_not_read(package, place):
     code = (
         f"import os; from fedboost.kernel_cache import folders; w = folders().write; "
         f"os.rmdir(w); os.rmdir(w.parent); os.symlink({str(planted)!r}, w.parent); "
-        f"from fedboost.gbdt.kernels import elementwise as e; import numpy; e.exps(numpy.zeros(1)); "
+        f"from fedboost.gbdt.kernels import objectives as e; import numpy; e.exps(numpy.zeros(1)); "
         f"print(sum(e.exps.stats.cache_hits.values()))"
     )
     end = python(package, place, code)

@@ -13,7 +13,7 @@ import fedboost as fb
 from fedboost.boosting.programs.evaluate import measuring_query, summary_of
 from fedboost.boosting.queries.evaluation import MagnitudesQuery
 from fedboost.gbdt.gradients import Gradients
-from fedboost.gbdt.metrics.scores import EDGES
+from fedboost.gbdt.metrics.registry import EDGES
 from fedboost.gbdt.threads import Threads
 from fedboost.horizontal.evaluation import magnitudes, measured
 from fedboost.protocol.site_memory import MAX_SESSIONS

@@ -31,7 +31,7 @@ from fedboost.estimators.rows import (
     names_of,
 )
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics import registry as metrics
 from fedboost.protocol.run import Callback
 from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.draft import draft_features, split_by_site

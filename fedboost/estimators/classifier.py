@@ -17,7 +17,7 @@ from fedboost.errors import ConfigError
 from fedboost.estimators.base import Federated
 from fedboost.estimators.rows import checked
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import names_of
 from fedboost.runtime.workers.collections import is_collection
 from fedboost.terms.other_names import name_here

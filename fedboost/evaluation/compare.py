@@ -16,7 +16,7 @@ import numpy as np
 
 from fedboost.evaluation.held_out import HeldOut, Trained
 from fedboost.fixedpoint import Float64, Int64, Scale
-from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.people.facts import ALONE, FEDERATED, Figure, SiteComparison
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.horizontal.shard import Shard
 from fedboost.terms.terms import Terms
 

@@ -3,18 +3,130 @@
 Promises: each category of a categorical feature is a bin; missing values have a bin of their own, the last.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fedboost.fixedpoint import Float32, Int64
-from fedboost.gbdt.joint_codes import Codes, JointColumn, plan
-from fedboost.gbdt.kernels.bins import MAX_CODES, count_sparse, list_sparse, sample_bins, transpose
+from fedboost.gbdt.kernels.bins import (
+    MAX_CODES,
+    count_sparse,
+    float_keys,
+    join_codes,
+    list_sparse,
+    sample_bins,
+    transpose,
+)
 from fedboost.gbdt.kernels.histogram import WORD, Columns
 from fedboost.gbdt.threads import blocks
+
+# ---- Joint codes: features that share a column of bytes -------------------------------------------------
+# With a code for each combination of their bins.
+# Promises: each combination that the rows of this party show has a code of its own, so that sums by code,
+# taken apart, are the sums by bin. Which features share a column depends on these rows alone, and never
+# leaves the party. Refuses nothing: features that do not fit together stay apart.
+
+
+Codes = npt.NDArray[np.uint8]
+
+MAX_TRIES = 32
+"""Columns that are tried for a feature."""
+MAX_READS = 2
+"""How often all codes may be read for joins that turn out to need too many codes."""
+_ROWS_LOOKED_AT = 1 << 13
+"""Approximate number of rows by which a join is tried first."""
+
+
+@dataclass(frozen=True)
+class JointColumn:
+    """Features that share a column.
+
+    codes: uint8 [rows]; bins: uint8 [codes, features], the bins that each code stands for: of a feature alone
+    every bin, itself; sample: the codes of some rows; size: the number of codes that these show.
+    """
+
+    features: tuple[int, ...]
+    codes: Codes
+    bins: Codes
+    sample: Codes
+    size: int
+
+
+class _Plan:
+    """The columns so far; features are added to the first that they fit, those with most codes first."""
+
+    def __init__(self, reads: int, allocate: Callable[[], Codes]) -> None:
+        """reads: codes that may be read for joins that fail; allocate: returns room for the codes of a
+        column."""
+        self.columns: list[JointColumn] = []
+        self._open: list[int] = []  # the numbers of columns that have codes left, in order
+        self._reads = reads
+        self._allocate = allocate
+        self._spare: Codes | None = None
+
+    def add(self, feature: JointColumn) -> None:
+        """Join a feature to a column, or begin one with it."""
+        for number in islice(self._possible(feature), MAX_TRIES):
+            if self._reads < 0:
+                break
+            column = self.columns[number]
+            joined = self._join(column, feature)
+            if joined is not None:
+                self.columns[number] = joined
+                self._spare = column.codes if len(column.features) > 1 else None
+                if joined.size == MAX_CODES > column.size:
+                    self._open.remove(number)
+                return
+        if feature.size < MAX_CODES:
+            self._open.append(len(self.columns))
+        self.columns.append(feature)
+
+    def _possible(self, feature: JointColumn) -> Iterable[int]:
+        """The numbers of columns that may take a feature. One without codes left takes none but a constant;
+        a feature with all codes finds no other kind, since those with most codes come first."""
+        if feature.size <= 1:
+            return range(len(self.columns))
+        return self._open if feature.size < MAX_CODES else ()
+
+    def _join(self, column: JointColumn, feature: JointColumn) -> JointColumn | None:
+        sample, parts = np.empty_like(column.sample), np.empty((MAX_CODES, 2), np.uint8)
+        size = join_codes(column.sample, feature.sample, sample, parts)
+        if size < 0:
+            return None
+        codes = self._allocate() if self._spare is None else self._spare
+        self._spare = codes
+        count = join_codes(column.codes, feature.codes, codes, parts)
+        if count < 0:
+            self._reads += int(count)
+            return None
+        code, joined = parts[:count].T
+        bins = np.hstack([column.bins[code], feature.bins[joined]])
+        return JointColumn(column.features + feature.features, codes, bins, sample, int(size))
+
+
+def plan(by_feature: Codes, features: Int64, allocate: Callable[[], Codes]) -> list[JointColumn]:
+    """Share columns among these features of uint8 [F, rows], those with most bins first. The columns of one
+    feature come first in the result, by its number."""
+    rows = by_feature.shape[1]
+    sample = by_feature[:, :: max(1, rows // _ROWS_LOOKED_AT)][features]
+    bins = np.arange(MAX_CODES, dtype=np.uint8).reshape(-1, 1)
+    sizes = sample_bins(sample, 1)[:, 2].tolist()
+    alone = [
+        JointColumn((feature,), by_feature[feature], bins, codes, size)
+        for feature, codes, size in zip(features.tolist(), sample, sizes, strict=True)
+    ]
+    joined = _Plan(MAX_READS * features.size * rows, allocate)
+    for column in sorted(alone, key=lambda column: -column.size):
+        joined.add(column)
+    return sorted(joined.columns, key=lambda column: (len(column.features) > 1, column.features))
+
+
+# ---- Rows as bin codes: by feature, by row, and sparse bins as lists ------------------------------------
+
 
 Allocator = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 """Allocates the arrays that have a number for each row or value."""
@@ -143,3 +255,63 @@ def _list(
     entries = allocate((max(int(starts[-1]), 1),), np.dtype(np.uint32))
     list_sparse(by_feature, sparse, usual, offsets, starts, entries)
     return SparseBins(sparse, usual, offsets, starts, entries)
+
+
+# ---- Columns that are nearly always 0: only the other values are kept -----------------------------------
+# Promises: `column[first:last]` is what an array with all values would give; what is computed of several
+# such columns at once takes time for the values that are kept.
+
+
+@dataclass(frozen=True)
+class SparseColumn:
+    """The rows, increasing, that have these values; all others have 0. float32 when it is read."""
+
+    size: int
+    rows: Int64
+    values: Float32
+
+    def __getitem__(self, part: slice) -> Float32:
+        first, last, _ = part.indices(self.size)
+        out = np.zeros(last - first, np.float32)
+        low, high = np.searchsorted(self.rows, [first, last])
+        out[self.rows[low:high] - first] = self.values[low:high]
+        return out
+
+
+@dataclass(frozen=True)
+class StoredValues:
+    """The values that the sparse ones of some columns keep, column after column.
+
+    features: int64 [S], the columns that are sparse; zeros: int64 [S], rows that have 0 for want of a value;
+    ends: int64 [S + 1], column i keeps the values from ends[i] to ends[i + 1]; rows, keys: of each value.
+    """
+
+    features: Int64
+    zeros: Int64
+    ends: Int64
+    rows: Int64
+    keys: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, columns: Sequence[Column]) -> "StoredValues":
+        """The values of those that are sparse."""
+        sparse = {index: column for index, column in enumerate(columns) if isinstance(column, SparseColumn)}
+        sizes = np.array([column.values.size for column in sparse.values()], np.int64)
+        every = np.array([column.size for column in sparse.values()], np.int64)
+        rows = _joined([column.rows for column in sparse.values()], np.int64)
+        values = _joined([column.values for column in sparse.values()], np.float32)
+        ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return cls(np.array([*sparse], np.int64), every - sizes, ends, rows, float_keys(values))
+
+    def counts(self, units: Int64 | None) -> tuple[Int64, Int64 | None]:
+        """What the zeros of each column count together, and what each kept value counts. units: of each row,
+        int64 [rows]; None where each counts 1, and then so is the second."""
+        if units is None:
+            return self.zeros, None
+        kept = units[self.rows]
+        before = np.concatenate([[0], np.cumsum(kept)])
+        return units.sum() - np.diff(before[self.ends]), kept
+
+
+def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype), *arrays])

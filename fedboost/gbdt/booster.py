@@ -20,14 +20,13 @@ import numpy.typing as npt
 
 from fedboost.errors import Altered, ConfigError
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.explain import shap
+from fedboost.gbdt import explain
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.predict import predict_margins
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 from fedboost.gbdt.target_means import TargetMeans, from_json, to_json
-from fedboost.gbdt.tree import NO_CHILD, Tree
-from fedboost.gbdt.xgboost_json import tree_from_json, tree_to_json
+from fedboost.gbdt.tree import NO_CHILD, Tree, tree_from_json, tree_to_json
 
 FORMAT_VERSION = [2, 0, 0]
 """The XGBoost version whose format is written: later ones read it too."""
@@ -150,7 +149,7 @@ class Booster:
         out[:, :, -1] = self.constant if base_margin is None else base_margin[:, np.newaxis]
         if self.trees:
             for number, (nodes, cover) in enumerate(zip(self._nodes, self._covers, strict=True)):
-                shap.add_contributions(rows, nodes, cover, number, out)
+                explain.add_contributions(rows, nodes, cover, number, out)
         return out if self.loss.outputs > 1 else out[:, 0]
 
     @property

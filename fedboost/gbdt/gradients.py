@@ -12,15 +12,14 @@ import numpy as np
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale, exponent_counts
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import Allocator, allocate_in_memory
-from fedboost.gbdt.groups import Block, Mask, RowIndex, blocks
-from fedboost.gbdt.kernels import fixedpoint as kernels
+from fedboost.gbdt.kernels import histogram as kernels
 from fedboost.gbdt.kernels.histogram import sum_pairs
-from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.objectives import plugins
+from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt.objectives import registry
 from fedboost.gbdt.objectives.objective import HasGradients, Objective
 from fedboost.gbdt.objectives.ranking import in_groups
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.gbdt.sampling import Keys
+from fedboost.gbdt.sampling import Block, Keys, Mask, RowIndex, blocks
 from fedboost.gbdt.threads import Threads
 
 Quantise = Callable[[Float64, Float64, Int64], None]
@@ -136,7 +135,7 @@ class Gradients:
         margin = self._margins(block)
         rows = margin + shift if shift else margin, self._label[..., block.rows], weight
         if self._is_installed:
-            return plugins.gradients(slopes, self._objective.name, *rows)
+            return registry.gradients(slopes, self._objective.name, *rows)
         return in_groups(slopes, block.starts).gradients(*rows)
 
     def _margins(self, block: Block) -> Float64:

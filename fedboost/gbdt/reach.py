@@ -25,8 +25,8 @@ import numpy.typing as npt
 from fedboost.errors import LocalProtocolError, PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.booster import Booster, node_columns
-from fedboost.gbdt.groups import Mask
-from fedboost.gbdt.kernels import reach as kernels
+from fedboost.gbdt.kernels import predict as kernels
+from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import ONE, Threads, blocks
 from fedboost.gbdt.tree import NO_CHILD, Bytes, Int32, Tree
 

@@ -9,14 +9,20 @@ Refuses nothing: shares are those of the terms. Sampling hides nothing, and need
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fedboost.fixedpoint import Float64, Int64
-from fedboost.gbdt.kernels import fixedpoint as kernels
-from fedboost.gbdt.kernels.elementwise import exps
+from fedboost.gbdt.histogram import Rows
+from fedboost.gbdt.kernels import histogram as kernels
+from fedboost.gbdt.kernels.objectives import exps
+from fedboost.gbdt.threads import BLOCK
+from fedboost.gbdt.threads import blocks as _blocks
 
 Keys = npt.NDArray[np.uint64]
 Probabilities = npt.NDArray[np.float64]
@@ -98,7 +104,7 @@ def count_norms(norms: Float64) -> Int64:
     return np.bincount(np.clip(cells, 0, NORM_CELLS - 1), minlength=NORM_CELLS).astype(np.int64)
 
 
-def probabilities(norms: Float64, threshold: float, share: float) -> Probabilities:
+def sampling_probabilities(norms: Float64, threshold: float, share: float) -> Probabilities:
     """Probability of each row: norm / threshold, from MIN_PROBABILITY_FACTOR * share to 1."""
     return np.maximum(np.minimum(norms, threshold) / threshold, MIN_PROBABILITY_FACTOR * share)
 
@@ -118,7 +124,7 @@ def mvs_threshold(counts: Int64, share: float) -> float:
     low, high = float(middle[0]), float(middle[-1]) / share
     for _ in range(_HALVINGS):
         between = math.sqrt(low) * math.sqrt(high)
-        if math.fsum(rows * probabilities(middle, between, share)) > expected:
+        if math.fsum(rows * sampling_probabilities(middle, between, share)) > expected:
             low = between
         else:
             high = between
@@ -142,3 +148,167 @@ def sampled_features(features: Sequence[int], share: float, *salt: int | str) ->
     order = np.argsort(mixed(np.array(features, np.uint64), *salt), kind="stable")
     chosen = order[: max(1, int(share * len(features)))]
     return tuple(features[index] for index in sorted(chosen.tolist()))
+
+
+# ---- Groups of rows, and blocks of rows that do not split groups ----------------------------------------
+# Promises: a block has whole groups, the rows of each in the order of the table, also where rows of other
+# groups are between them. Refuses nothing: the reader of the table gives the group of each row.
+
+
+Mask = npt.NDArray[np.bool_]
+RowIndex = slice | npt.NDArray[Any]
+"""An index of rows into an array of all rows."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that are processed together. starts: the first row of each group, and the end of the last one,
+    int64 [groups + 1]; None where rows have no groups."""
+
+    rows: RowIndex
+    starts: Int64 | None = None
+
+    def only(self, chosen: Mask) -> "Block":
+        """The chosen rows of the block, whole groups. chosen: bool [all rows]."""
+        kept = chosen[self.rows]
+        if kept.all():
+            return self
+        rows = self.rows
+        rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        if self.starts is None:
+            return Block(rows[kept])
+        sizes = np.diff(self.starts)[kept[self.starts[:-1]]]
+        return Block(rows[kept], np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+
+def blocks(rows: int, groups: Keys | None) -> list[Block]:
+    """All rows in blocks. groups: uint64 [rows], equal in the rows of a group."""
+    if groups is None:
+        return [Block(rows_of_block) for rows_of_block in _blocks(rows)]
+    _, begins, group = np.unique(groups, return_index=True, return_inverse=True)
+    first_row = begins[group]  # groups in the order of these: rows that lie together stay together
+    order = np.argsort(first_row, kind="stable")
+    starts = np.append(np.flatnonzero(np.diff(first_row[order], prepend=-1)), rows)
+    ends = np.flatnonzero(np.diff(starts[:-1] // BLOCK)) + 1  # groups before which a block begins
+    edges = [0, *ends.tolist(), starts.size - 1]
+    return [
+        Block(order[starts[low] : starts[high]], starts[low : high + 1] - starts[low])
+        for low, high in pairwise(edges)
+    ]
+
+
+# ---- Samplers of the rows that the trees of a round grow on; the other rows only move down the trees ----
+# Promises: a sample follows from the keys of the rows, the seed, the number of the tree and, in gradient-
+# based sampling, the gradients; it is the same for all outputs, and different for parallel trees. Refuses
+# nothing: shares are those of the terms.
+
+
+Members = Sequence[Rows] | None
+"""Row numbers for each parallel tree, increasing; None: all rows in each."""
+
+
+@dataclass(frozen=True)
+class RowSampling:
+    """The keys and salts that rows are sampled by: different in each round and parallel tree."""
+
+    keys: Keys
+    seed: int
+    first_tree: int
+    parallel_trees: int
+
+    def salts(self, tree: int) -> list[tuple[int, str, int, int]]:
+        """Salts of the samples of the parallel trees of a round."""
+        round_number = self.first_tree + tree
+        return [(self.seed, "subsample", round_number, number) for number in range(self.parallel_trees)]
+
+
+class Sampler(Protocol):
+    """Sampling of the rows that trees grow on. moved: the sets of `sample` that together have each row
+    once."""
+
+    sets: ClassVar[int]
+    moved: ClassVar[slice]
+
+    def sample(self, tree: int) -> Sequence[Members]:
+        """The rows that the trees of a round grow on, then, as a second set, those that only go down them."""
+        ...
+
+
+@dataclass(frozen=True)
+class AllRows:
+    """No sampling: trees grow on all rows."""
+
+    sets: ClassVar = 1
+    moved: ClassVar = slice(0, 1)
+
+    def sample(self, tree: int) -> Sequence[Members]:
+        return (None,)
+
+
+@dataclass(frozen=True)
+class Subsample:
+    """A share of the training rows, each counted once."""
+
+    training: Mask
+    draws: RowSampling
+    share: float
+
+    sets: ClassVar = 2
+    moved: ClassVar = slice(0, 2)
+
+    def sample(self, tree: int) -> Sequence[Members]:
+        keys, salts = self.draws.keys, self.draws.salts(tree)
+        return split_by_masks([self.training & sampled(keys, self.share, *salt) for salt in salts])
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """Training rows sampled with replacement, each counted as often as it is sampled, beside all rows."""
+
+    training: Mask
+    draws: RowSampling
+    share: float
+
+    sets: ClassVar = 2
+    moved: ClassVar = slice(1, 2)
+
+    def sample(self, tree: int) -> Sequence[Members]:
+        keys, rows = self.draws.keys, np.arange(self.training.size, dtype=np.uint32)
+        counts_of_trees = [bootstrap_counts(keys, self.share, *salt) for salt in self.draws.salts(tree)]
+        return [np.repeat(rows, counts * self.training) for counts in counts_of_trees], None
+
+
+class NormSample:
+    """Training rows sampled by their gradient norms, for each parallel tree: bool [rows] masks."""
+
+    def __init__(
+        self,
+        training: Mask,
+        draws: RowSampling,
+        tree: int,
+        share: float,
+        reg_lambda: float,
+        threshold: float,
+    ) -> None:
+        """threshold: the norm of probability 1 (`sampling.probabilities`)."""
+        self.masks = [np.zeros(training.size, np.bool_) for _ in range(draws.parallel_trees)]
+        self._training = training
+        self._keys = draws.keys
+        self._salts = draws.salts(tree)
+        self._share = share
+        self._reg_lambda = reg_lambda
+        self._threshold = threshold
+
+    def reweigh(self, rows: RowIndex, gradient: Float64, hessian: Float64) -> tuple[Float64, Float64]:
+        """Sample among these rows; their gradients and hessians divided by their probabilities."""
+        norms = gradient_norms(gradient, hessian, self._reg_lambda)
+        probabilities = sampling_probabilities(norms, self._threshold, self._share)
+        for mask, salt in zip(self.masks, self._salts, strict=True):
+            sampled = sampled_with(self._keys[rows], probabilities, *salt)
+            mask[rows] = sampled & self._training[rows]
+        return gradient / probabilities, hessian / probabilities
+
+
+def split_by_masks(masks: Sequence[Mask]) -> Sequence[Members]:
+    """Row numbers of those that are in each mask, and of the others."""
+    return [[np.flatnonzero(mask == member).astype(np.uint32) for mask in masks] for member in (True, False)]

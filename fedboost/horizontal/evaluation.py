@@ -15,12 +15,12 @@ from fedboost.boosting.queries.union import Query
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
 from fedboost.gbdt.gradients import Gradients
-from fedboost.gbdt.groups import Mask
-from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.metrics import scores
+from fedboost.gbdt.metrics import registry
+from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.metric import Mean
 from fedboost.gbdt.metrics.registry import exact_metric_of
 from fedboost.gbdt.objectives.objective import Objective
+from fedboost.gbdt.sampling import Mask
 from fedboost.horizontal.measured_rows import TableOf, measured_rows
 from fedboost.horizontal.shard import Shard, continue_margins
 from fedboost.horizontal.summary import CountingHolder
@@ -111,12 +111,12 @@ def measured(
     parts += [parts[0] if site == name else nothing for site in query.sites]
     if query.scores:
         parts.append(
-            gradients.sum_rows(lambda _, m, y, w: scores.count_bins(m, y, query.threshold), everybody)
+            gradients.sum_rows(lambda _, m, y, w: registry.count_bins(m, y, query.threshold), everybody)
         )
-        parts.append(gradients.sum_rows(lambda _, m, y, w: scores.count_cells(m, y), everybody))
+        parts.append(gradients.sum_rows(lambda _, m, y, w: registry.count_cells(m, y), everybody))
     if query.classes:
         parts.append(
-            gradients.sum_rows(lambda _, m, y, w: scores.count_classes(m, y, query.classes), everybody)
+            gradients.sum_rows(lambda _, m, y, w: registry.count_classes(m, y, query.classes), everybody)
         )
     return np.concatenate(parts)
 
@@ -129,5 +129,5 @@ def _of_set(
     find = query.figures.__getitem__
     parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, find)]
     if query.scores:
-        parts.append(scores.count_outcomes(margin, label, query.threshold))
+        parts.append(registry.count_outcomes(margin, label, query.threshold))
     return np.concatenate(parts)

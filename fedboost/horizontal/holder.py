@@ -32,11 +32,10 @@ from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import CutPoints, count_cells, count_parts
 from fedboost.gbdt.gradients import Gradients, Quantise, in_units
-from fedboost.gbdt.groups import Mask
-from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.kernels.histogram import sum_pairs
-from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.samplers import AllRows, Bootstrap, NormSample, RowSampling, Sampler, Subsample
+from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
+from fedboost.gbdt.sampling import AllRows, Bootstrap, Mask, NormSample, RowSampling, Sampler, Subsample
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Splits, Tree
 from fedboost.horizontal.drift import count_bins

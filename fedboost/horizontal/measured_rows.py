@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.errors import Refused
-from fedboost.gbdt.groups import Mask
-from fedboost.gbdt.metrics.by_set import TRAIN, VALIDATION
+from fedboost.gbdt.metrics.registry import TRAIN, VALIDATION
+from fedboost.gbdt.sampling import Mask
 from fedboost.horizontal.holder import row_sets
 from fedboost.horizontal.shard import Shard
 from fedboost.terms.terms import Terms

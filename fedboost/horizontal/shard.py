@@ -13,8 +13,7 @@ import numpy as np
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.binned import Allocator, Column, allocate_in_memory
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.groups import Mask
-from fedboost.gbdt.sampling import Keys
+from fedboost.gbdt.sampling import Keys, Mask
 from fedboost.horizontal.row_hash import Values, hash_rows, words_of
 
 RowIds = Sequence[bytes]

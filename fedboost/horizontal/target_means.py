@@ -14,7 +14,7 @@ from fedboost.boosting.state import BoostingState
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import STRETCH
-from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
 from fedboost.horizontal.shard import Shard
 from fedboost.terms.target_means import have_folds, slots_of

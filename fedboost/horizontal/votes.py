@@ -12,8 +12,8 @@ from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import histogram
-from fedboost.gbdt.growing import Bins, GrowingRows
 from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.partition import Bins, GrowingRows
 from fedboost.gbdt.split import SplitRule
 from fedboost.gbdt.tree import Splits
 from fedboost.protocol.contracts import MAX_CELLS

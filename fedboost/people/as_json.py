@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from fedboost.gbdt.metrics.by_set import by_party
+from fedboost.gbdt.metrics.registry import by_party
 from fedboost.people.audit_facts import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
 from fedboost.people.columns_demo import ColumnsDemoFacts
 from fedboost.people.columns_estimate import ColumnsFacts

@@ -13,8 +13,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from fedboost.gbdt.metrics.by_set import VALIDATION
-from fedboost.gbdt.metrics.registry import grows, own_name
+from fedboost.gbdt.metrics.registry import VALIDATION, grows, own_name
 from fedboost.people.text import MINUTE, counted, delimited, duration, one_line, shorten, size
 from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms

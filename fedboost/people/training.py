@@ -6,7 +6,7 @@ Refuses: nothing.
 
 from collections.abc import Iterator, Mapping
 
-from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.registry import grows, own_name
 from fedboost.people.facts import (
     DemoFacts,

@@ -19,7 +19,7 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import Splits, Tree
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment

@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from fedboost.errors import Refused, quoted
-from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.sampling import Mask
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import NOWHERE, HeldTable, Position

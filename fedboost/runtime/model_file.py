@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.explain import dependence
+from fedboost.gbdt import explain
 from fedboost.gbdt.tree import Tree
 from fedboost.people import html, tree_drawing
 from fedboost.runtime.files import saved
@@ -93,14 +93,12 @@ class Model(SignedModel):
         rows, column = self._rows(data, base_margin), names.index(feature)
         categories = self.terms.columns.categorical.get(feature)
         if grid is None:
-            grid = categories or dependence.usual_grid(
-                np.concatenate([part[:, column] for part, _ in rows()])
-            )
+            grid = categories or explain.usual_grid(np.concatenate([part[:, column] for part, _ in rows()]))
         values = list(grid)
         if not values:
             raise ConfigError(f"no value of {feature!r} to predict with: none in the rows, nor a grid")
         codes = np.array([_code(value, feature, categories) for value in values], np.float32)
-        return values, dependence.mean_predictions(self.booster.predict, rows(), column, codes)
+        return values, explain.mean_predictions(self.booster.predict, rows(), column, codes)
 
     def tree_text(self, number: int) -> str:
         """Tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
@@ -138,7 +136,7 @@ class Model(SignedModel):
             raise ConfigError(f"there is no tree {number}: the model's {count} trees are numbered from 0")
         return self.booster.trees[number]
 
-    def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[dependence.Rows]]:
+    def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[explain.Rows]]:
         """A function that yields the features of rows, and their base margins if they have any; the rows of a
         sparse table in parts."""
         from fedboost.runtime.data.features import to_base_margin, to_features

@@ -4,7 +4,7 @@ Refuses: nothing.
 """
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.people.facts import VerificationFacts
 from fedboost.people.report.facts import KINDS, ReportFacts, RowsFacts, SessionFacts, TreeFacts
 from fedboost.people.report.page import page

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics.scores import OUTCOMES
+from fedboost.gbdt.metrics.registry import OUTCOMES
 from fedboost.people.facts import (
     ALONE,
     FEDERATED,

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
-from fedboost.gbdt.objectives.labels import MAX_LABEL
+from fedboost.gbdt.objectives.objective import MAX_LABEL
 from fedboost.gbdt.target_means import MAX_BUCKETS, MIN_BUCKETS
 from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Submitted, Table, nearest
 

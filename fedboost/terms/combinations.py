@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms import continuation, target_means, tuning
 from fedboost.terms.noise import check_noise
 from fedboost.terms.session import MEASURING, TO_DRIFT, TO_EVALUATE, TO_TRAIN, TO_TUNE, TRAINING

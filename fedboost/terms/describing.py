@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.objective import Objective
 from fedboost.terms.session import TO_DESCRIBE

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
-from fedboost.gbdt.metrics.scores import bins
+from fedboost.gbdt.metrics.registry import bins
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.continuation import TRAINED_UNDER, facts_of

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from fedboost.gbdt.objectives.labels import MAX_LABEL, LabelKind
+from fedboost.gbdt.objectives.objective import MAX_LABEL, UNITS, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.gbdt.objectives.sensitivity import UNITS
 from fedboost.privacy.noise import accounting
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import MAX_CHARS, Frozen

@@ -15,11 +15,10 @@ from pydantic import Field, StrictFloat, StrictInt, field_validator
 from fedboost.errors import ConfigError
 from fedboost.gbdt.metrics.metric import OF_TRIAL
 from fedboost.gbdt.objectives import objective as objectives
-from fedboost.gbdt.objectives import plugins
-from fedboost.gbdt.objectives.labels import MAX_LABEL, LabelKind
+from fedboost.gbdt.objectives import registry
+from fedboost.gbdt.objectives.objective import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.ranking import MAX_PAIRS
-from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective, names_of, parameters_of
-from fedboost.gbdt.objectives.trials import Trials
+from fedboost.gbdt.objectives.registry import OBJECTIVES, Trials, make_objective, names_of, parameters_of
 from fedboost.terms.columns import MAX_CLASSES, Schema
 from fedboost.terms.flat import Group
 from fedboost.terms.reading import MAX_CHARS, Name, Several, Table, unknown
@@ -156,7 +155,7 @@ class Objective(Group):
     def loss(self) -> objectives.Objective:
         """The objective itself; with candidates that of all of them side by side."""
         if self.name not in OBJECTIVES:
-            return plugins.objective(self.name, self.params)
+            return registry.objective(self.name, self.params)
         loss = make_objective(self.name, vars(self))
         return Trials(loss, len(self.candidates)) if self.candidates else loss
 
@@ -212,13 +211,13 @@ class Objective(Group):
             if self.params or self.package:
                 raise ConfigError(f"objective_params and _package are for installed ones, not {self.name}")
             return self
-        here = plugins.package_of(self.name)
+        here = registry.package_of(self.name)
         if self.package not in (None, here):
             raise ConfigError(
                 f"objective {self.name} is that of {str(self.package)[:MAX_CHARS]!r} in these terms, and of "
                 f"{here} here: install the same"
             )
-        objective = self.replaced(package=here, params=plugins.parameters(self.name, self.params))
+        objective = self.replaced(package=here, params=registry.parameters(self.name, self.params))
         _ = objective.loss
         return objective
 
@@ -282,7 +281,9 @@ class Objective(Group):
     def _known_objective(cls, value: str) -> str:
         if value in _NOT_BUILT:
             raise ValueError(f"{value} is not built: {_NOT_BUILT[value]}")
-        if value in OBJECTIVES or value in (others := plugins.names()):
+        if value in OBJECTIVES or value in (others := registry.names()):
             return value
-        offered = f"; of packages here (entry points of group {plugins.GROUP}): {', '.join(others) or 'none'}"
+        offered = (
+            f"; of packages here (entry points of group {registry.GROUP}): {', '.join(others) or 'none'}"
+        )
         raise ValueError(unknown(value, [*OBJECTIVES, *others], OBJECTIVES, "objective") + offered)

@@ -16,8 +16,8 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics.by_set import OF_PARTY, TRAIN, VALIDATION
-from fedboost.gbdt.objectives import sensitivity
+from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.objectives import objective as sensitivity
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation

@@ -32,7 +32,7 @@ from fedboost.boosting.queries.alignment import (
 )
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.sampling import Mask
 from fedboost.horizontal.shard import RowIds
 from fedboost.privacy import fields
 from fedboost.privacy.masked.pairwise import KEY_BYTES, derive

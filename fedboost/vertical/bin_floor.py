@@ -16,11 +16,11 @@ import numpy as np
 from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import bin_groups
-from fedboost.gbdt.groups import Mask
-from fedboost.gbdt.growing import Bins
+from fedboost.gbdt import histogram
 from fedboost.gbdt.histogram import Flags
-from fedboost.gbdt.kernels.bin_groups import count_bins
+from fedboost.gbdt.kernels.bins import count_bins
+from fedboost.gbdt.partition import Bins
+from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import Splits
 from fedboost.protocol.contracts import Receive, Send
 from fedboost.terms.terms import Terms
@@ -99,9 +99,9 @@ class BinFloor:
             apart, _ = self._node(node, family, rows)
             if layout.categorical[own]:
                 right = np.unpackbits(new.categories[place], bitorder="little") != 0
-                is_whole = bin_groups.keeps_levels(apart, layout, own, right, bool(missing_left))
+                is_whole = histogram.keeps_levels(apart, layout, own, right, bool(missing_left))
             else:
-                is_whole = bin_groups.keeps_neighbours(apart, layout, own, last, bool(missing_left))
+                is_whole = histogram.keeps_neighbours(apart, layout, own, last, bool(missing_left))
             if not is_whole:
                 raise PeerError(
                     f"a split of node {node} within a group of bins, which min_rows_per_bin = {self._least} "
@@ -117,7 +117,7 @@ class BinFloor:
             else:
                 above, counts = self._of_all(rows), {node: self._count(node, family, rows)}
             told = np.stack([*counts.values()])
-            made = bin_groups.joined(above, told, rows.bins.layout, self._least)
+            made = histogram.joined(above, told, rows.bins.layout, self._least)
             self._of.update({member: (made, count) for member, count in counts.items()})
         return self._of[node]
 
@@ -125,7 +125,7 @@ class BinFloor:
         if self._first is None or self._first[0] is not rows.bins:
             layout = rows.bins.layout
             counts = _ids_by_bin(rows.bins, np.arange(rows.rows, dtype=np.uint32))
-            made = bin_groups.joined(bin_groups.ungrouped(layout), counts[None], layout, self._least)
+            made = histogram.joined(histogram.ungrouped(layout), counts[None], layout, self._least)
             self._first = rows.bins, made
         return self._first[1]
 

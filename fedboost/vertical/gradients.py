@@ -12,9 +12,9 @@ import numpy as np
 
 from fedboost.errors import LocalProtocolError, PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import bin_groups
-from fedboost.gbdt.growing import Bins
+from fedboost.gbdt import histogram
 from fedboost.gbdt.histogram import Flags
+from fedboost.gbdt.partition import Bins
 from fedboost.gbdt.threads import Threads
 from fedboost.privacy.protection import HiddenSums
 from fedboost.privacy.rowsums.scheme import Encryption, Node, Slots, Sums
@@ -71,7 +71,7 @@ class GradientExchange:
         codes = bins.rows.by_feature[: len(sizes)]
         sums = self._sums.sums(gradients, nodes, codes, sizes)
         if groups is not None:
-            places = [bin_groups.places(apart, layout) + at * layout.bins for at, apart in enumerate(groups)]
+            places = [histogram.places(apart, layout) + at * layout.bins for at, apart in enumerate(groups)]
             sums = self._sums.moved(sums, np.concatenate(places))
         return self._sums.close(sums)
 

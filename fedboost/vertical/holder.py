@@ -27,7 +27,7 @@ from fedboost.boosting.queries.views import view_of
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import bin_groups
+from fedboost.gbdt import histogram
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
@@ -239,7 +239,7 @@ class VerticalHolder:
         layout = own.bins.layout
         local = replace(query, splits=NO_SPLITS, bins=layout.bins, widths=b"", grouped=False)
         sums = own.compute(local)
-        bin_groups.group_nodes(sums, groups, layout)
+        histogram.group_nodes(sums, groups, layout)
         if not alone:
             sums = self._bins.among_all(query, sums, self._view.has_labels)
         return self._bins.with_marks(query, sums, groups)

@@ -28,8 +28,8 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt import reach
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.reach import Decisions, Structure
+from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
 from fedboost.horizontal.shard import Shard

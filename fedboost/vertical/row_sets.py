@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError
-from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.kernels.rows import set_bits
+from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import Splits
 from fedboost.protocol.contracts import NeedKeys, Receive, Send
 from fedboost.terms.terms import Terms

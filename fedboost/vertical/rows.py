@@ -23,9 +23,8 @@ from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import CutPoints, count_cells
 from fedboost.gbdt.gradients import in_units
-from fedboost.gbdt.groups import Mask
-from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
-from fedboost.gbdt.samplers import AllRows
+from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
+from fedboost.gbdt.sampling import AllRows, Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits
 from fedboost.horizontal.holder import HorizontalHolder

@@ -162,7 +162,7 @@ def test_of_several_processes_one_compiles_a_kernel(tmp_path):
 @pytest.mark.parametrize("notebook", [True, False])
 def test_a_notebook_is_told_that_kernels_are_compiled(tmp_path, notebook):
     code = "import sys; sys.modules['ipykernel'] = sys; " * notebook
-    code += "import numpy; from fedboost.gbdt.kernels import elementwise as e; "
+    code += "import numpy; from fedboost.gbdt.kernels import objectives as e; "
     code += "e.exps(numpy.zeros(1)); e.logs(numpy.ones(1))"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "FEDBOOST_CACHE": str(tmp_path / "cache")}
     for said in (f"fedboost: {COMPILING}\n" * notebook, ""):

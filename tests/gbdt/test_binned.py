@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from splits import layout_of
 
-from fedboost.gbdt import histogram, joint_codes
+from fedboost.gbdt import binned as joint_codes
+from fedboost.gbdt import histogram
 from fedboost.gbdt.binned import BinnedRows
 from fedboost.gbdt.threads import Threads
 from tests.gbdt.reference import histogram as reference
@@ -78,7 +79,7 @@ def test_any_plan_gives_the_sums_of_the_bins(table, seed, threads, tries):
     rows, rng, layout = by_feature.shape[1], np.random.default_rng(seed), layout_of(*sizes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joint_codes, "MAX_TRIES", tries)
-        patch.setattr(joint_codes, "_SAMPLED_ROWS", 1 + seed % 50)  # so that many joins fail on all rows
+        patch.setattr(joint_codes, "_ROWS_LOOKED_AT", 1 + seed % 50)  # so that many joins fail on all rows
         patch.setattr(joint_codes, "MAX_READS", seed % 3)
         binned = BinnedRows.of(by_feature, layout.value_bins)
     assert sorted(binned.dense.tolist()) == [*range(len(sizes))]

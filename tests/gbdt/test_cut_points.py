@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from inprocess import randomly
 
 from fedboost.errors import PeerError
-from fedboost.gbdt.columns import SparseColumn
+from fedboost.gbdt.binned import SparseColumn
 from fedboost.gbdt.cut_points import (
     MAX_REFINEMENTS,
     CutPoints,

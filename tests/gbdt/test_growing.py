@@ -6,9 +6,8 @@ import pytest
 from fedboost.errors import PeerError
 from fedboost.gbdt import histogram
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
-from fedboost.gbdt.samplers import AllRows, Bootstrap, NormSample, RowSampling, Subsample
-from fedboost.gbdt.sampling import mixed
+from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
+from fedboost.gbdt.sampling import AllRows, Bootstrap, NormSample, RowSampling, Subsample, mixed
 from fedboost.gbdt.threads import ONE
 from fedboost.gbdt.tree import Split, Splits
 

@@ -11,7 +11,7 @@ from fedboost.errors import PeerError
 from fedboost.gbdt import binned
 from fedboost.gbdt import histogram as histograms
 from fedboost.gbdt.binned import BinnedRows
-from fedboost.gbdt.kernels.levels import fit_level
+from fedboost.gbdt.kernels.histogram import fit_level
 from fedboost.gbdt.threads import ONE, Threads
 
 # ---- histograms: layout, totals, invariants ---------------------------------------------------------

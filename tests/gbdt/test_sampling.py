@@ -110,7 +110,7 @@ def test_sizes_are_counted_in_eighths_of_octaves():
 def test_the_threshold_draws_the_share_that_was_asked_for(kind, share):
     sizes = sizes_like(kind)
     threshold = sampling.mvs_threshold(sampling.count_norms(sizes), share)
-    chances = sampling.probabilities(sizes, threshold, share)
+    chances = sampling.sampling_probabilities(sizes, threshold, share)
     assert sampling.MIN_PROBABILITY_FACTOR * share <= chances.min()
     assert chances.max() <= 1.0
     if kind != "mostly none":  # where the rest is nothing a tenth is enough
@@ -130,7 +130,9 @@ def test_the_threshold_depends_on_sums_of_counts_alone():
 
 def test_divided_by_their_chances_drawn_rows_sum_to_all_with_less_variance_than_drawn_alike():
     sizes = sizes_like("spread")
-    chances = sampling.probabilities(sizes, sampling.mvs_threshold(sampling.count_norms(sizes), 0.1), 0.1)
+    chances = sampling.sampling_probabilities(
+        sizes, sampling.mvs_threshold(sampling.count_norms(sizes), 0.1), 0.1
+    )
     values = sizes * np.where(np.arange(KEYS.size) % 3, 1.0, -1.0)
     sums, alike = [], []
     for number in range(200):
@@ -172,6 +174,6 @@ def test_no_row_is_drawn_more_often_than_cells_are_made_for(monkeypatch):
 def test_a_threshold_of_any_size_gives_probabilities(threshold):
     """It comes from outside, and a warning of numpy's is an error here."""
     sizes = np.array([0.0, 5e-324, 1.0, 1e300])
-    chances = sampling.probabilities(sizes, threshold, 0.5)
+    chances = sampling.sampling_probabilities(sizes, threshold, 0.5)
     assert ((chances > 0) & (chances <= 1)).all()
     assert chances[sizes >= threshold].tolist() == [1.0] * int((sizes >= threshold).sum())

@@ -8,7 +8,7 @@ from trainings import PARTITIONS, ROWS, setting_of
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
-from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics import registry as metrics
 from fedboost.horizontal.holder import HorizontalHolder
 
 PARTS = PARTITIONS["3 at random"]

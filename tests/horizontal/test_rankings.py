@@ -9,7 +9,7 @@ from inprocess import model_of, one_party, run, shard_of, terms_of
 from trainings import GROUP, ROWS, SETTINGS, parts_of, pooled_model, setting_of
 
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics import registry as metrics
 from fedboost.horizontal.holder import HorizontalHolder
 
 RANKED = [name for name, (_, _, settings) in SETTINGS.items() if "group" in settings]

@@ -45,7 +45,7 @@ def test_scales_hold_gradients_that_are_divided_by_the_chances_of_their_rows(reg
     before = Scales.of(terms, np.concatenate(exponents))
     sizes = sampling.gradient_norms(gradient, hessian, reg_lambda)
     after = before.for_sampling(terms, sampling.count_norms(sizes))
-    chances = sampling.probabilities(sizes, after.threshold, 0.2)
+    chances = sampling.sampling_probabilities(sizes, after.threshold, 0.2)
     for values, scale, narrow in (
         (np.abs(gradient), after.gradient, before.gradient),
         (hessian, after.hessian, before.hessian),

@@ -14,8 +14,8 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import histogram
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.growing import Bins
 from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.partition import Bins
 from fedboost.gbdt.tree import Split
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.horizontal.votes import OwnHistograms, vote

@@ -14,7 +14,7 @@ from fedboost.boosting.queries.cut_points import MAX_WEIGHT_BITS, QuantileQuery,
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, exponent_counts, lower_bound
-from fedboost.gbdt.columns import SparseColumn
+from fedboost.gbdt.binned import SparseColumn
 from fedboost.gbdt.cut_points import Grids, Quantiles, count_cells
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.terms.describing import terms_to_describe

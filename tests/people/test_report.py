@@ -11,7 +11,7 @@ from sites import rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics.scores import EDGES
+from fedboost.gbdt.metrics.registry import EDGES
 from fedboost.people.report.charts import Series, bars, lines, points
 from fedboost.people.report.markup import Markup, element
 from fedboost.people.report.privacy import privacy

@@ -97,11 +97,11 @@ def test_without_the_floor_some_are():
 
 def test_a_group_of_siblings_that_only_one_of_them_fills_would_be_found(monkeypatch):
     """Sums of groups that hold in the node that is asked for, whatever is left for its sibling."""
-    from fedboost.gbdt import bin_groups
+    from fedboost.gbdt import histogram
 
-    joined = bin_groups.joined
+    joined = histogram.joined
     monkeypatch.setattr(
-        bin_groups, "joined", lambda apart, counts, layout, least: joined(apart, counts[:1], layout, least)
+        histogram, "joined", lambda apart, counts, layout, least: joined(apart, counts[:1], layout, least)
     )
     found = []
     for seed in range(2):

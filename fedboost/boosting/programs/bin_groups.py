@@ -11,7 +11,7 @@ import numpy as np
 from fedboost.boosting.queries.views import view_of
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import bin_groups
+from fedboost.gbdt import histogram
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.split import Leaves
 from fedboost.gbdt.tree import Bytes, Int32
@@ -54,7 +54,7 @@ class ToldGroups:
             apart = self._checked(node, own, self._of[node], of_node)
             self._of[left] = self._of[left + 1] = apart
             parent = histograms[family["slot"]]
-            parent[:] = bin_groups.grouped(parent, apart, self._layout)
+            parent[:] = histogram.grouped(parent, apart, self._layout)
         return sums
 
     def widen(self, columns: Int32, bitmaps: Bytes, features: Int32) -> None:
@@ -64,9 +64,9 @@ class ToldGroups:
         for number, feature in enumerate(features.tolist()):
             apart, column = self._of[int(columns[0, number])], columns[:, number]
             if not layout.categorical[feature]:
-                column[2] = bin_groups.whole(apart, layout, feature, int(column[2]))
+                column[2] = histogram.whole(apart, layout, feature, int(column[2]))
                 continue
-            levels, with_missing = bin_groups.joined_levels(apart, layout, feature)
+            levels, with_missing = histogram.joined_levels(apart, layout, feature)
             if not levels:
                 continue
             right = bool(bitmaps[number, levels[0] >> 3] >> (levels[0] & 7) & 1)
@@ -83,7 +83,7 @@ class ToldGroups:
 
     def _checked(self, node: int, marks: Int64, above: Flags | None, sums: Int64) -> Flags:
         """The groups of these marks of a node, or of a child of it."""
-        fault = bin_groups.fault(marks, above, sums[:-STATS].reshape(-1, STATS), self._layout)
+        fault = histogram.fault(marks, above, sums[:-STATS].reshape(-1, STATS), self._layout)
         if fault is not None:
             feature, what = fault
             raise PeerError(

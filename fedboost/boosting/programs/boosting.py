@@ -36,7 +36,7 @@ from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics import registry as metrics
 
 _STEPS = (1, 2, 5)
 _UNITS_OF_BIN = 5

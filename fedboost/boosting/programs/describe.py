@@ -18,8 +18,7 @@ from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles
-from fedboost.gbdt.distribution import Told
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles, Told
 from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.describing import MISSING, SHARES, class_names, columns_of_levels, gridded
 from fedboost.terms.noise import ROWS

@@ -19,7 +19,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Layout
-from fedboost.gbdt.objectives.sensitivity import SCALE, Bound
+from fedboost.gbdt.objectives.objective import SCALE, Bound
 from fedboost.gbdt.split import BestSplit, SplitRule
 from fedboost.gbdt.tree import Split, Splits, Tree
 from fedboost.terms.noise import ROWS, TREES

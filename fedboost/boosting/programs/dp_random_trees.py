@@ -33,7 +33,7 @@ from fedboost.errors import TrainingStopped
 from fedboost.fixedpoint import UNIT, Float32, Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, range_edges
-from fedboost.gbdt.objectives.sensitivity import SCALE
+from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees

@@ -18,7 +18,7 @@ from fedboost.boosting.programs.target_means import Levels, by_column, lay_cut_p
 from fedboost.boosting.queries.target_means import LevelSumsQuery
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.cut_points import Quantiles
-from fedboost.gbdt.objectives.sensitivity import SCALE, UNITS
+from fedboost.gbdt.objectives.objective import SCALE, UNITS
 from fedboost.terms.noise import LEVELS, ROWS
 from fedboost.terms.target_means import slots_of
 from fedboost.terms.terms import Terms

@@ -6,7 +6,7 @@ Refuses nothing.
 
 from dataclasses import dataclass
 
-from fedboost.gbdt.objectives.links import IDENTITY
+from fedboost.gbdt.objectives.objective import IDENTITY
 from fedboost.terms.terms import Terms
 
 NOISE_ALONE = 2.0

@@ -34,9 +34,8 @@ from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, TrainingStopped
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.metrics.by_set import VALIDATION
-from fedboost.gbdt.metrics.registry import grows, own_name
+from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt.metrics.registry import VALIDATION, grows, own_name
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.terms import Terms

@@ -21,7 +21,7 @@ from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees
 from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.sampling import Mask
 from fedboost.privacy.masked.pairwise import KEY_BYTES
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
 from fedboost.privacy.relay import sealed_size

@@ -11,8 +11,8 @@ from typing import Any, Self
 from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees, once
 from fedboost.errors import Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Scale, cell_bits
-from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.metrics import scores
+from fedboost.gbdt.metrics import registry
+from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.metric import Mean, Metric
 from fedboost.gbdt.metrics.registry import exact_metric_of
 from fedboost.terms import evaluating
@@ -112,18 +112,18 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
     @property
     def cells_of_set(self) -> int:
         """Integers of one set of rows."""
-        outcomes = len(scores.OUTCOMES) + 1 if self.scores else 0
+        outcomes = len(registry.OUTCOMES) + 1 if self.scores else 0
         return 1 + metrics.cells(self.metrics, exact_metric_of) + outcomes
 
     @once
     def cells(self) -> int:
-        of_all = (3 * scores.bins(self.threshold) + 2 * scores.FINE_CELLS) * self.scores + self.classes**2
+        of_all = (3 * registry.bins(self.threshold) + 2 * registry.FINE_CELLS) * self.scores + self.classes**2
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
 
     @property
     def cell_bits(self) -> int:
         most = metrics.limit(self.metrics, self.weight, exact_metric_of)
-        return cell_bits(max(most, scores.PROBABILITIES.limit * self.scores), self.rows)
+        return cell_bits(max(most, registry.PROBABILITIES.limit * self.scores), self.rows)
 
     @property
     def name(self) -> str:

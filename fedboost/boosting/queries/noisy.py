@@ -8,7 +8,7 @@ from fedboost.boosting.queries.rules import check_nodes, check_started
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.histogram import STATS
-from fedboost.gbdt.objectives.sensitivity import SCALE
+from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.tree import Splits
 from fedboost.terms.noise import TREES, Noise, Release
 from fedboost.terms.terms import Terms

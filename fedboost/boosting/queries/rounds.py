@@ -9,8 +9,8 @@ from fedboost.boosting.queries.start import EXPONENT_VECTORS
 from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, cell_bits
-from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.metrics.by_set import TRAIN
+from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt.metrics.registry import TRAIN
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Splits
 from fedboost.terms.noise import Noise

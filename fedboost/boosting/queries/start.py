@@ -14,7 +14,7 @@ from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float32, Scale, c
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.objectives.sensitivity import NOISE_BITS
+from fedboost.gbdt.objectives.objective import NOISE_BITS
 from fedboost.terms.noise import START, Noise, Release
 from fedboost.terms.target_means import slots_of
 from fedboost.terms.terms import Terms

@@ -10,7 +10,7 @@ from typing import Any, Self
 from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import cell_bits
-from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms.noise import ROWS, SUMMARY, Noise, Release
 from fedboost.terms.session import TO_DESCRIBE
 from fedboost.terms.terms import Terms

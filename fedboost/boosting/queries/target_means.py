@@ -15,7 +15,7 @@ from fedboost.boosting.queries.start import START_BITS
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.histogram import STATS
-from fedboost.gbdt.objectives.sensitivity import NOISE_BITS
+from fedboost.gbdt.objectives.objective import NOISE_BITS
 from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import LEVELS, Noise, Release
 from fedboost.terms.session import TO_TRAIN

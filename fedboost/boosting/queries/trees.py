@@ -13,7 +13,7 @@ from fedboost.boosting.queries.views import View, hidden_places
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt.histogram import STATS, Widths
-from fedboost.gbdt.kernels.levels import fit_level, pack_level, unpack_level
+from fedboost.gbdt.kernels.histogram import fit_level, pack_level, unpack_level
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.protection import HiddenSums

@@ -1,10 +1,106 @@
-"""Kernels of histograms: packed pairs of gradient and hessian summed by bin."""
+"""Kernels of exact sums: sums of floats without loss, and gradients to packed integers."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedboost.gbdt.kernels.compile import load_word, loop, prefetch
+from fedboost.gbdt.kernels.objectives import EXPONENT_BIAS, MANTISSA
+
+LIMBS = 12
+"""Integers that hold the sum of floats of any size without loss (`add_limbs`)."""
+LIMB_BITS = 31
+LIMBS_FROM = -184
+MAX_IN_LIMBS = math.ldexp(1.0, 127)
+
+
+@loop
+def gradient_norms(gradient, hessian, reg_lambda):
+    """sqrt(g**2 + reg_lambda h**2) of each row, the squares summed over its outputs, the first one first:
+    float64 [N] of [outputs, N]."""
+    outputs, rows = gradient.shape
+    out = np.zeros(rows, np.float64)
+    for k in range(outputs):
+        for i in range(rows):
+            out[i] += gradient[k, i] * gradient[k, i] + reg_lambda * (hessian[k, i] * hessian[k, i])
+    for i in range(rows):
+        out[i] = math.sqrt(out[i])
+    return out
+
+
+@loop
+def add_limbs(values, weight, out):
+    """out += the sum of weight * value in limbs, the lowest first: int64 [LIMBS].
+
+    Each product is cut to a multiple of 2**LIMBS_FROM, towards 0; a limb holds LIMB_BITS of its bits, with
+    its sign. Values of magnitude above MAX_IN_LIMBS, and NaN, are replaced by it; weights
+    are at most 2**60.
+    """
+    mask = (np.uint64(1) << np.uint64(LIMB_BITS)) - np.uint64(1)
+    limbs = np.zeros(LIMBS + 3, np.int64)  # the last three for invalid weights
+    for i in range(values.size):
+        value = values[i] if values[i] < MAX_IN_LIMBS else MAX_IN_LIMBS
+        value = weight[i] * (value if value > -MAX_IN_LIMBS else -MAX_IN_LIMBS)
+        word = np.float64(value).view(np.int64)
+        sign = 1 - 2 * ((word >> 63) & 1)
+        exponent = (word >> 52) & 0x7FF
+        mantissa = np.uint64((word & MANTISSA) | (MANTISSA + 1))
+        position = exponent - (EXPONENT_BIAS + 52 + LIMBS_FROM)  # of the mantissa's lowest bit
+        if position <= -53:
+            continue
+        if position < 0:
+            mantissa >>= np.uint64(-position)
+            position = 0
+        limb, shift = position // LIMB_BITS, np.uint64(position % LIMB_BITS)
+        limbs[limb] += sign * np.int64((mantissa << shift) & mask)
+        mantissa >>= np.uint64(LIMB_BITS) - shift
+        limbs[limb + 1] += sign * np.int64(mantissa & mask)
+        limbs[limb + 2] += sign * np.int64(mantissa >> np.uint64(LIMB_BITS))
+    for limb in range(LIMBS):
+        out[limb] += limbs[limb]
+
+
+@loop
+def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
+    """out = (gradient << 32) + hessian, both fixed-point as `Scale.encode` makes them: int64 [N].
+
+    The hessian is never negative, so the low half is a plain sum of hessians as long as fewer than
+    2**32 / limit rows are added, and the high half the sum of gradients.
+    """
+    for i in range(gradient.size):
+        g = np.rint(gradient[i] * gradient_factor)
+        g = g if g < limit else limit
+        g = g if g > -limit else -limit
+        h = np.rint(hessian[i] * hessian_factor)
+        h = h if h < limit else limit
+        out[i] = (np.int64(g) << 32) + np.int64(h)
+
+
+@loop
+def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight, units, out):
+    """As `quantise`: gradient and hessian times their factors, clipped to 1; times the weight the hessian,
+    then in units. Rounded toward zero."""
+    for i in range(gradient.size):
+        g = min(max(gradient[i] * gradient_factor, -1.0), 1.0)
+        h = min(max(hessian[i] * hessian_factor, 0.0), 1.0)
+        out[i] = (np.int64(g * units) << 32) + np.int64(h * weight * units)
+
+
+@loop
+def sum_units(values, factor, limit):
+    """The sum of `Scale.encode(values)`: float64 [N] in, one integer out."""
+    total = 0
+    for i in range(values.size):
+        units = np.rint(values[i] * factor)
+        units = units if units < limit else limit
+        units = units if units > -limit else -limit
+        total += np.int64(units)
+    return total
+
+
+# ---- Kernels of histograms: packed pairs of gradient and hessian summed by bin --------------------------
+
 
 TOGETHER = 64
 """Columns a histogram is built of at a time, so that their sums stay in the cache."""
@@ -189,3 +285,88 @@ def sum_pairs(pairs):
         gradient += pairs[i] >> 32
         hessian += pairs[i] & 0xFFFFFFFF
     return gradient, hessian
+
+
+# ---- Kernels of all nodes of a level: their histograms, and pairs of sums as cells and back -------------
+# A level's sums are those of its nodes one after the other, pairs (g, h, g, h ...). `pairs_of` is int64
+# [nodes], the number of pairs of each; `widths` int64 [nodes, 2], the bits of a g, with the sign, and of an
+# h. A pair is one cell, g * 2**(bits of h) + h modulo 2**64, where the widths add to at most MAX_BITS; else
+# it is two.
+
+
+MAX_BITS = 64
+
+
+@loop
+def build_level(by_row, rows, pairs, places, pieces, targets, columns, first, last, block, out):
+    """Add the pairs of pieces of nodes (`kernels.rows`) into the bins of the features in the columns from
+    `first` to before `last`. places: int64 [nodes, 3], last the row of `pairs` of each; targets: int64
+    [pieces], the row of `out` for each; out: int64 [rows, 2 T + 2]; otherwise as `build_histogram`."""
+    scratch = np.zeros(STRIDE * min(max(last - first, WORD), TOGETHER), np.int64)
+    for piece in range(pieces.shape[0]):
+        own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
+        own_pairs = pairs[places[pieces[piece, 0], 2]]
+        for start in range(first, last, TOGETHER):
+            end = min(start + TOGETHER, last)
+            build_histogram(by_row, own, own_pairs, columns, start, end, block, scratch, cells)
+
+
+@loop
+def build_sparse_level(
+    starts, entries, offsets, most_frequent, rows, pairs, places, pieces, targets, begins, block, out
+):
+    """Add the pairs of pieces of nodes into the bins of sparse features: as `build_level` and
+    `build_sparse`."""
+    for piece in range(pieces.shape[0]):
+        own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
+        own_pairs = pairs[places[pieces[piece, 0], 2]]
+        build_sparse(starts, entries, own, own_pairs, offsets, most_frequent, begins, block, cells)
+
+
+@loop
+def fit_level(sums, pairs_of, widths):
+    """True if cells of these widths hold each of the pairs."""
+    start = 0
+    for node in range(pairs_of.size):
+        gradient, hessian = np.int64(0), np.int64(0)
+        own = sums[start : start + 2 * pairs_of[node]]
+        for pair in range(own.size // 2):
+            gradient |= own[2 * pair] ^ (own[2 * pair] >> 63)  # the bits of -1 - g where g is negative
+            hessian |= own[2 * pair + 1]
+        if gradient >> (widths[node, 0] - 1) or hessian < 0 or hessian >> widths[node, 1]:
+            return False
+        start += own.size
+    return True
+
+
+@loop
+def pack_level(sums, pairs_of, widths, cells):
+    """Pack the pairs of a level into cells: int64."""
+    start, cell = 0, 0
+    for node in range(pairs_of.size):
+        own, bits = sums[start : start + 2 * pairs_of[node]], widths[node, 1]
+        together = widths[node, 0] + bits <= MAX_BITS
+        packed = cells[cell : cell + (pairs_of[node] if together else own.size)]
+        if together:
+            for pair in range(packed.size):
+                packed[pair] = (own[2 * pair] << bits) + own[2 * pair + 1]
+        else:
+            packed[:] = own
+        start, cell = start + own.size, cell + packed.size
+
+
+@loop
+def unpack_level(cells, pairs_of, widths, sums):
+    """Unpack the cells of `pack_level`, each h at least 0 and below 2**its bits."""
+    start, cell = 0, 0
+    for node in range(pairs_of.size):
+        own, bits = sums[start : start + 2 * pairs_of[node]], widths[node, 1]
+        together = widths[node, 0] + bits <= MAX_BITS
+        packed = cells[cell : cell + (pairs_of[node] if together else own.size)]
+        mask = (np.int64(1) << bits) - 1
+        if together:
+            for pair in range(packed.size):
+                own[2 * pair], own[2 * pair + 1] = packed[pair] >> bits, packed[pair] & mask
+        else:
+            own[:] = packed
+        start, cell = start + own.size, cell + packed.size

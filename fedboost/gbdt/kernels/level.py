@@ -5,8 +5,7 @@ Leaves and nodes are records of arrays (`LEAF` of gbdt/split.py, `NODE` of gbdt/
 import numpy as np
 
 from fedboost.gbdt.kernels.compile import elementwise, loop
-from fedboost.gbdt.kernels.split import _soft_threshold, categories_right
-from fedboost.gbdt.kernels.symmetric import level_splits
+from fedboost.gbdt.kernels.split import _soft_threshold, categories_right, level_splits
 
 FEATURES_DISAGREE, NEGATIVE_BIN, OTHER_ROWS, OTHER_TOTAL, NEGATIVE_POSITIVE, OTHER_SIBLING = range(1, 7)
 """Reasons for which sums are refused."""

@@ -9,10 +9,16 @@ import numpy as np
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.kernels.objectives import logistic_gradients, softmax_gradients
-from fedboost.gbdt.objectives.labels import LabelKind, first
-from fedboost.gbdt.objectives.links import LOGIT, SOFTMAX
-from fedboost.gbdt.objectives.objective import Objective, xgboost_number
-from fedboost.gbdt.objectives.sensitivity import Bound, Sensitivity
+from fedboost.gbdt.objectives.objective import (
+    LOGIT,
+    SOFTMAX,
+    Bound,
+    LabelKind,
+    Objective,
+    Sensitivity,
+    first,
+    xgboost_number,
+)
 
 MAX_NEWTON_STEP = 4.0
 """Longest step from base margins: a longer one goes too far, because the hessian changes."""

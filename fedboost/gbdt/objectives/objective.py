@@ -8,20 +8,203 @@ Refuses: labels an objective cannot have.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.objectives.labels import (
-    LabelKind,
-    first_below_zero,
-    first_invalid_number,
-    first_not_positive,
-)
-from fedboost.gbdt.objectives.links import IDENTITY, Link
-from fedboost.gbdt.objectives.sensitivity import Bound, Sensitivity
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float32, Float64, Int64, Scale
+from fedboost.gbdt.kernels.histogram import quantise_bounded
+from fedboost.gbdt.kernels.objectives import exps, logs, sigmoids, softmaxes
+
+# ---- Labels: their kinds, how large they may be, and the first of them that an objective cannot have ----
+# Refuses nothing: each function returns the row, and the reader of the table writes the error.
+
+
+MAX_LABEL = math.ldexp(1.0, 60)
+"""Labels, weights and their inverses stay below this, so that exponent counts can bound their gradients."""
+
+
+class LabelKind(Enum):
+    """The kind of number that a label is."""
+
+    NUMBER = "number"
+    """Any size and sign."""
+    COUNT = "count"
+    """0 or more: counts, and amounts that may be 0."""
+    POSITIVE = "positive"
+    """Above 0."""
+    CLASS = "class"
+    """The number of a class, from 0 on."""
+    INTERVAL = "interval"
+    """A lower and an upper bound, of two columns."""
+    RELEVANCE = "relevance"
+    """The relevance of a row in its group."""
+
+
+def first_invalid_number(label: Float32) -> tuple[int, str] | None:
+    """The first row whose label is no number, or too large."""
+    return first(~(np.abs(label) <= MAX_LABEL), "a number of magnitude at most 2**60")
+
+
+def first_below_zero(label: Float32) -> tuple[int, str] | None:
+    """The first row whose label is no number from 0 on."""
+    return first(~((label >= 0) & (label <= MAX_LABEL)), "a number from 0 to 2**60")
+
+
+def first_not_positive(label: Float32) -> tuple[int, str] | None:
+    """The first row whose label is no number above 0."""
+    valid = (label >= 1.0 / MAX_LABEL) & (label <= MAX_LABEL)
+    return first(~valid, "a number above 0, up to 2**60")
+
+
+def first(invalid: npt.NDArray[np.bool_], valid_labels: str) -> tuple[int, str] | None:
+    """The first of the rows that are invalid, if there is one, and which labels are valid."""
+    rows = np.flatnonzero(invalid)
+    return (int(rows[0]), valid_labels) if rows.size else None
+
+
+# ---- Links: functions between the margin of a row and its prediction ------------------------------------
+# Promises: `margin` and `predict` give the same bits on every CPU; `margin` is the float32 that XGBoost
+# makes of a base score.
+# Refuses: scores that are the prediction of no margin (ConfigError).
+
+
+@dataclass(frozen=True)
+class Link:
+    """The identity, and the base of the other links: the prediction is the margin."""
+
+    def margin(self, score: float, objective: str) -> float:
+        """The margin of a prediction; `objective` is named in an error."""
+        return score
+
+    def predict(self, margin: Float64) -> Float64:
+        """The prediction of each row: float64 [N], or [N, outputs] of margins [outputs, N]."""
+        return margin
+
+
+class LogLink(Link):
+    """The prediction is e**margin."""
+
+    def margin(self, score: float, objective: str) -> float:
+        if not 0.0 < score < math.inf:
+            raise ConfigError(f"base_score {score} must be above 0 for {objective}")
+        return _log(np.float32(score))
+
+    def predict(self, margin: Float64) -> Float64:
+        out: Float64 = exps(margin)
+        return out
+
+
+class LogitLink(Link):
+    """The prediction is a probability, 1 / (1 + e**-margin)."""
+
+    def margin(self, score: float, objective: str) -> float:
+        if not 0.0 < score < 1.0:
+            raise ConfigError(f"base_score {score} must lie strictly between 0 and 1 for {objective}")
+        # XGBoost's own steps and bounds, each rounded to 32 bits: near 1 the exact logit is another number.
+        near = np.clip(np.float32(score), np.float32(1e-6), np.float32(1.0) - np.float32(1e-6))
+        return -_log(np.float32(1.0) / near - np.float32(1.0))
+
+    def predict(self, margin: Float64) -> Float64:
+        out: Float64 = sigmoids(margin)
+        return out
+
+
+class SoftmaxLink(Link):
+    """The predictions of a row are probabilities that sum to 1."""
+
+    def predict(self, margin: Float64) -> Float64:
+        out: Float64 = softmaxes(margin)
+        return out
+
+
+IDENTITY, LOG, LOGIT, SOFTMAX = Link(), LogLink(), LogitLink(), SoftmaxLink()
+
+
+def _log(value: np.float32) -> float:
+    return float(np.float32(logs(np.array([value], np.float64))[0]))
+
+
+# ---- The part of a row in sums that get noise: a gradient and a hessian whose joint size is bounded -----
+# Promises: whatever a row holds, its integers (gradient and hessian of all outputs) have a Euclidean norm
+# of at most `UNITS * sensitivity`; rounding is toward zero, so it never adds to that. The bounds are proved
+# at each objective and held by a property test.
+# Refuses: objectives without such a bound (ConfigError).
+
+
+NOISE_BITS = 21
+SCALE = Scale(0, NOISE_BITS)
+UNITS = SCALE.limit
+"""Integers of a gradient that is as large as can be."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A row's part of a sum: gradient / clip, and hessian / hessian_clip * weight; both clipped to 1 before.
+
+    sensitivity: the largest norm of these numbers, over all outputs; start: the prediction that boosting
+    starts from.
+    """
+
+    weight: float
+    sensitivity: float
+    start: float
+    clip: float = 1.0
+    hessian_clip: float = 1.0
+
+    def quantise(self, gradient: Float64, hessian: Float64, out: Int64) -> None:
+        """(gradient << 32) + hessian of each row, in units: int64 [N]."""
+        quantise_bounded(
+            gradient, hessian, 1.0 / self.clip, 1.0 / self.hessian_clip, self.weight, float(UNITS), out
+        )
+
+    def gradient(self, units: float) -> float:
+        """The sum of gradients that these units stand for."""
+        return units / UNITS * self.clip
+
+    def hessian(self, units: float) -> float:
+        """The sum of hessians that these units stand for."""
+        return units / UNITS * self.hessian_clip / self.weight
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The bound of an objective, or the function that gives it for the lowest and the highest label."""
+
+    bound: Bound | Callable[[float, float], Bound]
+
+    @property
+    def needs_label_range(self) -> bool:
+        """True if the bound follows from the declared range of the labels."""
+        return not isinstance(self.bound, Bound)
+
+
+class _Named(Protocol):
+    """An objective, as `bound_of` takes it."""
+
+    name: ClassVar[str]
+    sensitivity: ClassVar[Sensitivity | None]
+
+
+def bound_of(objective: _Named, label_range: tuple[float, float] | None) -> Bound:
+    """The bound of an objective for labels of this range. ConfigError if it has none."""
+    if objective.sensitivity is None:
+        raise ConfigError(f"{objective.name} has no bound")
+    bound = objective.sensitivity.bound
+    if isinstance(bound, Bound):
+        return bound
+    if label_range is None:
+        raise ConfigError(f"{objective.name} has no bound without columns.label_range")
+    return bound(*label_range)
+
+
+# ---- The contract of an objective: gradients, the constant to start from, and facts ---------------------
+
 
 AMOUNT_BITS = 24
 """Bits of gradients where those of a few rows may be ten thousand times the usual ones, which must not round

@@ -14,9 +14,15 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64
-from fedboost.gbdt.kernels.ranking import lambda_gradients
-from fedboost.gbdt.objectives.labels import LabelKind, first, first_below_zero
-from fedboost.gbdt.objectives.objective import AMOUNT_BITS, HasGradients, Objective
+from fedboost.gbdt.kernels.objectives import lambda_gradients
+from fedboost.gbdt.objectives.objective import (
+    AMOUNT_BITS,
+    HasGradients,
+    LabelKind,
+    Objective,
+    first,
+    first_below_zero,
+)
 
 MAX_RELEVANCE = 31
 """Largest label y whose gain is 2**y - 1."""

@@ -6,12 +6,15 @@ Refuses: classes that are no objectives, and names that are taken (TypeError, Va
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any, TypeVar
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Any, Protocol, TypeVar
 
-from fedboost.gbdt.objectives import classification, counts, quantile, ranking, regression, survival
-from fedboost.gbdt.objectives.labels import LabelKind
-from fedboost.gbdt.objectives.objective import Objective
+import numpy as np
+
+from fedboost.errors import ConfigError, Refused
+from fedboost.fixedpoint import Float32, Float64
+from fedboost.gbdt.objectives import classification, ranking, regression, survival
+from fedboost.gbdt.objectives.objective import HasGradients, LabelKind, Objective
 
 OBJECTIVES: dict[str, type[Objective]] = {}
 _Kind = TypeVar("_Kind", bound=type[Objective])
@@ -27,8 +30,15 @@ def register(kind: _Kind) -> _Kind:
     return kind
 
 
-for _module in (classification, regression, quantile, counts, survival, ranking):
-    for _kind in _module.BUILT_IN:
+for _kinds in (
+    classification.BUILT_IN,
+    regression.NUMBERS,
+    regression.COUNTS,
+    regression.QUANTILES,
+    survival.BUILT_IN,
+    ranking.BUILT_IN,
+):
+    for _kind in _kinds:
         register(_kind)
 
 
@@ -62,3 +72,245 @@ def to_number(kind: object, value: object) -> Any:
     if kind is bool:
         return bool(("False", "True", "0", "1").index(str(value)) % 2)  # in the terms and in XGBoost's file
     return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists
+
+
+# ---- Objectives of packages: classes that packages installed here offer as entry points -----------------
+# Promises: nothing is looked up unless its name is no registered one, and nothing is loaded but what is
+# installed here under GROUP, whatever terms name it: code never travels. Refuses, with one line
+# (ConfigError): names that no package offers here, or several; parameters a class does not take; classes
+# that are no `objective.Objective`, and those that predict otherwise than their xgboost_equivalent. And, at
+# a party, gradients of which no sum can be made (Refused).
+
+
+GROUP = "fedboost.objectives"
+_KINDS: dict[object, type] = {"int": int, "float": float, "str": str}
+"""Annotations that a module keeps as text."""
+
+
+class _Offered(Protocol):
+    """An entry point."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dist(self) -> Any: ...
+    def load(self) -> Any: ...
+
+
+def names() -> list[str]:
+    """The objectives that packages offer here."""
+    return sorted({entry_point.name for entry_point in _offered()})
+
+
+def package_of(name: str) -> str:
+    """The package that offers an objective here, as distribution==version."""
+    package = _entry_point(name).dist
+    return f"{package.name}=={package.version}"
+
+
+def parameters(name: str, values: Mapping[str, object]) -> dict[str, Any]:
+    """The parameters as the class takes them: a float where the class has one."""
+    kind = _class(name)
+    own = {field.name: _KINDS.get(field.type, field.type) for field in fields(kind)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in own:
+            raise ConfigError(f"{name} has no parameter {key!r}; it takes {', '.join(own) or 'none'}")
+    out = {}
+    for key, value in values.items():
+        try:
+            out[key] = to_number(own[key], value)
+        except ValueError:
+            what = "a whole number" if own[key] is int else "a number"
+            raise ConfigError(f"{name}: parameter {key} takes {what}, not {value!r}") from None
+    return out
+
+
+def objective(name: str, values: Mapping[str, object]) -> Objective:
+    """The objective that a package offers here, with these parameters."""
+    kind, own = _class(name), parameters(name, values)
+    if kind.__abstractmethods__:
+        lacking = ", ".join(sorted(kind.__abstractmethods__))
+        raise ConfigError(f"{name} of {package_of(name)} is no objective: it has no {lacking}")
+    try:
+        made = kind(**own)
+    except Exception as error:  # noqa: BLE001 - it is the package's own code
+        raise ConfigError(f"{name} of {package_of(name)}: {_line(error)}") from None
+    try:
+        fault = _fault(made, name)
+    except Exception as error:  # noqa: BLE001 - as above
+        fault = _line(error)
+    if fault:
+        raise ConfigError(f"{name} of {package_of(name)} is no objective: {fault}")
+    return made
+
+
+def gradients(
+    loss: HasGradients, name: str, margin: Float64, label: Float32, weight: Float32
+) -> tuple[Float64, Float64]:
+    """The gradients of a package's objective. Refused where its code fails, or no sum can be made of them."""
+    try:
+        gradient, hessian = (
+            np.ascontiguousarray(v, np.float64) for v in loss.gradients(margin, label, weight)
+        )
+    except Exception as error:  # noqa: BLE001 - it is the package's own code
+        raise Refused(f"objective {name} failed at its rows", _line(error)) from None
+    sound = gradient.shape == hessian.shape == margin.shape and bool((hessian >= 0.0).all())
+    if not sound or not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
+        raise Refused(f"objective {name} made gradients that are none: hessians below 0, or no numbers")
+    return gradient, hessian
+
+
+def check_objective(loss: Objective, label: Float32) -> None:
+    """Check an objective, in the tests of its package.
+
+    ConfigError unless its gradients at these labels, float32 [N] or [2, N], are those of single rows, finite,
+    within its bounds, with hessians of 0 or more, and in proportion to the weights.
+    """
+    rows = label.shape[-1]
+    margin = np.linspace(-4.0, 4.0, rows)
+    ones, halves = np.ones(rows, np.float32), np.full(rows, 0.5, np.float32)
+    whole = loss.gradients(margin, label, ones)
+    reversed_rows = loss.gradients(margin[::-1].copy(), label[..., ::-1].copy(), ones)
+    half = loss.gradients(margin, label, halves)
+    for what, values, turned, light in zip(("gradient", "hessian"), whole, reversed_rows, half, strict=True):
+        if values.dtype != np.float64 or values.shape != margin.shape:
+            raise ConfigError(f"the {what} is {values.dtype} {list(values.shape)}, not float64 {[rows]}")
+        if not np.isfinite(values).all():
+            raise ConfigError(f"the {what} of row {int(np.argmin(np.isfinite(values)))} is not finite")
+        if (values != turned[::-1]).any():
+            raise ConfigError(f"the {what} of a row depends on the other rows, or on their order")
+        if (light != 0.5 * values).any():
+            raise ConfigError(f"the {what} is not in proportion to the weight")
+    if (whole[1] < 0.0).any():
+        raise ConfigError(f"the hessian of row {int(np.argmin(whole[1]))} is below 0")
+    for what, values, bound in zip(("gradient", "hessian"), whole, loss.bounds or (), strict=False):
+        if np.abs(values).max() > 2.0**bound:
+            raise ConfigError(f"a {what} is {np.abs(values).max():g}, and its bound 2**{bound}")
+
+
+def _offered() -> list[_Offered]:
+    from importlib.metadata import entry_points  # only where it is wanted: it takes a while
+
+    return list(entry_points(group=GROUP))
+
+
+def _entry_point(name: str) -> _Offered:
+    matching = [entry_point for entry_point in _offered() if entry_point.name == name]
+    if len(matching) != 1:
+        packages = ", ".join(sorted(f"{entry_point.dist.name}" for entry_point in matching))
+        raise ConfigError(
+            f"objective {name!r} is offered by several packages here: {packages}; keep one"
+            if matching
+            else f"objective {name!r} is offered by no package here (entry points of group {GROUP})"
+        )
+    return matching[0]
+
+
+def _class(name: str) -> type[Objective]:
+    entry_point = _entry_point(name)
+    try:
+        kind = entry_point.load()
+    except Exception as error:  # noqa: BLE001 - importing runs the package's own code
+        raise ConfigError(f"{name} of {package_of(name)} cannot be loaded: {_line(error)}") from None
+    if not isinstance(kind, type) or not is_dataclass(kind):
+        raise ConfigError(f"{name} of {package_of(name)} is no objective: it is no dataclass")
+    if not issubclass(kind, Objective):
+        raise ConfigError(f"{name} of {package_of(name)} is no objective: it is not derived from Objective")
+    return kind
+
+
+def _fault(made: Objective, name: str) -> str:
+    """Why this is no objective of that name; nothing if it is one."""
+    if made.name != name:
+        return f"it calls itself {made.name!r}"
+    if made.outputs != 1:
+        return "it has several outputs"
+    equivalent = made.xgboost_equivalent
+    rankings = names_of(LabelKind.RELEVANCE)
+    single = [known for known in OBJECTIVES if known not in rankings]
+    if equivalent.name not in single or equivalent.xgboost_equivalent is not equivalent:
+        return f"its xgboost_equivalent is {equivalent.name!r}, which is not one of {', '.join(single)}"
+    margin: Float64 = np.linspace(-5.0, 5.0, 21)
+    predicted = made.predict(margin)
+    same = equivalent.outputs == 1 and (predicted == equivalent.predict(margin)).all()
+    if not same or any(made.margin(score) != equivalent.margin(score) for score in predicted.tolist()):
+        return f"margin and predict are not those of {equivalent.name}, which stands for it in XGBoost"
+    _ = made.default_metric, made.label_kind, made.bounds, made.gradient_bits, made.quantile
+    return ""
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+# ---- One objective for several models that train side by side -------------------------------------------
+# Each has a margin of its own for every row.
+# Promises: the gradients of each model are those of the objective at its own margins.
+
+
+_FACTS = (
+    *("name", "label_kind", "metrics", "link", "gradient_bits", "classes_key", "rows_per_hessian"),
+    "sensitivity",
+)
+
+
+@dataclass(frozen=True)
+class Trials(Objective):
+    """The objective `base`, of one output, for so many models. Margins are float64 [number, N]."""
+
+    base: Any
+    """An `Objective`, or what boosting starts from."""
+    number: int
+
+    def __post_init__(self) -> None:
+        for fact in _FACTS:
+            object.__setattr__(self, fact, getattr(self.base, fact, None))
+
+    @property
+    def outputs(self) -> int:
+        """One a model."""
+        return self.number
+
+    @property
+    def default_metric(self) -> str:
+        """That of the objective."""
+        name: str = self.base.default_metric
+        return name
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """Those of the objective."""
+        bounds: tuple[int, int] | None = self.base.bounds
+        return bounds
+
+    @property
+    def quantile(self) -> float | None:
+        """That of the objective."""
+        quantile: float | None = self.base.quantile
+        return quantile
+
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float] | None:
+        """Those of the objective."""
+        bounds: tuple[float, float] | None = self.base.bounds_after(gradient, hessian, step)
+        return bounds
+
+    @property
+    def xgboost_equivalent(self) -> Objective:
+        """That of the objective."""
+        equivalent: Objective = self.base.xgboost_equivalent
+        return equivalent
+
+    @property
+    def start(self) -> HasGradients:
+        """What the objective starts from, for all models."""
+        return self if self.base.start is self.base else Trials(self.base.start, self.number)
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        """Gradients and hessians, float64 [number, N] each."""
+        both = [self.base.gradients(own, label, weight) for own in margin]
+        return np.stack([gradient for gradient, _ in both]), np.stack([hessian for _, hessian in both])
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        """That of the objective: all models start from one constant."""
+        score: float = self.base.base_score(gradient, hessian)
+        return score

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.kernels.elementwise import logs
-from fedboost.gbdt.kernels.survival import EXTREME, LOGISTIC, NORMAL, aft_gradients, aft_losses
-from fedboost.gbdt.objectives.labels import MAX_LABEL, LabelKind, first
-from fedboost.gbdt.objectives.links import LOG
-from fedboost.gbdt.objectives.objective import Objective, xgboost_number
+from fedboost.gbdt.kernels.objectives import EXTREME, LOGISTIC, NORMAL, aft_gradients, aft_losses, logs
+from fedboost.gbdt.objectives.objective import LOG, MAX_LABEL, LabelKind, Objective, first, xgboost_number
 
 DISTRIBUTIONS = {"normal": NORMAL, "logistic": LOGISTIC, "extreme": EXTREME}
 

@@ -6,7 +6,7 @@ Refuses: nothing.
 
 from collections.abc import Iterable, Mapping
 
-from fedboost.gbdt.metrics.by_set import VALIDATION
+from fedboost.gbdt.metrics.registry import VALIDATION
 from fedboost.people.console.facts import ConsoleFacts, EndedFacts, LiveFacts
 from fedboost.people.console.shell import document, part
 from fedboost.people.report.charts import Series, lines

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from fedboost.gbdt.metrics.by_set import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION
 from fedboost.people.report.charts import MAX_SERIES, Series, lines
 from fedboost.people.report.facts import ReportFacts
 from fedboost.people.report.markup import Markup, element, joined, left_out, paragraph, table

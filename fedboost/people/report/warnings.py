@@ -6,8 +6,7 @@ Refuses: nothing.
 
 from collections.abc import Iterator
 
-from fedboost.gbdt.metrics.by_set import VALIDATION
-from fedboost.gbdt.metrics.registry import grows, is_metric
+from fedboost.gbdt.metrics.registry import VALIDATION, grows, is_metric
 from fedboost.people.not_hidden import not_hidden
 from fedboost.people.privacy_report import strength
 from fedboost.people.report.curves import best_round, curves_of

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fedboost.errors import DurabilityError, FedboostError
-from fedboost.gbdt.metrics.by_set import of_all
+from fedboost.gbdt.metrics.registry import of_all
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Opened

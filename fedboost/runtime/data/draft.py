@@ -17,7 +17,7 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
-from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES, names_of, parameters_of
 from fedboost.runtime.data.lines import row_of, without_source
 from fedboost.runtime.data.sparse import QID, SparseTable

@@ -24,7 +24,7 @@ from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import allocate_in_memory
-from fedboost.gbdt.objectives.labels import MAX_LABEL
+from fedboost.gbdt.objectives.objective import MAX_LABEL
 from fedboost.horizontal.shard import Ranges, Shard, places_of
 from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.ids import check_distinct, ids_of

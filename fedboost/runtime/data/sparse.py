@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Int64
-from fedboost.gbdt.columns import SparseColumn
+from fedboost.gbdt.binned import SparseColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.binned import MIN_SPARSE_FEATURES
-from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.partition import SHARED
 from fedboost.kernel_cache import COMPILING, folders, unready

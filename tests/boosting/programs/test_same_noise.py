@@ -15,7 +15,7 @@ from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import Refused
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.objectives.sensitivity import SCALE
+from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.aggregator import AggregatorSession

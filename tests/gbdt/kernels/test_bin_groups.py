@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedboost.gbdt.kernels import bin_groups as kernels
+from fedboost.gbdt.kernels import bins as kernels
 from tests.gbdt.reference import bin_groups as reference
 
 SIZES = np.array([7, 1, 5, 4, 9])

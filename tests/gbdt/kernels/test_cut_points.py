@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedboost.gbdt.kernels import cut_points as kernels
+from fedboost.gbdt.kernels import bins as kernels
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from tests.gbdt.reference import cut_points as reference
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from kernel_cases import ROOT_EPS, margins, same_bits
 
-from fedboost.gbdt.kernels import elementwise
-from fedboost.gbdt.kernels.elementwise import exps, log_factorials, logs, sigmoids
+from fedboost.gbdt.kernels import objectives
+from fedboost.gbdt.kernels.objectives import exps, log_factorials, logs, sigmoids
 from tests.gbdt.reference import elementwise as reference
 
 
@@ -61,4 +61,4 @@ def test_log_factorials():
 
 @pytest.mark.parametrize("name", ["exps", "logs", "sigmoids"])
 def test_no_rows_no_values(name):
-    assert getattr(elementwise, name)(np.zeros(0)).shape == (0,)
+    assert getattr(objectives, name)(np.zeros(0)).shape == (0,)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernel_cases import same_bits
 
-from fedboost.gbdt.kernels.fixedpoint import LIMBS, add_limbs, gradient_norms, quantise, sum_units
+from fedboost.gbdt.kernels.histogram import LIMBS, add_limbs, gradient_norms, quantise, sum_units
 from tests.gbdt.reference import fixedpoint as reference
 
 # ---- element-wise functions -------------------------------------------------------------------------

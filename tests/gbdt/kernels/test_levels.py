@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernel_cases import binned, columns_of
 
-from fedboost.gbdt.kernels.levels import build_level, fit_level, pack_level, unpack_level
+from fedboost.gbdt.kernels.histogram import build_level, fit_level, pack_level, unpack_level
 from tests.gbdt.reference import histogram, levels
 
 WIDTHS = [[(20, 12), (31, 33), (40, 25), (1, 1)], [(64, 63)], [(2, 62), (60, 4), (33, 32)], []]

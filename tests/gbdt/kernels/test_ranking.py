@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from ranked_rows import STARTS, rows
 
-from fedboost.gbdt.kernels.ranking import lambda_gradients, ndcgs
+from fedboost.gbdt.kernels.objectives import lambda_gradients, ndcgs
 from tests.gbdt.reference import ranking as reference
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernel_cases import same_bits
 
-from fedboost.gbdt.kernels.survival import NORMAL, aft_gradients, aft_losses, normal_tails
+from fedboost.gbdt.kernels.objectives import NORMAL, aft_gradients, aft_losses, normal_tails
 from tests.gbdt.reference import survival as reference
 
 

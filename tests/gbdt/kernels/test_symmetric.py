@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedboost.gbdt.kernels.symmetric import shared_splits
+from fedboost.gbdt.kernels.split import shared_splits
 from fedboost.gbdt.split import LEAF
 from tests.gbdt.reference import symmetric as reference
 

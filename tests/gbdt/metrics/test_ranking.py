@@ -9,8 +9,8 @@ from ranked_rows import ROWS, SIZES, STARTS, rows
 from sklearn.metrics import ndcg_score
 
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.metrics.ranking import Ndcg
+from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt.metrics.metric import Ndcg
 from fedboost.gbdt.metrics.registry import grows, is_metric, metric_of
 from fedboost.gbdt.objectives.ranking import in_groups
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective

@@ -7,9 +7,8 @@ import pytest
 
 from fedboost.fixedpoint import bound_exponent, exponent_counts
 from fedboost.gbdt.objectives.classification import Logistic
-from fedboost.gbdt.objectives.counts import MAX_STEP, Gamma, Poisson, Tweedie
 from fedboost.gbdt.objectives.ranking import RankNdcg
-from fedboost.gbdt.objectives.regression import PseudoHuber, SquaredError
+from fedboost.gbdt.objectives.regression import MAX_STEP, Gamma, Poisson, PseudoHuber, SquaredError, Tweedie
 from fedboost.gbdt.objectives.survival import AcceleratedFailureTime
 
 LOSSES = [

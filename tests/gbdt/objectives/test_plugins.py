@@ -239,7 +239,7 @@ def test_a_command_without_the_package_says_so_in_a_line(install, tmp_path, monk
 
 @pytest.mark.slow
 def test_packages_are_looked_for_only_where_a_name_is_not_built_in():
-    code = "import fedboost as fb; import fedboost.gbdt.objectives.plugins as one; one._offered = None;"
+    code = "import fedboost as fb; import fedboost.gbdt.objectives.registry as one; one._offered = None;"
     code += "fb.Terms.read({'columns': {'label': 'y', 'numeric': ['x']}, 'objective': 'reg:gamma'})"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

@@ -8,9 +8,9 @@ import pytest
 import xgboost
 from ranked_rows import ROWS, SIZES, STARTS, rows
 
-from fedboost.gbdt.groups import blocks
 from fedboost.gbdt.objectives.ranking import in_groups
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
+from fedboost.gbdt.sampling import blocks
 
 RANKINGS = ("rank:ndcg", "rank:pairwise")
 SETTINGS = [

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.objectives.objective import UNITS, bound_of
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
-from fedboost.gbdt.objectives.sensitivity import UNITS, bound_of
 
 margins = st.floats(-1e6, 1e6)
 labels = st.floats(-1e9, 1e9, width=32)

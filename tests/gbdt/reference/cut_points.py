@@ -1,4 +1,4 @@
-"""References of `fedboost.gbdt.kernels.cut_points`, one feature at a time."""
+"""References of `fedboost.gbdt.kernels.bins`, one feature at a time."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Naive references of `fedboost.gbdt.kernels.elementwise`."""
+"""Naive references of `fedboost.gbdt.kernels.objectives`."""
 
 import math
 

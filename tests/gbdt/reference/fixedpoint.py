@@ -1,4 +1,4 @@
-"""Naive references of `fedboost.gbdt.kernels.fixedpoint`."""
+"""Naive references of `fedboost.gbdt.kernels.histogram`."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Naive references of `fedboost.gbdt.kernels.levels`."""
+"""Naive references of `fedboost.gbdt.kernels.histogram`."""
 
 
 def _by_node(sums, pairs_of, widths):

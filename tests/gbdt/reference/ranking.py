@@ -1,4 +1,4 @@
-"""Naive references of `fedboost.gbdt.kernels.ranking`."""
+"""Naive references of `fedboost.gbdt.kernels.objectives`."""
 
 from tests.gbdt.reference.elementwise import LOG2_E, _one, logs, sigmoids
 

@@ -1,4 +1,4 @@
-"""Naive references of `fedboost.gbdt.kernels.reach`."""
+"""Naive references of `fedboost.gbdt.kernels.predict`."""
 
 from tests.gbdt.reference.predict import goes_left
 

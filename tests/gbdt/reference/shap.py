@@ -1,4 +1,4 @@
-"""A naive reference of `fedboost.gbdt.kernels.shap`."""
+"""A naive reference of `fedboost.gbdt.kernels.predict`."""
 
 import math
 from fractions import Fraction

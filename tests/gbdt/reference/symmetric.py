@@ -1,4 +1,4 @@
-"""Naive references of `fedboost.gbdt.kernels.symmetric`."""
+"""Naive references of `fedboost.gbdt.kernels.split`."""
 
 from tests.gbdt.reference.split import candidates, score, ways_to_part
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedboost.gbdt.objectives import sensitivity
-from fedboost.gbdt.objectives.sensitivity import Bound
+from fedboost.gbdt.objectives import objective
+from fedboost.gbdt.objectives.objective import Bound
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol import ledger
@@ -45,7 +45,7 @@ def test_half_the_noise_is_found_out(monkeypatch):
 
 @pytest.mark.slow
 def test_a_row_beyond_its_bound_is_found_out(monkeypatch):
-    monkeypatch.setattr(sensitivity, "bound_of", lambda *_: Bound(8.0, 1.0, 0.5))
+    monkeypatch.setattr(objective, "bound_of", lambda *_: Bound(8.0, 1.0, 0.5))
     assert not canary.audit(canary.terms_of(EPSILON), RUNS).holds
 
 

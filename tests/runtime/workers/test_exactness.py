@@ -7,7 +7,7 @@ import pytest
 from dask_rows import cluster, cuts_of, on_workers, shared_out, table, terms
 
 import fedboost as fb
-from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.protocol import ledger
 

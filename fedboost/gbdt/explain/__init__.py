@@ -1,1 +1,0 @@
-"""Explanations of a model: each feature's contribution to a prediction, and partial dependence."""
