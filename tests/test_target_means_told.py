@@ -23,7 +23,7 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.people.summary import summary
-from fedboost.privacy.noise import accounting
+from fedboost.privacy import noise as accounting
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Opened
 from fedboost.runtime.data.shard import to_shard

@@ -26,7 +26,7 @@ import fedboost as fb
 from fedboost.boosting.programs import dp_random_trees
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.horizontal.shard import Shard
-from fedboost.privacy.noise import accounting
+from fedboost.privacy import noise
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
@@ -171,4 +171,4 @@ def of_gaussian(false: float, hits: float, delta: float) -> float:
     if not (0.0 < false < 1.0 and 0.0 < hits < 1.0):
         return 0.0
     mu = float(stats.norm.ppf(hits) - stats.norm.ppf(false))
-    return accounting.epsilon_of(mu, delta) if mu > 0.0 else 0.0
+    return noise.epsilon_of(mu, delta) if mu > 0.0 else 0.0

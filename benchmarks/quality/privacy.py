@@ -36,8 +36,8 @@ from common import verdict
 from sklearn.metrics import roc_auc_score
 
 import fedboost as fb
-from fedboost.privacy.noise import accounting
-from fedboost.privacy.noise.gaussian import noise_of
+from fedboost.privacy import noise as accounting
+from fedboost.privacy.noise import noise_of
 from fedboost.runtime.data.features import to_features
 from fedboost.runtime.data.shard import to_shard
 

@@ -38,7 +38,7 @@ from phe.paillier import generate_paillier_keypair
 
 from fedboost.privacy.bit_packing import Chunk, Segment
 from fedboost.privacy.encrypted import paillier
-from fedboost.privacy.masked.pairwise import BENEATH, Group, PairMasks, masked_chunks
+from fedboost.privacy.masked.keys import BENEATH, Group, PairMasks, masked_chunks
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import scheme_of
 

@@ -42,11 +42,10 @@ from phe.paillier import generate_paillier_keypair
 from fedboost.gbdt.threads import ONE
 from fedboost.privacy.encrypted.paillier import PaillierSecret
 from fedboost.privacy.encrypted.paillier import generate as generate_key
-from fedboost.privacy.rowsums.engines import Engine, EngineOf, GmpyEngine, KernelEngine
-from fedboost.privacy.rowsums.kernels.vectors import may_compile
+from fedboost.privacy.rowsums.kernels import may_compile
 from fedboost.privacy.rowsums.openings import blind, open_blinded, unblind
-from fedboost.privacy.rowsums.paillier import RowEncryption, RowSums
 from fedboost.privacy.rowsums.scheme import Slots
+from fedboost.privacy.rowsums.sums import Engine, EngineOf, GmpyEngine, KernelEngine, RowEncryption, RowSums
 
 ROWS, FOREIGN, DEPTH, BINS = 100_000, 10, 5, 32
 UNITS = 1 << 15

@@ -15,8 +15,8 @@ from fedboost.errors import ConfigError, printable
 from fedboost.people.facts import PrivacyFacts, SiteFacts
 from fedboost.people.text import WIDTH, Block, cell, counted, one_line, table
 from fedboost.people.words import RELEASES
-from fedboost.privacy.masked.pairwise import Group
-from fedboost.privacy.noise import accounting
+from fedboost.privacy import noise as accounting
+from fedboost.privacy.masked.keys import Group
 from fedboost.terms.noise import CUT_POINTS, SUMMARY, TREES, Release
 from fedboost.terms.terms import Terms
 

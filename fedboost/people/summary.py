@@ -16,7 +16,7 @@ from fedboost.people.facts import OriginFacts
 from fedboost.people.other_tasks import few_rows, of_other_tasks
 from fedboost.people.text import delimited, entry, listed
 from fedboost.people.words import PREDICTION_SEEN
-from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.masked.keys import Group
 from fedboost.terms.session import TO_TRAIN, TO_TUNE, TRAINING
 from fedboost.terms.terms import Terms
 

@@ -12,14 +12,17 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
+from fedboost.privacy.masked.keys import (
+    MAX_GRAPH_PARTIES,
+    MAX_GROUP_PARTIES,
+    MIN_GROUP_PARTIES,
+    Group,
+    RandomBytes,
+)
 from fedboost.privacy.masked.one_leg import OneLegOpener, OneLegSealer
-from fedboost.privacy.masked.pairs_graph import MAX_GRAPH_PARTIES
-from fedboost.privacy.masked.pairwise import MAX_GROUP_PARTIES, MIN_GROUP_PARTIES, Group
-from fedboost.privacy.masked.two_leg_opener import TwoLegOpener
-from fedboost.privacy.masked.two_leg_sealer import TwoLegSealer
+from fedboost.privacy.masked.two_legs import TwoLegOpener, TwoLegSealer
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import HiddenSums, Opener, Sealer, Tag
-from fedboost.privacy.shamir import RandomBytes
 
 MAX_ENCRYPTED_CELLS = 200_000
 """Cells of a sum that a key holder opens: its answer is one message."""
@@ -126,7 +129,7 @@ class Protection:
             return agreement
         key = b"" if secret is None else secret.public.to_bytes()
         if secret is not None and self.proves_key:
-            from fedboost.privacy.rowsums.key_proof import prove
+            from fedboost.privacy.rowsums.openings import prove
 
             key = fields.pack(key, prove(cast(Any, secret), context))
         return greeting_of(agreement, key)
@@ -141,7 +144,7 @@ class Protection:
         key, scheme = scheme_key(greeted), self.encryption()
         if not self.proves_key:
             return scheme.read_public(key, key_bits)
-        from fedboost.privacy.rowsums.key_proof import check
+        from fedboost.privacy.rowsums.openings import check
 
         number, *proof = fields.unpack(key)
         public = scheme.read_public(number, key_bits)

@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError
 from fedboost.privacy import fields
-from fedboost.privacy.masked.pairwise import KEY_BYTES, derive
-from fedboost.privacy.shamir import RandomBytes
+from fedboost.privacy.masked.keys import KEY_BYTES, RandomBytes, derive
 
 _NONCE = bytes(12)
 """Always the same: a key is used once."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from fedboost.errors import FedboostError, PeerError, Refused, SessionFailed
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.shamir import RandomBytes
+from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.protocol.attendance import Attendance
 from fedboost.protocol.closing import Closing, finished
 from fedboost.protocol.contracts import Program, TrainingState

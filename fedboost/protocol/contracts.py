@@ -23,8 +23,8 @@ from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import Splits, Tree
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.privacy.protection import HiddenSums
-from fedboost.privacy.shamir import RandomBytes
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
 

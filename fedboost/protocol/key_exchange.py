@@ -22,11 +22,9 @@ from functools import lru_cache
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.identity.certificates import Identified, identify
-from fedboost.privacy.identity.signatures import Signer, verify
-from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
+from fedboost.privacy.identity.certificates import Identified, Signer, identify, verify
+from fedboost.privacy.masked.keys import KEY_BYTES, Group, RandomBytes
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.messages import Attest, Request
 from fedboost.terms.flat import digest_of
 from fedboost.terms.terms import Terms

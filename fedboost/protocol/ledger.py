@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
-from fedboost.privacy.noise.gaussian import noise_of
+from fedboost.privacy.masked.keys import RandomBytes
+from fedboost.privacy.noise import noise_of
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import Query, TrainingState
 from fedboost.protocol.site_memory import KEY_BYTES, SessionMemory
 from fedboost.terms.terms import Terms

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.encrypted.scheme import Secret
-from fedboost.privacy.masked.pairwise import derive
+from fedboost.privacy.masked.keys import derive
 from fedboost.privacy.protections import Protection
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Holder, Rowless

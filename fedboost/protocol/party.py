@@ -17,7 +17,7 @@ from typing import Literal
 
 from fedboost.errors import FedboostError, PeerError, quoted
 from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.masked.pairwise import Group, Handshake
+from fedboost.privacy.masked.keys import Group, Handshake
 from fedboost.privacy.protection import Sealer
 from fedboost.privacy.protections import PartySetup
 from fedboost.protocol import key_exchange

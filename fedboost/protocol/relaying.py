@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError, quoted
 from fedboost.privacy import fields
+from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.privacy.relay import MIN_SEALED_BYTES, open_sealed, seal, sealed_size
-from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import (
     Answered,
     Answering,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedboost.privacy.shamir import RandomBytes
+from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.ledger import Charge

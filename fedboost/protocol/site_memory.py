@@ -22,8 +22,7 @@ import numpy as np
 
 from fedboost.errors import Refused, quoted
 from fedboost.gbdt.sampling import Mask
-from fedboost.privacy.masked.pairwise import Group
-from fedboost.privacy.shamir import RandomBytes
+from fedboost.privacy.masked.keys import Group, RandomBytes
 from fedboost.protocol.contracts import NOWHERE, HeldTable, Position
 from fedboost.protocol.groups import MAX_GROUPS, fewest_shown
 from fedboost.terms.terms import Terms

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedboost.errors import FedboostError, PeerError, Refused, RosterTooSmall
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.protections import AggregatorSetup
 from fedboost.protocol.attendance import count_loss, note_loss

@@ -18,7 +18,7 @@ from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.people.facts import ModelFacts
-from fedboost.privacy.identity import signatures as signatures_identity
+from fedboost.privacy.identity import certificates as signatures_identity
 from fedboost.privacy.identity.certificates import identify
 from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession

@@ -5,8 +5,8 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from fedboost.errors import quoted
-from fedboost.privacy.masked.pairs_graph import MAX_GRAPH_PARTIES
-from fedboost.privacy.masked.pairwise import Group as PairGroup
+from fedboost.privacy.masked.keys import MAX_GRAPH_PARTIES
+from fedboost.privacy.masked.keys import Group as PairGroup
 from fedboost.privacy.protections import PROTECTIONS, Protection, check_name
 from fedboost.terms.flat import Group
 from fedboost.terms.reading import MAX_CHARS, Name, nearest

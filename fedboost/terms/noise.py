@@ -16,7 +16,7 @@ from pydantic import Field
 
 from fedboost.gbdt.objectives.objective import MAX_LABEL, UNITS, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.privacy.noise import accounting
+from fedboost.privacy import noise as accounting
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import MAX_CHARS, Frozen
 from fedboost.terms.session import TO_DESCRIBE

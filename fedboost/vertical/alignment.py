@@ -35,7 +35,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
 from fedboost.horizontal.shard import RowIds
 from fedboost.privacy import fields
-from fedboost.privacy.masked.pairwise import KEY_BYTES, derive
+from fedboost.privacy.masked.keys import KEY_BYTES, derive
 from fedboost.privacy.points import (
     POINT_BYTES,
     TOKEN_WORDS,

@@ -77,7 +77,7 @@ class GradientExchange:
 
     def _prepare(self, keys: Keys, hidden: HiddenSums) -> None:
         """Make this end for these keys and slots, unless it is."""
-        from fedboost.privacy.rowsums.paillier import RowEncryption, RowSums
+        from fedboost.privacy.rowsums.sums import RowEncryption, RowSums
 
         public = keys.public
         slots = Slots.of(hidden.limit, hidden.rows, public.n.bit_length())

@@ -293,9 +293,8 @@ def test_a_request_is_good_for_one_session():
     """The terms were signed by nobody: an aggregator that lies could begin as many sessions as it liked."""
     from datetime import UTC, datetime
 
-    from fedboost.privacy.identity.certificates import to_pem
+    from fedboost.privacy.identity.certificates import Signer, to_pem
     from fedboost.privacy.identity.issue import issue, new_root
-    from fedboost.privacy.identity.signatures import Signer
 
     now = datetime.now(UTC)
     root_key, root = new_root("consortium", now, 2)

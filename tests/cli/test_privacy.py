@@ -10,7 +10,7 @@ from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.people.privacy_report import as_markdown, outlook, report_of
-from fedboost.privacy.noise.gaussian import noise_of
+from fedboost.privacy.noise import noise_of
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.site import Release
 from fedboost.protocol.site_memory import SessionOffer

@@ -23,7 +23,7 @@ from fedboost.runtime.local.warm_up import compile_all
 compile_all()
 modules = [module for name, module in sys.modules.items() if name.startswith("fedboost.")]
 kernels = {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}
-if vectors := sys.modules.get("fedboost.privacy.rowsums.kernels.vectors"):
+if vectors := sys.modules.get("fedboost.privacy.rowsums.kernels"):
     if not vectors.may_compile():
         own = [value for name, module in sys.modules.items() if "rowsums.kernels" in name
                for value in vars(module).values()]

@@ -7,8 +7,8 @@ import numpy as np
 from gmpy2 import mpz
 
 from fedboost.gbdt.threads import Threads
-from fedboost.privacy.rowsums.paillier import RowEncryption, RowSums
 from fedboost.privacy.rowsums.scheme import Slots
+from fedboost.privacy.rowsums.sums import RowEncryption, RowSums
 
 LIMIT = 1 << 15
 ONE, TWO = Threads(1), Threads(2)

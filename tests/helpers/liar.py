@@ -9,7 +9,7 @@ from fedboost.boosting.programs import boosting
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
 from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest

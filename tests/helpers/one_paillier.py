@@ -36,8 +36,8 @@ def fix(patch):
 
 def small_tables(patch):
     """Tables of powers for few rows, which otherwise take longer than the sums of a session."""
-    from fedboost.privacy.rowsums import paillier as of_rows
-    from fedboost.privacy.rowsums.powers import RandomPowers
+    from fedboost.privacy.rowsums import sums as of_rows
+    from fedboost.privacy.rowsums.sums import RandomPowers
 
     patch.setattr(of_rows, "_digit_bits", lambda n: 6)
     patch.setattr(RandomPowers.__init__, "__defaults__", (6,))

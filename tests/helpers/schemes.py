@@ -13,7 +13,7 @@ from consortium import (
 )
 
 from fedboost.privacy.bit_packing import Chunk
-from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.masked.keys import Group
 
 PARTIES = names(3)
 HOLDER, OTHER, THIRD = PARTIES

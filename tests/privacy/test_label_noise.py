@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedboost.privacy import fields
-from fedboost.privacy.noise.labels import noised
+from fedboost.privacy.noise import noised
 
 ROWS = 20_000
 IDS = [f"person {number}".encode() for number in range(ROWS)]

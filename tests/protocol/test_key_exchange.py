@@ -11,10 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedboost.errors import PeerError, Refused
 from fedboost.privacy import fields
-from fedboost.privacy.identity.certificates import to_pem
+from fedboost.privacy.identity.certificates import Signer, to_pem
 from fedboost.privacy.identity.issue import issue, new_root
-from fedboost.privacy.identity.signatures import Signer
-from fedboost.privacy.masked.pairwise import Handshake
+from fedboost.privacy.masked.keys import Handshake
 from fedboost.protocol.key_exchange import NONCE_BYTES, Attempt, Credentials, greet, meet
 from fedboost.terms.terms import Terms
 

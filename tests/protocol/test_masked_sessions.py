@@ -10,7 +10,7 @@ from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy import shamir
+from fedboost.privacy.masked import keys
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.messages import Ask, Attest, Close, Introduce, Leave, OpenRequest, Report
@@ -161,12 +161,12 @@ def test_a_party_lost_before_its_report_is_waited_for():
 
 
 def test_a_lost_party_whose_shares_are_wrong_is_named_and_no_helper(monkeypatch):
-    split = shamir.split
+    split = keys.split
 
     def wrong(*arguments):
         return [share ^ 1 for share in split(*arguments)]
 
-    monkeypatch.setattr(shamir, "split", wrong)
+    monkeypatch.setattr(keys, "split", wrong)
     session = Played(5, on_loss="shrink").play(after_report(2, "p1"))
     assert session.phase == "failed"
     said = str(session.error)

@@ -16,9 +16,10 @@ from liar import SMALL, Left, Liar, X, Y, agreed, never, places, root_of
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError
-from fedboost.privacy import bit_packing, shamir
-from fedboost.privacy.masked import two_leg_opener, two_leg_sealer
-from fedboost.privacy.masked.pairwise import Group, Handshake, PairMasks, Stream
+from fedboost.privacy import bit_packing
+from fedboost.privacy.masked import keys as shamir
+from fedboost.privacy.masked import two_legs
+from fedboost.privacy.masked.keys import Group, Handshake, PairMasks, Stream
 from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.several import Several
@@ -34,11 +35,11 @@ MASKED = {"protection": "masked", **SMALL}
 SECOND_LEG = {
     "shares are dealt": (shamir, "split"),
     "shares are joined": (shamir, "combine"),
-    "shares are sealed": (two_leg_sealer, "AESGCM"),
-    "a self mask is added": (two_leg_sealer, "self_stream"),
-    "a self mask is taken away": (two_leg_opener, "self_stream"),
-    "a self mask is committed to": (two_leg_sealer, "commitment"),
-    "a commitment is checked": (two_leg_opener, "commitment"),
+    "shares are sealed": (two_legs, "AESGCM"),
+    "a self mask is added": (two_legs, "self_stream"),
+    "a self mask is taken away": (two_legs, "self_stream"),
+    "a self mask is committed to": (two_legs, "commitment"),
+    "a commitment is checked": (two_legs, "commitment"),
 }
 
 

@@ -17,8 +17,8 @@ from fedboost.vertical.gradients import GradientExchange
 if not installed("paillier"):
     pytest.skip("needs the extra paillier", allow_module_level=True)
 
-from fedboost.privacy.rowsums import ends, key_proof
-from fedboost.privacy.rowsums.paillier import RowEncryption
+from fedboost.privacy.rowsums import ends, openings
+from fedboost.privacy.rowsums.sums import RowEncryption
 
 pytestmark = pytest.mark.usefixtures("one_key")
 SETTINGS = {"protection": "paillier", "key_bits": 2048, "rounds": 2, "max_depth": 3, "max_bin": 8}
@@ -183,8 +183,8 @@ def test_an_opening_of_something_else_names_the_label_holder(monkeypatch):
 
 def test_a_key_without_proof_is_refused(monkeypatch):
 
-    prove = key_proof.prove
-    monkeypatch.setattr(key_proof, "prove", lambda secret, context: prove(secret, b"another attempt"))
+    prove = openings.prove
+    monkeypatch.setattr(openings, "prove", lambda secret, context: prove(secret, b"another attempt"))
     apart = play("two holders", table=pooled(60))
     assert apart.session.booster is None
     assert "party bank broke the protocol" in apart.error

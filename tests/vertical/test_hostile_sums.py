@@ -11,7 +11,7 @@ from consortium import installed
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.gbdt.histogram import STATS
 from fedboost.privacy import fields
-from fedboost.privacy.masked import pairwise
+from fedboost.privacy.masked import keys as pairwise
 from fedboost.protocol.contracts import Answered
 from fedboost.protocol.messages import Ask, Attest, Introduce, OpenRequest, OpenShare, Relay, Report
 from fedboost.protocol.site import OPENINGS, THRESHOLDS, Release

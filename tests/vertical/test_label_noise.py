@@ -9,7 +9,7 @@ from memories import opened
 
 import fedboost as fb
 from fedboost.errors import ConfigError, Refused
-from fedboost.privacy.noise.labels import noised
+from fedboost.privacy.noise import noised
 from fedboost.runtime.data.ids import ids_of
 from fedboost.runtime.data.label_noise import with_label_noise
 from fedboost.runtime.data.shard import to_shard

@@ -22,7 +22,7 @@ from fedboost.boosting.queries.views import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
-from fedboost.privacy.masked.pairwise import KEY_BYTES
+from fedboost.privacy.masked.keys import KEY_BYTES
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
 from fedboost.privacy.relay import sealed_size
 from fedboost.protocol.contracts import MAX_CELLS

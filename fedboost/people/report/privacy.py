@@ -10,7 +10,7 @@ from fedboost.people.not_hidden import not_hidden
 from fedboost.people.privacy_report import PrivacyReport, report_of, stated
 from fedboost.people.report.markup import Markup, element, items, joined, paragraph, table
 from fedboost.people.summary import SENDS_GRADIENTS
-from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.masked.keys import Group
 from fedboost.terms.terms import Terms
 
 NO_NOISE = "without noise nothing bounds what the sums, and the model itself, tell of single rows"

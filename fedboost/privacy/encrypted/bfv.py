@@ -23,8 +23,8 @@ from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Chunk, Words
-from fedboost.privacy.encrypted.packing import IMPOSSIBLE
-from fedboost.privacy.shamir import RandomBytes
+from fedboost.privacy.encrypted.scheme import IMPOSSIBLE
+from fedboost.privacy.masked.keys import RandomBytes
 
 DEGREE = 8192
 PRIMES = (40, 40, 40)

@@ -30,8 +30,8 @@ from phe.util import getprimeover
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy.bit_packing import Chunk, Words
-from fedboost.privacy.encrypted.packing import IMPOSSIBLE, Layout
-from fedboost.privacy.shamir import RandomBytes
+from fedboost.privacy.encrypted.scheme import IMPOSSIBLE, Layout
+from fedboost.privacy.masked.keys import RandomBytes
 
 MIN_KEY_BITS = 2048
 """112 bits of security; NIST SP 800-57 allows no less."""

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.masked import check_cells
-from fedboost.privacy.masked.pairwise import ONE_LEG, Group, PairMasks, check_whole, context, masked_chunks
+from fedboost.privacy.masked import keys as check_cells
+from fedboost.privacy.masked.keys import ONE_LEG, Group, PairMasks, check_whole, context, masked_chunks
 from fedboost.privacy.protection import Tag
 
 

@@ -29,13 +29,12 @@ from fedboost.errors import PeerError, Refused, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import signed
-from fedboost.privacy.masked.pairwise import BENEATH, Group, context
+from fedboost.privacy.masked.keys import BENEATH, Group, RandomBytes, context
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
-from fedboost.privacy.rowsums.engines import Engine, engine_of
 from fedboost.privacy.rowsums.openings import Blinded, blind, open_blinded, unblind
 from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
-from fedboost.privacy.shamir import RandomBytes
+from fedboost.privacy.rowsums.sums import Engine, engine_of
 
 Flags = npt.NDArray[np.bool_]
 MAX_OPENING_BYTES = 4_000_000

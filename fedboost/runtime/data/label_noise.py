@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fedboost.horizontal.shard import Shard
-from fedboost.privacy.noise.labels import noised
+from fedboost.privacy.noise import noised
 from fedboost.terms.terms import Terms
 
 Reader = Callable[[Terms], Shard]

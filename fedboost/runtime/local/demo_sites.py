@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
+from fedboost.privacy.masked.keys import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights

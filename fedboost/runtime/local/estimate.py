@@ -20,7 +20,7 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Int64
 from fedboost.people.facts import EstimateFacts
 from fedboost.privacy.bit_packing import Segment
-from fedboost.privacy.masked.pairwise import Group, Handshake
+from fedboost.privacy.masked.keys import Group, Handshake
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
 from fedboost.runtime.config import cores

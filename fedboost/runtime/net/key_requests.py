@@ -17,12 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity.certificates import Identified, common_name, day, identify, role_of, to_pem
-from fedboost.privacy.identity.requests import (
-    MAX_REQUEST_BYTES,
-    CertificateRequest,
-    new_request,
-    read_request,
-)
+from fedboost.privacy.identity.issue import MAX_REQUEST_BYTES, CertificateRequest, new_request, read_request
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.net.keys import (
     CERTIFICATE,

@@ -31,13 +31,13 @@ from cryptography.hazmat.primitives.serialization import (
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity.certificates import (
     PrivateKey,
+    Signer,
     day,
     identify,
     read_roots,
     serial_of,
     to_pem,
 )
-from fedboost.privacy.identity.signatures import Signer
 
 CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem", "denied.txt"
 REQUEST = "request.pem"

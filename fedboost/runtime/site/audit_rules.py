@@ -14,7 +14,7 @@ from itertools import combinations
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shown
-from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.groups import fewest_shown
 from fedboost.protocol.site_memory import colluding_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from fedboost.people.words import MADE, UNASKED
-from fedboost.privacy.noise.accounting import epsilon_of
+from fedboost.privacy.noise import epsilon_of
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
 from fedboost.runtime.site.audit_entry import Admitted, Checked, Ended, Entry, OfSession, Released, Sent
 from fedboost.terms.session import TO_TRAIN

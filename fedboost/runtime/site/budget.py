@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fedboost.errors import Refused
 from fedboost.people.facts import PrivacyFacts
-from fedboost.privacy.noise import accounting
+from fedboost.privacy import noise
 from fedboost.terms.noise import MIN_EPSILON
 from fedboost.terms.terms import Terms
 
@@ -29,12 +29,12 @@ class Budget:
     @property
     def cost(self) -> float:
         """The same as a cost, mu squared."""
-        return accounting.mu_of(self.epsilon, self.delta) ** 2
+        return noise.mu_of(self.epsilon, self.delta) ** 2
 
     def left(self, spent: float) -> float:
         """The epsilon that a session at this delta may have, once that was spent. Epsilons do not add:
         it is more than the difference of two."""
-        return accounting.epsilon_of(math.sqrt(max(self.cost - spent, 0.0)), self.delta)
+        return noise.epsilon_of(math.sqrt(max(self.cost - spent, 0.0)), self.delta)
 
     def check_session(self, party: str, terms: Terms, spent: float, charged: float) -> None:
         """Raise Refused unless what a session still plans to release fits. spent: by all sessions; charged:
@@ -59,7 +59,7 @@ class Budget:
         if spent + cost <= self.cost * (1.0 + ROUNDING):
             return
         room = math.sqrt(max(self.cost - spent + charged, 0.0))
-        fits = _rounded_down(accounting.epsilon_of(room, delta))
+        fits = _rounded_down(noise.epsilon_of(room, delta))
         remedy = (
             f"lower the epsilon of the noise to {fits:g} at most at delta {delta:g}"
             if fits >= MIN_EPSILON
@@ -92,7 +92,7 @@ class Spent:
 
     def epsilon(self, delta: float) -> float:
         """The same as an epsilon at some delta."""
-        return accounting.epsilon_of(math.sqrt(self.cost), delta)
+        return noise.epsilon_of(math.sqrt(self.cost), delta)
 
 
 def facts_of(spent: Spent, budget: Budget | None, own: bool) -> PrivacyFacts:

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
-from fedboost.privacy.masked.pairwise import derive
+from fedboost.privacy.masked.keys import derive
 from fedboost.protocol.contracts import HeldTable, Position
 from fedboost.protocol.site_memory import (
     KEY_BYTES,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site_memory import Standing, colluding_of, predicted_by
 from fedboost.runtime.site.audit import AuditLog, read_admitted

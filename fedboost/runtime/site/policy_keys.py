@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError
 from fedboost.people.words import APPROVE
-from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
+from fedboost.privacy.masked.keys import MIN_GROUP_PARTIES
 from fedboost.protocol.site_memory import MAX_SESSIONS, MAX_SPLITS
 from fedboost.runtime.site.budget import Budget
 from fedboost.terms.hiding import ProtectionName

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fedboost.errors import quoted
 from fedboost.gbdt.metrics.registry import EDGES, is_at_threshold, own_name
 from fedboost.people.summary import columns_by_role
-from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.masked.keys import Group
 from fedboost.runtime.site.policy_breach import (
     Breach,
     allowing,

@@ -17,7 +17,7 @@ from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt.cut_points import Grids
 from fedboost.horizontal.holder import HorizontalHolder
-from fedboost.privacy.noise import accounting
+from fedboost.privacy import noise as accounting
 from fedboost.terms import noise as noise_of_terms
 
 

@@ -23,8 +23,7 @@ from schemes import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, need
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy import fields
-from fedboost.privacy.encrypted.ends import EncryptedSealer
-from fedboost.privacy.encrypted.key_holder import KeyHolder
+from fedboost.privacy.encrypted.ends import EncryptedSealer, KeyHolder
 from fedboost.privacy.encrypted.scheme import NAME_BYTES, agreement_key, greeting_of, scheme_key
 from fedboost.privacy.protections import scheme_of
 

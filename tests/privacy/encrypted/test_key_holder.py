@@ -18,7 +18,7 @@ from schemes import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, need
 
 from fedboost.errors import PeerError
 from fedboost.privacy import fields
-from fedboost.privacy.encrypted.key_holder import KeyHolder
+from fedboost.privacy.encrypted.ends import KeyHolder
 
 # ---- who learns what --------------------------------------------------------------------------------
 

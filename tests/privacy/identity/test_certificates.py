@@ -35,12 +35,13 @@ from fedboost.privacy.identity.certificates import (
     MAX_CHAIN_BYTES,
     ROLES,
     SERVER_NAME,
+    Signer,
     identify,
     serial_of,
     to_pem,
+    verify,
 )
 from fedboost.privacy.identity.issue import issue, new_root
-from fedboost.privacy.identity.signatures import Signer, verify
 
 
 def leaf(*extensions, key="p256", names=("north",), units=("party",), **more):

@@ -8,9 +8,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.identity.certificates import ROLES, identify, to_pem
+from fedboost.privacy.identity.certificates import ROLES, identify, to_pem, verify
 from fedboost.privacy.identity.issue import in_memory, issue
-from fedboost.privacy.identity.signatures import verify
 
 
 def test_what_a_root_says_of_itself():

@@ -23,11 +23,10 @@ from masked_turn import GROUP, ME, OTHER, PARTIES, PEER, TAG, Turn, X, commit_al
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
-from fedboost.privacy.masked import pairwise
+from fedboost.privacy.masked import keys as pairwise
+from fedboost.privacy.masked.keys import BENEATH, ONE_LEG, TWO_LEGS, Group, Handshake, context
 from fedboost.privacy.masked.one_leg import OneLegSealer
-from fedboost.privacy.masked.pairwise import BENEATH, ONE_LEG, TWO_LEGS, Group, Handshake, context
-from fedboost.privacy.masked.shares import self_stream
-from fedboost.privacy.masked.two_leg_sealer import TwoLegSealer
+from fedboost.privacy.masked.two_legs import TwoLegSealer, self_stream
 
 # ---- keys and masks ---------------------------------------------------------------------------------
 
@@ -56,7 +55,7 @@ def sealing_keys(monkeypatch):
         keys.append(key)
         return AESGCM(key)
 
-    monkeypatch.setattr("fedboost.privacy.masked.two_leg_sealer.AESGCM", listening)
+    monkeypatch.setattr("fedboost.privacy.masked.two_legs.AESGCM", listening)
     return keys
 
 

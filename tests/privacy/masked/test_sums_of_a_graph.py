@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 from consortium import SESSION, drawing, masked_opener, tag_of, vectors
 
+from fedboost.privacy.masked.keys import (
+    MAX_COMPLETE_PARTIES,
+    ONE_LEG,
+    Group,
+    Handshake,
+    Stream,
+    context,
+    degree,
+    derive,
+)
 from fedboost.privacy.masked.one_leg import OneLegSealer
-from fedboost.privacy.masked.pairs_graph import MAX_COMPLETE_PARTIES, degree
-from fedboost.privacy.masked.pairwise import ONE_LEG, Group, Handshake, Stream, context, derive
 
 PARTIES = tuple(sorted(f"site-{place}" for place in range(MAX_COMPLETE_PARTIES + 3)))
 GROUP = Group.of(PARTIES)

@@ -13,7 +13,7 @@ from masked_turn import GROUP, ME, OTHER, PARTIES, TAG, Turn, X
 
 from fedboost.errors import PeerError
 from fedboost.privacy.bit_packing import Segment
-from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.masked.keys import Group
 
 # ---- the group --------------------------------------------------------------------------------------
 

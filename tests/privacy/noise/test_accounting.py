@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedboost.privacy.noise import accounting
+from fedboost.privacy import noise
 
 GOLDEN = {0.1: 0.0325, 0.5: 0.1422, 1.0: 0.2681, 2.0: 0.5016, 4.0: 0.9249, 8.0: 1.666}
 """Epsilon to mu at delta 1e-5."""
@@ -17,47 +17,47 @@ deltas = st.floats(-12, -2).map(lambda exponent: 10.0**exponent)
 
 @pytest.mark.parametrize("epsilon", GOLDEN)
 def test_golden_values(epsilon):
-    assert accounting.mu_of(epsilon, 1e-5) == pytest.approx(GOLDEN[epsilon], rel=2e-3)
+    assert noise.mu_of(epsilon, 1e-5) == pytest.approx(GOLDEN[epsilon], rel=2e-3)
 
 
 def test_a_hundred_releases_of_noise_ten_times_their_sensitivity():
     """As dp-accounting's PLD accountant, and opendp's zCDP, have them."""
     cost = math.fsum([(1 / 10) ** 2] * 100)
-    assert accounting.epsilon_of(math.sqrt(cost), 1e-5) == pytest.approx(4.37718, abs=5e-6)
-    assert accounting.zcdp_epsilon(cost, 1e-5) == pytest.approx(4.728387, abs=5e-6)
+    assert noise.epsilon_of(math.sqrt(cost), 1e-5) == pytest.approx(4.37718, abs=5e-6)
+    assert noise.zcdp_epsilon(cost, 1e-5) == pytest.approx(4.728387, abs=5e-6)
 
 
 @given(epsilons, deltas)
 def test_mu_is_the_largest_that_is_allowed(epsilon, delta):
-    mu = accounting.mu_of(epsilon, delta)
-    assert accounting.delta_of(epsilon, mu) <= delta
-    assert accounting.delta_of(epsilon, mu * (1 + 1e-6)) > delta
+    mu = noise.mu_of(epsilon, delta)
+    assert noise.delta_of(epsilon, mu) <= delta
+    assert noise.delta_of(epsilon, mu * (1 + 1e-6)) > delta
 
 
 @given(epsilons, deltas)
 def test_there_and_back(epsilon, delta):
-    mu = accounting.mu_of(epsilon, delta)
-    assert accounting.epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-6)
-    assert accounting.epsilon_of(mu, delta) <= epsilon * (1 + 1e-9)
+    mu = noise.mu_of(epsilon, delta)
+    assert noise.epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-6)
+    assert noise.epsilon_of(mu, delta) <= epsilon * (1 + 1e-9)
 
 
 @given(st.floats(0.001, 4.0), deltas)
 def test_the_figure_without_an_approximation_is_never_the_smaller(mu, delta):
-    assert accounting.zcdp_epsilon(mu**2, delta) >= accounting.epsilon_of(mu, delta)
+    assert noise.zcdp_epsilon(mu**2, delta) >= noise.epsilon_of(mu, delta)
 
 
 def test_nothing_released_costs_nothing():
-    assert accounting.epsilon_of(0.0, 1e-6) == 0.0
-    assert accounting.zcdp_epsilon(0.0, 1e-6) == 0.0
-    assert accounting.delta_of(0.5, 0.0) == 0.0
+    assert noise.epsilon_of(0.0, 1e-6) == 0.0
+    assert noise.zcdp_epsilon(0.0, 1e-6) == 0.0
+    assert noise.delta_of(0.5, 0.0) == 0.0
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (-1.0, 1e-5), (1.0, 0.0), (1.0, 1.0)])
 def test_what_promises_nothing_is_refused(epsilon, delta):
     with pytest.raises(ValueError, match="epsilon"):
-        accounting.mu_of(epsilon, delta)
+        noise.mu_of(epsilon, delta)
 
 
 def test_sums_of_shares_are_gaussian_at_our_scale():
-    assert accounting.sum_distance(4.0, 100) < 1e-60
-    assert accounting.sum_distance(0.5, 3) > 0.01
+    assert noise.sum_distance(4.0, 100) < 1e-60
+    assert noise.sum_distance(0.5, 3) > 0.01

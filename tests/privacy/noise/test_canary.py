@@ -9,8 +9,8 @@ import pytest
 
 from fedboost.gbdt.objectives import objective
 from fedboost.gbdt.objectives.objective import Bound
-from fedboost.privacy.noise import accounting
-from fedboost.privacy.noise.gaussian import noise_of
+from fedboost.privacy import noise
+from fedboost.privacy.noise import noise_of
 from fedboost.protocol import ledger
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "quality"))
@@ -23,7 +23,7 @@ EPSILON = 8.0
 
 def drawn(epsilon, times_mu, segments=4000):
     """Statistics as if the sessions were so many times as far from each other as is stated."""
-    mu = accounting.mu_of(epsilon, canary.DELTA) * times_mu
+    mu = noise.mu_of(epsilon, canary.DELTA) * times_mu
     draw = np.random.default_rng(1)
     return draw.normal(-mu * mu / 2, mu, segments), draw.normal(mu * mu / 2, mu, segments)
 

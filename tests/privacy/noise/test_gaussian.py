@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedboost.privacy import kernels
-from fedboost.privacy.noise.gaussian import MAX_SIGMA, noise_of
+from fedboost.privacy.noise import MAX_SIGMA, noise_of
 
 KEYS = [bytes([number] * 32) for number in range(3)]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedboost.privacy.rowsums.segments import Segments, cut, plan, shares
+from fedboost.privacy.rowsums.scheme import Segments, cut, plan, shares
 
 
 def added(values, segments):

@@ -14,11 +14,10 @@ from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
 from fedboost.errors import PeerError
 from fedboost.privacy.encrypted.paillier import PaillierSecret, generate
-from fedboost.privacy.rowsums.engines import GmpyEngine, KernelEngine, engine_of
-from fedboost.privacy.rowsums.kernels import products as kernels
-from fedboost.privacy.rowsums.kernels.vectors import may_compile
-from fedboost.privacy.rowsums.powers import RandomPowers
-from fedboost.privacy.rowsums.segments import Segments
+from fedboost.privacy.rowsums import kernels
+from fedboost.privacy.rowsums.kernels import may_compile
+from fedboost.privacy.rowsums.scheme import Segments
+from fedboost.privacy.rowsums.sums import GmpyEngine, KernelEngine, RandomPowers, engine_of
 
 PRIMES = (
     0xB52191C83B24B56EC43EF5F6707F894DA6A613DB53C17C658782557FD25B7613,
@@ -160,7 +159,7 @@ def test_powers_are_the_same_number_with_and_without_the_primes(secret, engine, 
 
 
 def test_powers_beyond_a_block_are_all_different(secret, monkeypatch):
-    monkeypatch.setattr("fedboost.privacy.rowsums.powers.BLOCK", 4)
+    monkeypatch.setattr("fedboost.privacy.rowsums.sums.BLOCK", 4)
     powers = RandomPowers(secret.public.n, (GmpyEngine(secret.public.n, ONE),), stream("blocks"))
     assert len({*powers.take(10)}) == 10
 
@@ -261,7 +260,7 @@ def test_engines_give_the_same_numbers(bits):
 @needs_kernels
 def test_numbers_are_read_part_by_part(monkeypatch):
     """A number that is out of range is found in each."""
-    monkeypatch.setattr("fedboost.privacy.rowsums.engines.PART", 16)
+    monkeypatch.setattr("fedboost.privacy.rowsums.sums.PART", 16)
     engine, numbers = KernelEngine(1_000_003, ONE), [*range(1, 51)]
     data = b"".join(number.to_bytes(engine.size, "little") for number in numbers)
     assert engine.values(engine.read(data)) == numbers
@@ -298,5 +297,5 @@ def test_where_kernels_compile_they_are_used_unless_they_compute_anything_else(s
 
 
 def test_where_kernels_do_not_compile_gmpy2_multiplies(secret, monkeypatch):
-    monkeypatch.setattr("fedboost.privacy.rowsums.engines.may_compile", lambda: False)
+    monkeypatch.setattr("fedboost.privacy.rowsums.sums.may_compile", lambda: False)
     assert isinstance(engine_of(secret.public.n, ONE), GmpyEngine)

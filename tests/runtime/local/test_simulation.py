@@ -10,8 +10,7 @@ from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.errors import ConfigError, FedboostError, SessionFailed
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.masked.pairs_graph import degree
-from fedboost.privacy.masked.pairwise import Handshake
+from fedboost.privacy.masked.keys import Handshake, degree
 from fedboost.runtime.local.simulation import simulate
 
 

@@ -16,9 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
 from key_folders import DAY, NOW, THEIRS, call, fault, hospital, made, of_a_hospital, refusal, secrets_in
 from sites import in_time
 
-from fedboost.privacy.identity.certificates import identify, to_pem
-from fedboost.privacy.identity.signatures import verify
-from fedboost.privacy.masked.pairwise import Handshake
+from fedboost.privacy.identity.certificates import identify, to_pem, verify
+from fedboost.privacy.masked.keys import Handshake
 from fedboost.protocol.key_exchange import Attempt, Credentials, greet, meet
 from fedboost.runtime.net.keys import read_bundle, read_certificates
 from fedboost.terms.terms import Terms

@@ -16,8 +16,7 @@ from key_folders import DAY, NOW, OURS, THEIRS, call, fault, made, of_a_hospital
 from sites import in_time
 
 from fedboost.errors import PeerError
-from fedboost.privacy.identity.certificates import identify, to_pem
-from fedboost.privacy.identity.signatures import Signer
+from fedboost.privacy.identity.certificates import Signer, identify, to_pem
 from fedboost.runtime.net import tls
 from fedboost.runtime.net.keys import Bundle, read_bundle, read_certificates
 from fedboost.runtime.net.tls import CLIENT_TLS_OPTIONS, TlsFault, channel_credentials, peer_of, tls_fault

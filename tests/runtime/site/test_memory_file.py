@@ -21,7 +21,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
-from fedboost.privacy.noise import accounting
+from fedboost.privacy import noise as accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.ledger import Spending

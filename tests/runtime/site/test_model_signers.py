@@ -17,9 +17,8 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 import fedboost as fb
 from fedboost.boosting.structure import structure
 from fedboost.errors import ConfigError, Refused
-from fedboost.privacy.identity.certificates import identify, to_pem
+from fedboost.privacy.identity.certificates import Signer, identify, to_pem
 from fedboost.privacy.identity.issue import issue, new_root
-from fedboost.privacy.identity.signatures import Signer
 from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Attest
 from fedboost.runtime.continuation import text_of

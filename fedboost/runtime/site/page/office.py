@@ -28,7 +28,7 @@ from fedboost.people.console.site.facts import (
 from fedboost.people.facts import SiteFacts
 from fedboost.people.summary import summary_lines
 from fedboost.people.text import listed
-from fedboost.privacy.noise import accounting
+from fedboost.privacy import noise
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.site.approval import (
@@ -251,7 +251,7 @@ class SiteOffice:
         allowed = (None, None) if limit is None else (limit.epsilon, limit.delta)
         site = SiteFacts(config.rows_name, config.policy.max_sessions, facts.took_part, *allowed)
         drawn = [
-            ChargeFacts(session, release, at, accounting.epsilon_of(math.sqrt(cost), facts.delta))
+            ChargeFacts(session, release, at, noise.epsilon_of(math.sqrt(cost), facts.delta))
             for session, release, at, cost in charges
         ]
         return BudgetFacts(site, facts, drawn, facts.releases), ""

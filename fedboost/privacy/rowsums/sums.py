@@ -1,15 +1,17 @@
-"""Products modulo the square of a number, in threads: by gmpy2, or by kernels where they can be compiled.
+"""Rows and sums under Paillier's keys.
 
-Promises: `values` are those of Python's integers, whatever the engine: one of kernels is tried on numbers
-whose products gmpy2 computes, too.
-Refuses: numbers that are not from 1 to below the square (PeerError).
+Promises: each row and each report is randomised by powers of a base that its maker alone drew, each used
+once; a report has the bytes that its number of cells says; randomness comes from `draw` alone.
+Refuses: rows of another key or number, out of range, or no units modulo n**2 (PeerError).
 
-Numbers stay in the form of the engine from `read` to `values`. n is the modulus of a Paillier key or a prime
-of one; bytes of numbers are little-endian, twice as many as n has, one number after the other.
+A row is E(g + 2**s h), of slots of s bits (scheme.py). The product of rows is the encryption of their sums.
+The report of a bin with one row is not that row's ciphertext: it is multiplied by a fresh power. It hides
+neither sums nor which rows they are of from who can decrypt and knows what randomised the rows: opening it
+must blind both, the plaintext and what randomises it.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -18,11 +20,22 @@ import numpy as np
 from gmpy2 import mpz
 
 from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64
 from fedboost.privacy.bit_packing import Words
-from fedboost.privacy.rowsums.kernels import products as kernels
-from fedboost.privacy.rowsums.kernels.vectors import LANES, LIMB_BITS, WORD_BITS, may_compile
-from fedboost.privacy.rowsums.scheme import Threads
-from fedboost.privacy.rowsums.segments import Segments, cut, shares
+from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret
+from fedboost.privacy.masked.keys import RandomBytes
+from fedboost.privacy.rowsums import kernels
+from fedboost.privacy.rowsums.kernels import LANES, LIMB_BITS, WORD_BITS, may_compile
+from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Threads, by_place, cut, plan, shares
+
+# ---- Products modulo the square of a number, in threads: by gmpy2 ---------------------------------------
+# Or by kernels where they can be compiled.
+# Promises: `values` are those of Python's integers, whatever the engine: one of kernels is tried on numbers
+# whose products gmpy2 computes, too.
+# Refuses: numbers that are not from 1 to below the square (PeerError).
+# Numbers stay in the form of the engine from `read` to `values`. n is the modulus of a Paillier key or a
+# prime of one; bytes of numbers are little-endian, twice as many as n has, one number after the other.
+
 
 PIECE = 256
 """Members that are multiplied at once: threads, and the lanes of a processor, then end at about one time."""
@@ -269,3 +282,172 @@ def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
         numbers = engine.products(numbers, Segments(members, pieces))
         members, starts = np.arange(pieces.size - 1), ends
     return engine.products(numbers, Segments(members, starts))
+
+
+# ---- Random powers that randomise ciphertexts: of a base of one's own, each used once -------------------
+# Promises: a power is h**n modulo n**2 of a base h = -x**2 with a random exponent of half the bits of n, as
+# `encrypted.paillier` explains; with the primes of n, it is the same number as without. Refuses nothing.
+# A table has the powers of the base for each digit of the exponent, so that a power is a product of one
+# number for each digit. Who knows the primes computes it modulo the square of each, and joins the two. The
+# lookups are not constant in time; but an exponent is used once, by a party on its own machine.
+
+
+_SPARE_BYTES = 16
+"""So that a remainder modulo n is uniform, but for 2**-128."""
+BLOCK = 4096
+"""Powers made at once: what is drawn and looked up for more would take much memory."""
+
+
+class RandomPowers:
+    """Powers modulo n**2."""
+
+    def __init__(self, n: Any, engines: tuple[Engine, ...], draw: RandomBytes, digit_bits: int = 8) -> None:
+        """engines: modulo n**2, or modulo the squares of its two primes; digit_bits: of the exponents, an
+        even number, at most 16: more make larger tables and quicker powers."""
+        self._draw = draw
+        self._engines = engines
+        self._codes = 1 << digit_bits
+        self._digits = -(-(n.bit_length() // 2) // digit_bits)
+        base = gmpy2.powmod(-(_unit(n, draw) ** 2) % n, n, n * n)
+        self._tables = [self._table(base, digit_bits, engine) for engine in engines]
+        if len(engines) == 2:
+            first, second = (engine.square for engine in engines)
+            self._inverse = gmpy2.invert(first, second)
+
+    def _table(self, base: Any, digit_bits: int, engine: Engine) -> Numbers:
+        """Of each digit the powers with each value of it: products of those of its two halves, which are
+        products of those with one bit."""
+        half = digit_bits // 2
+        squares = [base % engine.square]
+        while len(squares) < self._digits * digit_bits:
+            squares.append(squares[-1] * squares[-1] % engine.square)
+        bits = engine.read(b"".join([square.to_bytes(engine.size, "little") for square in squares]))
+        used = np.arange(1 << half)[:, None] >> np.arange(half) & 1
+        firsts = half * np.arange(2 * self._digits)[:, None]
+        starts = np.append(0, np.cumsum(np.tile(used.sum(axis=1), 2 * self._digits)))
+        halves = products(engine, bits, Segments((np.nonzero(used)[1] + firsts).reshape(-1), starts))
+        low, high = np.arange(self._codes) & ((1 << half) - 1), (np.arange(self._codes) >> half) + (1 << half)
+        pairs = np.stack([low, high], axis=1) + (2 << half) * np.arange(self._digits)[:, None, None]
+        return products(engine, halves, Segments(pairs.reshape(-1), 2 * np.arange(pairs.size // 2 + 1)))
+
+    def take(self, count: int) -> list[Any]:
+        """So many new powers."""
+        blocks = [self._block(min(count - first, BLOCK)) for first in range(0, count, BLOCK)]
+        return [*chain.from_iterable(blocks)]
+
+    def _block(self, count: int) -> list[Any]:
+        drawn = np.frombuffer(self._draw(2 * count * self._digits), "<u2").reshape(count, self._digits)
+        members = (drawn & (self._codes - 1)).astype(np.int64) + self._codes * np.arange(self._digits)
+        segments = Segments(members.reshape(-1), np.arange(count + 1) * self._digits)
+        found = [
+            engine.values(products(engine, table, segments))
+            for engine, table in zip(self._engines, self._tables, strict=True)
+        ]
+        if len(found) == 1:
+            return found[0]
+        first, second = (engine.square for engine in self._engines)
+        inverse = self._inverse
+        return [a + first * ((b - a) * inverse % second) for a, b in zip(*found, strict=True)]
+
+
+def _unit(n: Any, draw: RandomBytes) -> Any:
+    """A random number that has no factor in common with n."""
+    while True:
+        x = mpz.from_bytes(draw((n.bit_length() + 7) // 8 + _SPARE_BYTES), "little") % n
+        if gmpy2.gcd(x, n) == 1:
+            return x
+
+
+# ---- Rows and sums under Paillier's keys ----------------------------------------------------------------
+
+
+def _digit_bits(n: Any) -> int:
+    """Of exponents where each row needs a power: tables of 67 MB for a key of 2048 bits, of 151 MB for one of
+    3072, and of 335 MB for the longest."""
+    return 10 if n.bit_length() <= 3072 else 8
+
+
+class RowEncryption:
+    """Encrypts the rows of the party that has the secret key."""
+
+    def __init__(
+        self,
+        secret: PaillierSecret,
+        slots: Slots,
+        threads: Threads,
+        draw: RandomBytes,
+        engine_of: EngineOf = engine_of,
+    ) -> None:
+        """draw: cryptographic randomness; engine_of: as in engines.py."""
+        self._public, self._slots = secret.public, slots
+        engines = tuple(engine_of(prime, threads) for prime in secret.primes)
+        self._powers = RandomPowers(self._public.n, engines, draw, _digit_bits(self._public.n))
+
+    def __repr__(self) -> str:
+        return f"RowEncryption({self._public!r})"
+
+    def encrypt(self, pairs: Int64) -> bytes:
+        """A ciphertext for each row, of the packed gradients and hessians, int64 [rows] or [roots, rows]
+        (`gbdt.gradients`); LocalProtocolError for one beyond the bound of its slot."""
+        n, square, size = self._public.n, self._public.square, 2 * self._public.bytes
+        plain = self._slots.plain(pairs.reshape(-1))
+        powers = self._powers.take(len(plain))
+        numbers = [(1 + m * n) * power % square for m, power in zip(plain, powers, strict=True)]
+        return b"".join([number.to_bytes(size, "little") for number in numbers])
+
+
+class RowSums:
+    """Sums over encrypted rows, by a party that cannot read them."""
+
+    def __init__(
+        self,
+        public: PaillierPublic,
+        slots: Slots,
+        threads: Threads,
+        draw: RandomBytes,
+        engine_of: EngineOf = engine_of,
+    ) -> None:
+        """As of `RowEncryption`."""
+        self._slots = slots
+        self._engine = engine_of(public.n, threads)
+        self._powers = RandomPowers(public.n, (self._engine,), draw)
+
+    def __repr__(self) -> str:
+        return f"RowSums({self._engine.n.bit_length()} bits)"
+
+    def read(self, data: bytes, rows: int) -> Numbers:
+        """The ciphertexts of so many rows, those of all roots; PeerError unless all are such."""
+        engine = self._engine
+        if len(data) != rows * engine.size:
+            raise PeerError(f"{len(data)} bytes of encrypted gradients where {rows} rows were due")
+        numbers = engine.read(data)
+        every = Segments(np.arange(rows), np.array([0, rows]))
+        if gmpy2.gcd(engine.values(products(engine, numbers, every))[0], engine.n) != 1:
+            raise PeerError("a ciphertext that is no unit, which no encryption gives")
+        return numbers
+
+    def sums(self, rows: Numbers, nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> Numbers:
+        """Ciphertexts of the sums of each node, column and bin, in this order; see `segments.plan`."""
+        by_joint_bin, by_bin = plan(nodes, codes, bins)
+        return products(self._engine, products(self._engine, rows, by_joint_bin), by_bin)
+
+    def moved(self, sums: Numbers, places: Int64) -> Numbers:
+        """Each of these sums added at its place among as many; 1, which is of nothing, at the others."""
+        return products(self._engine, sums, by_place(places))
+
+    def close(self, sums: Numbers) -> bytes:
+        """The report of these sums: ciphertexts that `Slots.read` reads when they are opened."""
+        engine, slots = self._engine, self._slots
+        packed = engine.values(engine.packed(sums, slots.cells, slots.shift))
+        biases = self._biases(len(sums))
+        powers = self._powers.take(len(packed))
+        closed = [
+            number * (1 + engine.n * bias) % engine.square * power % engine.square
+            for number, bias, power in zip(packed, biases, powers, strict=True)
+        ]
+        return b"".join([number.to_bytes(engine.size, "little") for number in closed])
+
+    def _biases(self, cells: int) -> list[Any]:
+        """What is added to each plaintext of so many cells."""
+        whole, rest = divmod(cells, self._slots.cells)
+        return [self._slots.bias(self._slots.cells)] * whole + [self._slots.bias(rest)] * (rest > 0)

@@ -12,23 +12,206 @@ Refuses: invalid public keys, and the tags that `PairMasks.check` names (PeerErr
 
 import hashlib
 import hmac
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import comb
 
+import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedboost.errors import PeerError
+from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import CHUNK_CELLS, Chunk, Words
-from fedboost.privacy.masked.check_cells import with_checks
-from fedboost.privacy.masked.pairs_graph import neighbours
+from fedboost.privacy.bit_packing import CHUNK_CELLS, Chunk, Words, signed
 from fedboost.privacy.protection import Tag, check_newer
-from fedboost.privacy.shamir import RandomBytes
+
+# ---- Shamir's secret sharing over the integers modulo 2**521 - 1 ----------------------------------------
+# Promises: any `threshold` shares give the secret; fewer say nothing about it.
+# Refuses: secrets and shares outside the field, points that are not distinct (PeerError).
+# Source: A. Shamir, "How to share a secret", Communications of the ACM 22 (1979).
+
+
+PRIME = (1 << 521) - 1
+SHARE_BYTES = 66
+"""A number below the prime, big-endian."""
+
+RandomBytes = Callable[[int], bytes]
+"""Returns that many bytes from the operating system's cryptographic generator."""
+
+
+def draw_number(draw: RandomBytes) -> int:
+    """A uniformly random number below the prime."""
+    while True:
+        number = int.from_bytes(draw(SHARE_BYTES)) >> (8 * SHARE_BYTES - 521)
+        if number < PRIME:
+            return number
+
+
+def split(secret: int, threshold: int, points: Sequence[int], draw: RandomBytes) -> list[int]:
+    """The shares at these points of a random polynomial of degree threshold - 1 that is `secret` at 0."""
+    if not (0 <= secret < PRIME and 0 < threshold <= len(points)):
+        raise PeerError(f"cannot share among {len(points)} with threshold {threshold}")
+    if len(set(points)) != len(points) or any(not 0 < point < PRIME for point in points):
+        raise PeerError("the points of shares must be distinct and not zero")
+    coefficients = [secret, *(draw_number(draw) for _ in range(threshold - 1))]
+    shares = []
+    for point in points:
+        value = 0
+        for coefficient in reversed(coefficients):
+            value = (value * point + coefficient) % PRIME
+        shares.append(value)
+    return shares
+
+
+def combine(shares: Mapping[int, int]) -> int:
+    """The secret, from point to share: the polynomial through them, at 0."""
+    secret = 0
+    for point, share in shares.items():
+        if not (0 < point < PRIME and 0 <= share < PRIME):
+            raise PeerError("a share is outside the field")
+        above, below = 1, 1
+        for other in shares:
+            if other != point:
+                above = above * other % PRIME
+                below = below * (other - point) % PRIME
+        secret = (secret + share * above * pow(below, -1, PRIME)) % PRIME
+    return secret
+
+
+# ---- Which pairs of parties share masks: every pair of a small group ------------------------------------
+# The pairs of a graph in a large one.
+# Once the aggregator and the parties that collude have taken away all masks they know, the sum over each
+# connected piece of the other parties is bare: the graph of the parties that do not collude must be
+# connected. Here it is a circulant graph. The parties stand on a ring, and each is a neighbour of the
+# `degree / 2` before it and behind it. Two runs of `degree / 2` colluding parties are needed to part the
+# others, so fewer than `degree` never do, whoever they are. The places on the ring follow from hashes of
+# the session's digest, in which is a fresh nonce of every party: more colluding parties, who were chosen
+# before, part the others only by chance (`failure_bound`). The argument is in docs/decisions/0017-a-graph-
+# of-pairs.md.
+# Promises: the neighbours follow from the digest, the names and the number that may collude, so every party
+# computes the same graph; of two parties either both are neighbours of each other or none is.
+
+
+MAX_COMPLETE_PARTIES = 60
+"""Up to so many parties every pair shares masks: any two that do not collude hide each other, and the masks
+of 59 others are no burden to a party with a machine of its own."""
+MAX_GRAPH_PARTIES = 1_000
+"""So many were tried. What each greets with goes to all others: some gigabyte an attempt, and four with twice
+as many."""
+MIN_SHARE = 3
+"""Beyond, one of so many parties may collude at least, whatever the terms say."""
+MAX_FAILURE = 2.0**-100
+"""Probability at most that colluding parties part the others. Whoever greets last may try other nonces until
+the ring suits: 2**40 of them leave 2**-60."""
+
+
+def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes) -> tuple[str, ...]:
+    """The parties that a party shares masks with, sorted. members: all parties, sorted; session: the digest
+    of the attempt."""
+    count = degree(len(members), colluding)
+    if count == len(members) - 1:
+        return tuple(member for member in members if member != me)
+    places, ring = _ring(members, session)
+    place, reach = places[me], count // 2
+    steps = (step for step in range(-reach, reach + 1) if step)
+    return tuple(sorted(ring[(place + step) % len(ring)] for step in steps))
+
+
+@lru_cache(maxsize=64)
+def degree(parties: int, colluding: int) -> int:
+    """The neighbours of a party: the fewest, an even number, with which `colluding` parties, or a third of
+    all if those are more, part the others with no more than MAX_FAILURE; all others in a group of up to
+    MAX_COMPLETE_PARTIES, and where more than half may collude."""
+    bad = max(colluding, parties // MIN_SHARE)
+    if parties <= MAX_COMPLETE_PARTIES or 2 * bad > parties:
+        return parties - 1
+    for reach in range(1, parties // 2):
+        if failure_bound(parties, bad, reach) <= MAX_FAILURE:
+            return 2 * reach
+    return parties - 1
+
+
+def failure_bound(parties: int, colluding: int, reach: int) -> float:
+    """A bound on the probability that so many colluding parties, placed at random on a ring where each is a
+    neighbour of the `reach` before it and behind it, part the others.
+
+    They do if and only if the ring has two runs of at least `reach` of them: then the others lie in two arcs
+    that no pair crosses; and with one such run at most, the others, in the order of the ring behind it, are
+    each a neighbour of the next. Two such runs begin with two disjoint windows of a party that does not
+    collude and `reach` that do. There are n (n - 2 reach - 1) / 2 pairs of disjoint windows, and each has
+    colluding parties in just those places with probability
+    binomial(n - 2 reach - 2, colluding - 2 reach) / binomial(n, colluding). The bound is the sum over all
+    pairs. It grows with the number that collude up to half of all, so that it holds for fewer, too.
+    """
+    if colluding < 2 * reach:
+        return 0.0
+    ways = comb(parties - 2 * reach - 2, colluding - 2 * reach)
+    return parties * (parties - 2 * reach - 1) * ways / (2 * comb(parties, colluding))
+
+
+@lru_cache(maxsize=1)
+def _ring(members: tuple[str, ...], session: bytes) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The place of each party, and the parties in the order of the ring. The parties of a simulation have the
+    same: it is kept for the one after."""
+    ring = tuple(sorted(members, key=lambda member: _lot(member, session)))
+    return {member: place for place, member in enumerate(ring)}, ring
+
+
+def _lot(member: str, session: bytes) -> bytes:
+    return hashlib.sha256(fields.pack(b"fedboost/1/ring", session, member.encode())).digest()
+
+
+# ---- Check cells: behind the cells of each masked chunk stands one more of 64 bits, which is 1 ----------
+# Promises: in the opened sum each is the number of parties if their masks cancelled there, and any other
+# number with a probability of 1 - 2**-64 if they did not. That says nothing of the cells themselves.
+# Refuses: a sum whose check cells are other numbers (SessionFailed: whose fault it is is unknown).
+
+
+CHECK = 1
+"""The check cell of each party."""
+
+
+def zeros(tag: Tag) -> Words:
+    """A sum that nobody has added to, with check cells."""
+    return np.zeros(tag.cells + len(tag.checked), np.uint64)
+
+
+def with_checks(values: Int64, tag: Tag) -> Words:
+    """A copy of a vector, as words with check cells."""
+    words, whole = zeros(tag), values.view(np.uint64)
+    for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
+        cells = checked.of(words)
+        cells[:-1], cells[-1] = chunk.of(whole), CHECK
+    return words
+
+
+def add(total: Words, tag: Tag, number: int, packed: bytes) -> None:
+    """Add one masked chunk to such a sum; PeerError if it cannot be one."""
+    tag.chunk(number)
+    checked = tag.checked[number]
+    checked.add(checked.of(total), packed)
+
+
+def checked_sum(words: Words, tag: Tag) -> Int64:
+    """The sum of all parties of a tag, once its check cells were looked at; overwrites the words."""
+    due = CHECK * len(tag.roster)
+    if any(int(checked.of(words)[-1]) != due for checked in tag.checked):
+        raise SessionFailed(
+            f"the masks of the {due} parties did not cancel in turn {tag.turn}, so a party sent something "
+            f"else than was due, or it was changed on the way; train again, and if that fails, too, see that "
+            f"all sites and the aggregator run the same version of fedboost"
+        )
+    for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
+        chunk.of(words)[:] = checked.of(words)[:-1]
+    return signed(words[: tag.cells], tag.segments)
+
+
+# ---- Masks that every two parties share: they hide a party's vector in `masked`, `paillier` and `bfv` ----
+
 
 KEY_BYTES = 32
 ONE_LEG, TWO_LEGS, BENEATH = b"one leg", b"two legs", b"beneath encryption"

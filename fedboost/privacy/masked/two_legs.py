@@ -1,0 +1,324 @@
+"""Shared by both ends of masked sums: commitments, sealed shares, self masks."""
+
+import contextlib
+import hashlib
+import hmac
+from collections.abc import Iterator, Mapping
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
+from fedboost.fixedpoint import Int64
+from fedboost.privacy import fields
+from fedboost.privacy.masked import keys
+from fedboost.privacy.masked.keys import (
+    KEY_BYTES,
+    TWO_LEGS,
+    Group,
+    PairMasks,
+    RandomBytes,
+    Stream,
+    context,
+    derive,
+    masked_chunks,
+    scratch_of,
+)
+from fedboost.privacy.protection import Tag
+
+COMMIT, RECOVER = b"commit", b"recover"
+"""Kinds of requests for help."""
+NONCE = bytes(12)
+"""Always the same: a key is used for one share."""
+SEALED_SHARE = keys.SHARE_BYTES + 16
+"""Bytes of a share with GCM's tag."""
+
+
+def commitment(mask: bytes, ctx: bytes, party: str) -> bytes:
+    """A hash that commits a party to its self mask of a context: 32 bytes."""
+    return hashlib.sha256(fields.pack(b"fedboost/1/commitment", mask, ctx, party.encode())).digest()
+
+
+def name_of(field: bytes) -> str:
+    """The party's name in a field. PeerError if it is not text."""
+    try:
+        return field.decode()
+    except UnicodeDecodeError:
+        raise PeerError("a party's name that is not text") from None
+
+
+def by_name(entries: list[bytes]) -> dict[str, bytes]:
+    """Party to bytes, from fields that alternate between the two."""
+    if len(entries) % 2 or len(set(entries[::2])) != len(entries) // 2:
+        raise PeerError("fields that are not one for each party")
+    return {name_of(name): value for name, value in zip(entries[::2], entries[1::2], strict=True)}
+
+
+def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
+    """The stream of a party's self mask under a context."""
+    return Stream(derive(mask, b"self", ctx, party.encode()))
+
+
+# ---- The party's end of masked sums in two legs: where the roster may shrink ----------------------------
+
+
+class TwoLegSealer:
+    """Seals one party's vectors, and helps to open the sums they went into.
+
+    Refuses, and says so (PeerError): a roster with strangers, without this party, smaller than the threshold,
+    or another one than before; a turn or attempt that is not greater than the last; an upload after this
+    turn's commit; a commit of an old attempt, with a share missing or not authentic, or of a turn that
+    committed another attempt; a recovery before this party's own commit, or of too many.
+    """
+
+    def __init__(
+        self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: RandomBytes
+    ) -> None:
+        self._me = me
+        self._group = group
+        self._pairs = PairMasks(me, group, session, keys, TWO_LEGS)
+        self._draw = draw
+        self._mask: bytes | None = None
+        self._note = b""
+        self._shares: dict[str, bytes] | None = None
+        """Other parties' shares of this turn, once this party committed to them."""
+        self._share_keys: dict[tuple[str, str], bytes] = {}
+        """Sender and receiver to the key of a share of this turn."""
+
+    def __repr__(self) -> str:
+        return f"TwoLegSealer({self._me!r})"
+
+    @property
+    def ctx(self) -> bytes:
+        """The context of the last vector."""
+        return self._pairs.ctx
+
+    def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
+        """The masked chunks of a vector."""
+        self._check(tag)
+        self._pairs.begin(tag)
+        peers = set(tag.roster) - {self._me}
+        ways = [way for peer in peers for way in ((self._me, peer), (peer, self._me))]
+        self._share_keys = {way: self._share_key(*way) for way in ways}
+        streams = self._pairs.masks(tag)
+        self._pairs.replace_keys()
+        mask = self._mask = self._draw(KEY_BYTES)
+        self._note, self._shares = b"", None
+        streams.append((self_stream(mask, self._pairs.ctx, self._me), True))
+        return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
+
+    def note(self) -> bytes:
+        """The note of the last chunk: a commitment to the self mask, and its sealed share for each peer.
+
+        Made once: other shares under the same key would give both away.
+        """
+        tag = self._pairs.tag
+        assert tag is not None
+        if self._note:
+            return self._note
+        assert self._mask is not None
+        peers = [peer for peer in sorted(tag.roster) if peer != self._me]
+        points = [self._group.point(party) for party in (*peers, self._me)]  # its own share is thrown away
+        shares = keys.split(int.from_bytes(self._mask), self._group.threshold, points, self._draw)
+        sealed = []
+        for peer, share in zip(peers, shares, strict=False):
+            cipher = AESGCM(self._share_keys[self._me, peer])
+            sealed += [peer.encode(), cipher.encrypt(NONCE, share.to_bytes(keys.SHARE_BYTES), None)]
+        self._note = fields.pack(commitment(self._mask, self._pairs.ctx, self._me), *sealed)
+        return self._note
+
+    def assist(self, request: bytes) -> bytes:
+        """This party's self mask, or its shares of lost parties' masks."""
+        try:
+            kind, ctx, *rest = fields.unpack(request)
+        except ValueError:
+            raise PeerError("a request for help that asks nothing") from None
+        if self._pairs.tag is None or not hmac.compare_digest(ctx, self._pairs.ctx):
+            raise PeerError("asked to help with a turn or attempt that is not the last")
+        if kind == COMMIT:
+            return self._commit(by_name(rest))
+        if kind == RECOVER:
+            return self._recover([name_of(party) for party in rest])
+        raise PeerError("asked for help of an unknown kind")
+
+    def _check(self, tag: Tag) -> None:
+        self._pairs.check(tag)
+        last = self._pairs.tag
+        if len(tag.roster) < self._group.min_roster:
+            raise PeerError(f"a roster of {len(tag.roster)} parties, fewer than {self._group.min_roster}")
+        if last is not None and tag.turn == last.turn and self._shares is not None:
+            raise PeerError(f"turn {tag.turn} was committed: no other attempt of it is sealed")
+        if last is not None and set(tag.roster) != set(last.roster):
+            raise PeerError("the roster changed under the same keys")
+
+    def _share_key(self, sender: str, receiver: str) -> bytes:
+        peer = receiver if sender == self._me else sender
+        return self._pairs.derived(peer, b"share", sender, receiver)
+
+    def _commit(self, sealed: dict[str, bytes]) -> bytes:
+        assert self._pairs.tag is not None
+        assert self._mask is not None
+        peers = set(self._pairs.tag.roster) - {self._me}
+        if set(sealed) != peers:
+            raise PeerError("asked to commit without the share of every party of the roster")
+        shares = {}
+        for peer in sorted(peers):
+            try:
+                shares[peer] = AESGCM(self._share_keys[peer, self._me]).decrypt(NONCE, sealed[peer], None)
+            except InvalidTag:
+                raise PeerError(
+                    f"the share of party {peer} is not authentic: it sealed under another session, turn, "
+                    f"or roster, or its share was changed on the way"
+                ) from None
+        if self._shares is not None and shares != self._shares:
+            raise PeerError("asked to commit twice with different shares")
+        self._shares = shares
+        return self._mask
+
+    def _recover(self, lost: list[str]) -> bytes:
+        assert self._pairs.tag is not None
+        roster = self._pairs.tag.roster
+        if self._shares is None:
+            raise PeerError("asked to recover before this party committed")
+        left = len(roster) - len(lost)
+        twice = len(set(lost)) != len(lost)
+        if twice or not set(lost) <= set(self._shares) or left < self._group.threshold:
+            raise PeerError(f"asked to recover {len(lost)} of {len(roster)} parties")
+        answer = []
+        for party in lost:
+            answer += [party.encode(), self._shares[party]]
+        return fields.pack(*answer)
+
+
+# ---- Protection `masked` where the roster may shrink, in two legs ---------------------------------------
+# The aggregator learns the sum of a turn and nothing else of it.
+# Designed for: an aggregator that is curious, or lies about the messages it relays, together with up to
+# `colluding` parties; a party lost after its upload does not cost the turn. The design is Bonawitz and
+# others' secure aggregation (CCS 2017) with pairwise keys that are never shared and one short-lived self
+# mask a turn; it has not been reviewed by others yet.
+# A turn, with ctx = everything both ends must agree on:
+# upload each u: y_u = x_u + PRG(b_u) + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx), and for
+# every other v a share of b_u, sealed under k_uv commit the aggregator relays the shares; each u holds them
+# all to ctx and then gives b_u away recover for a party that was lost after its upload: the others give
+# their shares of its b open the sum of y minus the self masks
+# Promises: a tag is sealed once; a vector that was uploaded for an attempt that did not commit can never be
+# opened; pairwise keys are replaced after each vector and never leave the party.
+# Refuses: see `TwoLegSealer`; each rule has a test of its name in tests/privacy/masked.
+
+
+class TwoLegOpener:
+    """Adds masked chunks into one running sum, collects the help, and opens the sum.
+
+    It can never open the sum of less than the whole roster: pairwise masks cancel in the whole only.
+    Raises RosterTooSmall when too few parties are left to recover a self mask.
+    """
+
+    def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
+        self.chunks = len(tag.chunks)
+        self._tag = tag
+        self._group = group
+        self.ctx = context(TWO_LEGS, session, group, tag)
+        self._sum = keys.zeros(tag)
+        self._commitments: dict[str, bytes] = {}
+        self._sealed: dict[str, dict[str, bytes]] = {}
+        self._masks: dict[str, bytes] = {}
+        self._shares: dict[str, dict[int, int]] = {}
+        self._lost: set[str] = set()
+        self._missing: set[str] = set()
+        """The parties whose masks the others were asked to recover."""
+
+    def add(self, party: str, number: int, cells: bytes) -> None:
+        """Add one masked chunk."""
+        keys.add(self._sum, self._tag, number, cells)
+
+    def note(self, party: str, note: bytes) -> None:
+        """Take in a party's commitment to its self mask, and its shares of that."""
+        try:
+            commitment, *sealed = fields.unpack(note)
+        except ValueError:
+            raise PeerError("its report came without a commitment") from None
+        shares = by_name(sealed)
+        if set(shares) != set(self._tag.roster) - {party}:
+            raise PeerError("its shares are not one for every other party of the roster")
+        if len(commitment) != KEY_BYTES or any(len(share) != SEALED_SHARE for share in shares.values()):
+            raise PeerError("its commitment or its shares are of another length than those can be")
+        self._commitments[party], self._sealed[party] = commitment, shares
+
+    def requests(self) -> dict[str, bytes]:
+        """Party to its request for help; empty when the sum can be opened."""
+        present = [party for party in sorted(self._tag.roster) if party not in self._lost]
+        missing = sorted(party for party in self._lost if party not in self._masks)
+        if missing and len(present) < self._group.threshold:
+            raise RosterTooSmall(
+                f"{len(present)} of {len(self._tag.roster)} parties are left, {self._group.threshold} are "
+                f"needed to open the sum without {', '.join(missing)}"
+            )
+        uncommitted = [party for party in present if party not in self._masks]
+        if uncommitted:
+            return {party: self._commit_request(party) for party in uncommitted}
+        if not missing:
+            return {}
+        self._missing = set(missing)
+        request = fields.pack(RECOVER, self.ctx, *(party.encode() for party in missing))
+        return dict.fromkeys(present, request)
+
+    def _commit_request(self, party: str) -> bytes:
+        relayed = []
+        for sender, shares in sorted(self._sealed.items()):
+            if sender != party:
+                relayed += [sender.encode(), shares[party]]
+        return fields.pack(COMMIT, self.ctx, *relayed)
+
+    def lose(self, party: str) -> None:
+        """Note that a party whose upload is in is disconnected: its mask is recovered from the others."""
+        self._lost.add(party)
+
+    def assist(self, party: str, answer: bytes) -> None:
+        """Take in a party's help; PeerError if it does not answer the request, SessionFailed if the shares do
+        not recover a lost party's mask."""
+        if party not in self._commitments:
+            raise PeerError("its help came without its report")
+        if party not in self._masks:
+            self._take_mask(party, answer)
+            return
+        answered = by_name(fields.unpack(answer))
+        if not answered or set(answered) != self._missing:
+            raise PeerError("its help is not what was asked for")
+        for lost, share in answered.items():
+            if len(share) != keys.SHARE_BYTES:
+                raise PeerError("its help is not what was asked for")
+            shares = self._shares.setdefault(lost, {})
+            shares[self._group.point(party)] = int.from_bytes(share)
+            if len(shares) == self._group.threshold and lost not in self._masks:
+                self._masks[lost] = self._recovered(lost, shares)
+
+    def _recovered(self, lost: str, shares: Mapping[int, int]) -> bytes:
+        """A lost party's mask. Who spoilt it is unknown, so the party that helped last is not to blame."""
+        with contextlib.suppress(PeerError, OverflowError):
+            mask = keys.combine(shares).to_bytes(KEY_BYTES)
+            if self._is_of(lost, mask):
+                return mask
+        raise SessionFailed(
+            f"the self mask of party {lost}, which was lost, cannot be recovered: the shares of it do not "
+            f"fit its commitment, so party {lost} dealt wrong ones, or a party that helped changed its own"
+        )
+
+    def _take_mask(self, party: str, mask: bytes) -> None:
+        if not self._is_of(party, mask):
+            raise PeerError(f"the self mask of party {party} is not the one it committed to")
+        self._masks[party] = mask
+
+    def _is_of(self, party: str, mask: bytes) -> bool:
+        """True if this party committed to the mask."""
+        return hmac.compare_digest(commitment(mask, self.ctx, party), self._commitments[party])
+
+    def open(self) -> Int64:
+        """The sum, once `requests` is empty."""
+        if self.requests():
+            raise PeerError("the sum cannot be opened yet")
+        scratch = scratch_of(self._tag)
+        for party in self._tag.roster:
+            stream = self_stream(self._masks[party], self.ctx, party)
+            for chunk in self._tag.checked:
+                chunk.subtract(chunk.of(self._sum), stream.next(chunk.size, scratch))
+        return keys.checked_sum(self._sum, self._tag)

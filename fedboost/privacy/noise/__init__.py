@@ -1,1 +1,0 @@
-"""Gaussian noise, and the privacy loss of its releases."""
