@@ -25,8 +25,8 @@ from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
-from fedboost.terms.describing import MISSING, SHARES, UNDECLARED, terms_to_describe
 from fedboost.terms.noise import SUMMARY
+from fedboost.terms.tasks import MISSING, SHARES, UNDECLARED, terms_to_describe
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 

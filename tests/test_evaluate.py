@@ -39,7 +39,7 @@ from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
-from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.tasks import terms_to_describe
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 OPEN = {"parties": "any", "analysts": "any", "columns": "any", "evaluate": "any"}

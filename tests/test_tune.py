@@ -20,7 +20,7 @@ from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
 from fedboost.runtime.tuning import SPACE, draw, terms_to_tune
 from fedboost.terms import columns as columns_of_terms
-from fedboost.terms.tuning import MAX_COLUMNS_TRIED, stages, terms_of
+from fedboost.terms.session import MAX_COLUMNS_TRIED, stages, terms_of
 
 CANDIDATES = [
     {"learning_rate": 0.3, "max_depth": 3},

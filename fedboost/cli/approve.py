@@ -48,7 +48,7 @@ def approve(
     from fedboost.runtime.site.approving import earlier_approval, look
     from fedboost.runtime.site.config import read_party
     from fedboost.runtime.terms_file import read_terms
-    from fedboost.terms.describing import terms_to_describe
+    from fedboost.terms.tasks import terms_to_describe
 
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     agreed = terms_to_describe(agreed) if describe else agreed

@@ -25,7 +25,7 @@ def check_sites(
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.terms_file import read_terms
-    from fedboost.terms.describing import terms_to_describe
+    from fedboost.terms.tasks import terms_to_describe
 
     check_address(aggregator, "--aggregator")
     agreed = read_terms(terms)

@@ -34,7 +34,7 @@ def describe(
     from fedboost.runtime.config import check_address
     from fedboost.runtime.description import Description
     from fedboost.runtime.terms_file import read_terms
-    from fedboost.terms.describing import terms_to_describe
+    from fedboost.terms.tasks import terms_to_describe
 
     check_address(aggregator, "--aggregator")
     check_page(report, terms, force=force)

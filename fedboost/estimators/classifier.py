@@ -20,7 +20,7 @@ from fedboost.fixedpoint import Float64
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import names_of
 from fedboost.runtime.workers.collections import is_collection
-from fedboost.terms.other_names import name_here
+from fedboost.terms.reading import name_here
 
 
 class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]

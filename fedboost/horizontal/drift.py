@@ -20,7 +20,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.drift import Bins, bins_of
 from fedboost.horizontal.shard import continue_margins
 from fedboost.horizontal.summary import CountingHolder
-from fedboost.terms.drifting import bins_in
+from fedboost.terms.tasks import bins_in
 from fedboost.terms.terms import Terms
 
 

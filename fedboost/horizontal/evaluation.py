@@ -25,7 +25,7 @@ from fedboost.horizontal.measured_rows import TableOf, measured_rows
 from fedboost.horizontal.shard import Shard, continue_margins
 from fedboost.horizontal.summary import CountingHolder
 from fedboost.protocol.contracts import HeldTable
-from fedboost.terms.evaluating import level_sets
+from fedboost.terms.tasks import level_sets
 from fedboost.terms.terms import Terms
 
 

@@ -17,8 +17,7 @@ from fedboost.gbdt.cut_points import STRETCH
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
 from fedboost.horizontal.shard import Shard
-from fedboost.terms.target_means import have_folds, slots_of
-from fedboost.terms.terms import Terms
+from fedboost.terms.terms import Terms, have_folds, slots_of
 
 _HESSIAN = 0xFFFFFFFF
 """The lower half of a row's pair."""

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.people.facts import OriginFacts
 from fedboost.people.text import delimited, listed
-from fedboost.terms.describing import class_names
-from fedboost.terms.evaluating import is_binary
 from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT
+from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
 
 _OF_FEATURES = ("base margin", "features", "categories")

@@ -26,7 +26,7 @@ from fedboost.privacy.identity.certificates import Identified, Signer, identify,
 from fedboost.privacy.masked.keys import KEY_BYTES, Group, RandomBytes
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.messages import Attest, Request
-from fedboost.terms.flat import digest_of
+from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
 
 NONCE_BYTES = 32

@@ -29,7 +29,7 @@ from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.telemetry import Row
 from fedboost.runtime.tuning import Tuning, terms_to_tune
-from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.wire.checks import SiteReply, decode_check_reply, encode_check_request
 from fedboost.wire.status import Status, decode_status

@@ -22,8 +22,8 @@ from fedboost.runtime.model_file import Model
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import is_counted
-from fedboost.terms.drifting import terms_to_drift
 from fedboost.terms.session import TO_DRIFT
+from fedboost.terms.tasks import terms_to_drift
 from fedboost.terms.terms import Terms
 
 STABLE, SLIGHT, MOVED, SHIFTED, UNKNOWN = "stable", "slight", "moved", "shifted", "unknown"

@@ -19,8 +19,8 @@ from fedboost.runtime.model_file import Model
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import is_evaluation
-from fedboost.terms.evaluating import terms_to_evaluate
 from fedboost.terms.session import TO_EVALUATE
+from fedboost.terms.tasks import terms_to_evaluate
 from fedboost.terms.terms import Terms
 
 

@@ -27,9 +27,9 @@ from fedboost.runtime.data.table import as_table
 from fedboost.runtime.model_report import written as written
 from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.verification import verified
-from fedboost.terms.evaluating import kept_settings
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.session import TO_TRAIN
+from fedboost.terms.tasks import kept_settings
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ from fedboost.runtime.summaries import (
     named,
     one_of,
 )
-from fedboost.terms.describing import MISSING, SHARES, UNDECLARED
 from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_TRAIN
+from fedboost.terms.tasks import MISSING, SHARES, UNDECLARED
 from fedboost.terms.terms import Terms
 
 MAX_BYTES = 64_000_000

@@ -11,9 +11,18 @@ from typing import Any
 from fedboost.boosting.programs.coarse import unit_of
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.gbdt.metrics.registry import OUTCOMES, own_name
-from fedboost.terms.describing import MISSING, SHARES, UNDECLARED, class_names, gridded
-from fedboost.terms.drifting import bins_in
-from fedboost.terms.evaluating import class_count, is_binary, level_sets, sites_of
+from fedboost.terms.tasks import (
+    MISSING,
+    SHARES,
+    UNDECLARED,
+    bins_in,
+    class_count,
+    class_names,
+    gridded,
+    is_binary,
+    level_sets,
+    sites_of,
+)
 from fedboost.terms.terms import Terms
 
 Check = Callable[[Any], bool]

@@ -19,9 +19,8 @@ from fedboost.runtime.summaries import is_tuning
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
-from fedboost.terms.session import TO_TUNE
+from fedboost.terms.session import TO_TUNE, TUNED, terms_of
 from fedboost.terms.terms import Terms
-from fedboost.terms.tuning import TUNED, terms_of
 
 SPACE: dict[str, list[float]] = {
     "learning_rate": [0.02, 0.3],

@@ -8,8 +8,7 @@ from fedboost.errors import quoted
 from fedboost.privacy.masked.keys import MAX_GRAPH_PARTIES
 from fedboost.privacy.masked.keys import Group as PairGroup
 from fedboost.privacy.protections import PROTECTIONS, Protection, check_name
-from fedboost.terms.flat import Group
-from fedboost.terms.reading import MAX_CHARS, Name, nearest
+from fedboost.terms.reading import MAX_CHARS, Group, Name, nearest
 
 ProtectionName = Annotated[str, AfterValidator(check_name)]
 

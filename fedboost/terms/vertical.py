@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from fedboost.errors import quoted
 from fedboost.terms.columns import Schema
-from fedboost.terms.flat import Group
-from fedboost.terms.reading import MAX_CHARS, Name, Several, Submitted, nearest
+from fedboost.terms.reading import MAX_CHARS, Group, Name, Several, Submitted, nearest
 from fedboost.terms.session import MAX_PARTIES, Parties
 
 MAX_BLOCKS = MAX_PARTIES // 2

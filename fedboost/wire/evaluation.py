@@ -9,7 +9,7 @@ from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuer
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.metrics.registry import is_metric
 from fedboost.terms.columns import MAX_CLASSES
-from fedboost.terms.evaluation import MAX_METRICS, MAX_SUBGROUPS
+from fedboost.terms.objective import MAX_METRICS, MAX_SUBGROUPS
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.wire.bounds import bounded, require, rows_of, scale_from_pb, scale_to_pb
 

@@ -27,7 +27,7 @@ from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
 from fedboost.gbdt.metrics.registry import is_metric
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, Splits
 from fedboost.protocol.several import MAX_QUERIES, Several
-from fedboost.terms.evaluation import MAX_METRICS
+from fedboost.terms.objective import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.trees import MAX_DEPTH

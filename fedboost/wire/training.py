@@ -9,7 +9,7 @@ from fedboost.errors import PeerError
 from fedboost.protocol.messages import (
     Request,
 )
-from fedboost.terms.evaluation import MAX_FIGURES
+from fedboost.terms.objective import MAX_FIGURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.wire.bounds import (
     MAX_FROM_AGGREGATOR,

@@ -33,7 +33,7 @@ from fedboost.runtime.drift import drift_terms
 from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
 from fedboost.runtime.tuning import terms_to_tune
-from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.tasks import terms_to_describe
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 

@@ -21,7 +21,7 @@ from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.result_files import result_of
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.terms_file import terms_to_toml
-from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.tasks import terms_to_describe
 
 TABLE = rows(900, seed=4)
 MOVED = TABLE.set_column(TABLE.schema.get_field_index("age"), "age", pa.array(TABLE["age"].to_numpy() + 12))

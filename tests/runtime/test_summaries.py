@@ -20,7 +20,7 @@ from fedboost.runtime.evaluation import Evaluation, evaluation_terms
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.tuning import Tuning, terms_to_tune
-from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.tasks import terms_to_describe
 
 COLUMNS = {"label": "ward", "numeric": ["age", "dose"], "classes": ["a", "b", "c"]}
 NOISY = {"ranges": {"age": [0, 100], "dose": [-5, 5]}, "label": "y", "numeric": ["age", "dose"]}

@@ -11,7 +11,7 @@ import fedboost as fb
 from fedboost.gbdt.metrics.registry import METRICS
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.terms.columns import Schema
-from fedboost.terms.other_names import OTHER_NAMES, WHY_NOT
+from fedboost.terms.reading import OTHER_NAMES, WHY_NOT
 from fedboost.terms.terms import Terms
 
 COLUMNS = {"label": "y", "numeric": ["x"]}

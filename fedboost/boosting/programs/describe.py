@@ -20,8 +20,8 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles, Told
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.terms.describing import MISSING, SHARES, class_names, columns_of_levels, gridded
 from fedboost.terms.noise import ROWS
+from fedboost.terms.tasks import MISSING, SHARES, class_names, columns_of_levels, gridded
 from fedboost.terms.terms import Terms
 
 UNIT_FACTOR = 10.0

@@ -17,8 +17,8 @@ from fedboost.boosting.queries.summary import SummaryQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import RANGE_PARTS, range_edges
-from fedboost.terms.describing import MISSING, SHARES, class_names, columns_of_levels
 from fedboost.terms.noise import CUT_POINTS, ROWS, SUMMARY
+from fedboost.terms.tasks import MISSING, SHARES, class_names, columns_of_levels
 from fedboost.terms.terms import Terms
 
 ABOVE_NOISE = 3.0

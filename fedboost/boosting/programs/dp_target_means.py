@@ -20,8 +20,7 @@ from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.cut_points import Quantiles
 from fedboost.gbdt.objectives.objective import SCALE, UNITS
 from fedboost.terms.noise import LEVELS, ROWS
-from fedboost.terms.target_means import slots_of
-from fedboost.terms.terms import Terms
+from fedboost.terms.terms import Terms, slots_of
 
 
 def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int64, Levels]:

@@ -20,8 +20,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.terms.describing import class_names
-from fedboost.terms.drifting import bins_in
+from fedboost.terms.tasks import bins_in, class_names
 from fedboost.terms.terms import Terms
 
 Json = dict[str, Any]

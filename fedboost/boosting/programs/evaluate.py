@@ -34,8 +34,7 @@ from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.metric import Curve, Mean, Metric, Ndcg
 from fedboost.gbdt.metrics.registry import OUTCOMES, exact_metric_of
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.terms.describing import class_names
-from fedboost.terms.evaluating import level_sets, weight_scale
+from fedboost.terms.tasks import class_names, level_sets, weight_scale
 from fedboost.terms.terms import Terms
 
 Json = dict[str, Any]

@@ -38,8 +38,8 @@ from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.registry import VALIDATION, grows, own_name
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees, Outcome
+from fedboost.terms.session import stages, terms_of
 from fedboost.terms.terms import Terms
-from fedboost.terms.tuning import stages, terms_of
 
 
 @dataclass

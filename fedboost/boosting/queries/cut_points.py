@@ -9,9 +9,9 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale, cell_bits
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grids
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.terms.describing import gridded
 from fedboost.terms.noise import CUT_POINTS, Noise, Release
 from fedboost.terms.session import TO_DESCRIBE, TRAINING
+from fedboost.terms.tasks import gridded
 from fedboost.terms.terms import Terms
 
 BYTES_PER_COUNT = 64

@@ -15,7 +15,7 @@ from fedboost.gbdt.metrics import registry
 from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.metric import Mean, Metric
 from fedboost.gbdt.metrics.registry import exact_metric_of
-from fedboost.terms import evaluating
+from fedboost.terms import tasks as evaluating
 from fedboost.terms.session import TO_EVALUATE
 from fedboost.terms.terms import Terms
 

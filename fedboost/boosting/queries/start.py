@@ -16,8 +16,7 @@ from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import NOISE_BITS
 from fedboost.terms.noise import START, Noise, Release
-from fedboost.terms.target_means import slots_of
-from fedboost.terms.terms import Terms
+from fedboost.terms.terms import Terms, slots_of
 
 START_BITS = 31
 """Bits of the gradients behind the base score, whatever gradient_bits: it is two integers, and a mean that

@@ -19,8 +19,7 @@ from fedboost.gbdt.objectives.objective import NOISE_BITS
 from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import LEVELS, Noise, Release
 from fedboost.terms.session import TO_TRAIN
-from fedboost.terms.target_means import slots_of
-from fedboost.terms.terms import Terms
+from fedboost.terms.terms import Terms, slots_of
 
 
 @dataclass(frozen=True)

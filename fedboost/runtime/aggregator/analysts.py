@@ -35,7 +35,7 @@ from fedboost.runtime.aggregator.reading import Reader
 from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.net.keys import Bundle
-from fedboost.terms.flat import digest_of
+from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import terms_of
 from fedboost.wire.training import (

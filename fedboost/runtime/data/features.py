@@ -12,7 +12,7 @@ from fedboost.gbdt.target_means import NO_MEANS, TargetMeans
 from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.terms.columns import Schema
-from fedboost.terms.describing import class_names
+from fedboost.terms.tasks import class_names
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table

@@ -33,8 +33,7 @@ from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.terms.columns import Schema
 from fedboost.terms.session import TO_DESCRIBE, TRAINING
-from fedboost.terms.target_means import have_folds
-from fedboost.terms.terms import Terms
+from fedboost.terms.terms import Terms, have_folds
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa

@@ -36,11 +36,10 @@ from fedboost.runtime.site.approval import approve, review
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.telemetry import AT_HAND
-from fedboost.terms.draws import MIN_SHARE
-from fedboost.terms.evaluation import MAX_METRICS
+from fedboost.terms.objective import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.terms import Terms
-from fedboost.terms.trees import MAX_DEPTH, MAX_ROOTS, MAX_ROUNDS
+from fedboost.terms.trees import MAX_DEPTH, MAX_ROOTS, MAX_ROUNDS, MIN_SHARE
 
 START_SECONDS = 60.0
 SECONDS_A_PARTY = 4.0

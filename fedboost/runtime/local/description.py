@@ -6,7 +6,7 @@ from typing import Any
 from fedboost.runtime.description import Description
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.signed_model import signed_model_of
-from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 
 

@@ -17,8 +17,8 @@ from fedboost.people.facts import OriginFacts
 from fedboost.runtime.site.policy_breach import Breach, allowing
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_leaves import few_rows_per_leaf, rows_per_leaf
-from fedboost.terms.evaluating import rows_readable
 from fedboost.terms.session import MEASURING
+from fedboost.terms.tasks import rows_readable
 from fedboost.terms.terms import Terms
 
 

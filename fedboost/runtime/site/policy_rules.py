@@ -27,8 +27,7 @@ from fedboost.runtime.site.policy_leaves import min_rows_per_leaf, quantile_leav
 from fedboost.runtime.site.policy_levels import max_category_levels, target_means
 from fedboost.runtime.site.policy_models import UNCHECKED, ModelSigners, breaches_of_model
 from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT
-from fedboost.terms.target_means import have_folds
-from fedboost.terms.terms import Terms
+from fedboost.terms.terms import Terms, have_folds
 
 Rule = Callable[[PolicyKeys, Terms], Breach | None]
 

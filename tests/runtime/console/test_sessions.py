@@ -17,7 +17,7 @@ from fedboost.runtime.aggregator.archive import FOLDER
 from fedboost.runtime.console import live
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.web import serving
-from fedboost.terms.describing import terms_to_describe
+from fedboost.terms.tasks import terms_to_describe
 
 THREE = shared_out(3)
 

@@ -33,9 +33,8 @@ from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_models import ModelSigners
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms import continuation
-from fedboost.terms.describing import terms_to_describe
-from fedboost.terms.evaluating import rows_readable
 from fedboost.terms.reading import read_model
+from fedboost.terms.tasks import rows_readable, terms_to_describe
 
 THREE = ("north", "south", "east")
 NOW = datetime.now(UTC)

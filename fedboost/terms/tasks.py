@@ -1,28 +1,94 @@
-"""Sessions that evaluate a model: their terms, and the sets of rows.
+"""Sessions that describe rows: their terms, and the columns that are counted.
 
-Refuses: terms of parties that hold different columns, and terms with noise (ConfigError).
+Refuses: terms of parties that hold different columns (ConfigError).
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
+from fedboost.gbdt.drift import Bins
 from fedboost.gbdt.metrics.registry import bins
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.continuation import TRAINED_UNDER, facts_of
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.objective import Objective
-from fedboost.terms.session import TO_DRIFT, TO_EVALUATE
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
-MISSING = "missing"
+SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""The quantiles of a number."""
+MISSING, UNDECLARED = "missing", "undeclared"
+_KEPT_TO_DESCRIBE = frozenset(
+    {
+        *("columns", "parties", "max_bin", "turn_timeout", "rejoin_timeout", "min_count", "noise"),
+        *(key for group in (Objective, Hiding) for key in group.file_keys()),
+    }
+)
+"""Keys that a description goes by; the others are about trees."""
+
+
+def class_names(terms: Terms) -> tuple[str, ...]:
+    """The values of a label of classes, from class 0 on; none for other labels."""
+    columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
+    if loss.classes_key == "positive":
+        return ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
+    return columns.classes or tuple(map(str, range(terms.objective.num_class or 0)))
+
+
+def columns_of_levels(
+    terms: Terms, counts: Iterable[Sequence[int]], told: Callable[[int], int | None]
+) -> Iterator[dict[str, Any]]:
+    """Yield what is said of each categorical column, as JSON. counts: of each column the rows without a
+    value, of each level, and of undeclared ones; told: what is told of a count."""
+    for (name, declared), counted in zip(terms.columns.categorical.items(), counts, strict=True):
+        absent, *of_levels, undeclared = map(told, counted)
+        own = dict(zip(declared, of_levels, strict=True))
+        head = {"name": name, "kind": "categorical", MISSING: absent, UNDECLARED: undeclared}
+        yield {**head, "levels": own}
+
+
+def gridded(terms: Terms) -> tuple[str, ...]:
+    """The columns whose rows are counted by value: the numeric features, and a label that is described and is
+    a number."""
+    kind = terms.objective.loss.xgboost_equivalent.label_kind
+    counts_label = terms.task == TO_DESCRIBE and kind not in (LabelKind.CLASS, LabelKind.INTERVAL)
+    return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))
+
+
+def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
+    """The terms by which the rows of a training under `terms` are described, or those themselves if they
+    describe. min_count: in place of theirs."""
+    if terms.vertical.is_used:
+        raise ConfigError(
+            f"{terms.vertical.key}: rows are described where each party has all columns; `fedboost check` "
+            f"tells each party about its own table"
+        )
+    values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
+    if terms.task != TO_DESCRIBE:
+        values = {key: value for key, value in values.items() if key in _KEPT_TO_DESCRIBE} | {
+            "program": TO_DESCRIBE
+        }
+    if min_count is not None:
+        values["min_count"] = min_count
+    return Terms.read(values)
+
+
+# ---- Sessions that evaluate a model: their terms, and the sets of rows ----------------------------------
+# Refuses: terms of parties that hold different columns, and terms with noise (ConfigError).
+
+
+NO_LEVEL = "missing"
 """The rows without a level that the terms declare."""
 WEIGHT_BITS = 32
-_KEPT = frozenset(
+_KEPT_TO_EVALUATE = frozenset(
     {
         *("columns", "parties", "num_parallel_tree", "turn_timeout", "rejoin_timeout"),
         *("eval_metric", "party_metrics", "min_count", "subgroups", "threshold", "evaluate_rows"),
@@ -71,7 +137,7 @@ def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
 
 def _free(levels: Iterable[str]) -> str:
     """What stands for no level: no name of one."""
-    name, taken = MISSING, {*levels}
+    name, taken = NO_LEVEL, {*levels}
     while name in taken:
         name = f"({name})"
     return name
@@ -195,6 +261,44 @@ def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
 def kept_settings(terms: Terms, task: str) -> dict[str, Any]:
     """The settings of a training that a session of another task with its model goes by."""
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
-    values = {key: value for key, value in values.items() if key in _KEPT} | {"program": task}
+    values = {key: value for key, value in values.items() if key in _KEPT_TO_EVALUATE} | {"program": task}
     values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
     return values
+
+
+# ---- Sessions that hold rows against the reference of a model: their terms, and the bins ----------------
+# Refuses: models without a reference, and terms of parties that hold different columns (ConfigError).
+
+
+_NOT_FOR_FEATURES = (
+    "eval_metric",
+    "party_metrics",
+    "subgroups",
+    "threshold",
+    "scale_pos_weight",
+    "evaluate_rows",
+)
+
+
+def bins_in(terms: Terms) -> Bins:
+    """The bins of the model in the terms."""
+    assert terms.xgb_model is not None
+    numeric, score = continuation.bins_of(terms.xgb_model)
+    if len(numeric) != len(terms.columns.ordered):
+        raise ConfigError(f"xgb_model: bins of {len(numeric)} columns, not of {len(terms.columns.ordered)}")
+    outputs = terms.objective.loss.outputs
+    edges = tuple(np.array(column, np.float64) for column in numeric)
+    levels = tuple(terms.columns.category_counts)
+    return Bins(edges, levels, np.array(score, np.float64), outputs if outputs > 1 else 0)
+
+
+def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Terms:
+    """The terms by which rows are held against the reference of a model; terms: of its training, or others
+    that say the columns. model: as in `xgb_model`, with its bins."""
+    if terms.vertical.is_used:
+        raise ConfigError(f"{terms.vertical.key}: rows are counted where each party has all columns")
+    values: dict[str, Any] = kept_settings(terms, TO_DRIFT) if terms.task != TO_DRIFT else {}
+    values = values or terms.model_dump(mode="json", exclude_unset=True)
+    values = {key: value for key, value in values.items() if key not in _NOT_FOR_FEATURES}
+    given = {"xgb_model": model, "min_count": min_count}
+    return Terms.read(values | {key: value for key, value in given.items() if value is not None})
