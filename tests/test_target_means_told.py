@@ -24,8 +24,8 @@ from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.people.summary import summary
 from fedboost.privacy import noise as accounting
-from fedboost.protocol import journal
-from fedboost.protocol.journal import Opened
+from fedboost.protocol import run
+from fedboost.protocol.run import Opened
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
@@ -217,7 +217,7 @@ def test_an_aggregator_that_is_killed_in_any_turn_changes_nothing():
     for _ in range(50):
 
         def record(one):
-            past.append(journal.decode(journal.encode(one)))
+            past.append(run.decode(run.encode(one)))
             if isinstance(one, Opened):
                 raise Killed
 

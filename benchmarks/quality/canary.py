@@ -28,8 +28,7 @@ from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy import noise
 from fedboost.privacy.protection import Tag
-from fedboost.protocol.ledger import Spending
-from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
+from fedboost.protocol.site import Limits, SessionOffer, Spending, TransientMemory
 from fedboost.terms.noise import Release
 
 Float64 = npt.NDArray[np.float64]

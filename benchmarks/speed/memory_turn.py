@@ -23,7 +23,7 @@ from common import verdict
 
 import fedboost as fb
 from fedboost.boosting.state import Position
-from fedboost.protocol.site_memory import Limits, Question, SessionOffer
+from fedboost.protocol.site import Limits, Question, SessionOffer
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import NAME, make_file
 

@@ -203,7 +203,7 @@ def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
     """Return the terms file of a draft. The first party is drafted as key holder, where there is one."""
     from fedboost.cli.output import notice
     from fedboost.privacy.protections import PROTECTIONS
-    from fedboost.protocol.site_memory import MAX_SPLITS, splits_by
+    from fedboost.protocol.site import MAX_SPLITS, splits_by
     from fedboost.runtime.site.policy import Policy
     from fedboost.runtime.site.policy_keys import MIN_ROWS_PER_BIN
     from fedboost.runtime.terms_file import terms_to_toml

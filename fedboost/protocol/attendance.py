@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedboost.errors import quoted
-from fedboost.protocol.events import Disconnected, Outbox, Violation
-from fedboost.protocol.messages import Leave
+from fedboost.protocol.messages import Disconnected, Leave, Outbox, Violation
 
 if TYPE_CHECKING:
     from fedboost.protocol.aggregator import AggregatorSession

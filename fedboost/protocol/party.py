@@ -10,23 +10,19 @@ for the site's own log.
 Refuses: by leaving. The session never raises for what an aggregator sends or a table holds.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from fedboost.errors import FedboostError, PeerError, quoted
-from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.masked.keys import Group, Handshake
-from fedboost.privacy.protection import Sealer
-from fedboost.privacy.protections import PartySetup
+from fedboost.errors import FedboostError, PeerError, Refused, quoted
+from fedboost.privacy.encrypted.scheme import Public, Secret
+from fedboost.privacy.masked.keys import Group, Handshake, derive
+from fedboost.privacy.protection import Sealer, Tag
+from fedboost.privacy.protections import PartySetup, Protection
 from fedboost.protocol import key_exchange
-from fedboost.protocol.answer import Answer, check_size, is_repeated
-from fedboost.protocol.contracts import Keys, Receive, TrainingState
-from fedboost.protocol.due import Situation, can_stand_at, check_due, check_view, remember
-from fedboost.protocol.key_exchange import Meeting
-from fedboost.protocol.ledger import Charge
-from fedboost.protocol.membership import Membership
+from fedboost.protocol.contracts import Answered, Holder, Keys, Query, Receive, Rowless, TrainingState
+from fedboost.protocol.key_exchange import Attempt, Meeting
 from fedboost.protocol.messages import (
     Ask,
     Attest,
@@ -39,14 +35,382 @@ from fedboost.protocol.messages import (
     OpenRequest,
     OpenShare,
     Relay,
+    Report,
     SessionEnded,
     ToParty,
 )
+from fedboost.protocol.parts import packed, part_of
 from fedboost.protocol.relaying import Ends, Underway, max_relayed, unawaited
-from fedboost.protocol.site import THRESHOLDS, Relayed, Release, Site
-from fedboost.protocol.site_memory import Question
+from fedboost.protocol.site import (
+    HELP,
+    OPENINGS,
+    THRESHOLDS,
+    Charge,
+    Question,
+    Relayed,
+    Release,
+    SessionMemory,
+    SessionOffer,
+    Site,
+    Spending,
+    Standing,
+)
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 from fedboost.terms.terms import Terms
+
+# ---- A party's membership of a session: what the first offer that it took has begun ---------------------
+# And lasts to the end.
+
+
+SALT = b"fedboost/1/part"
+"""What the salt of a part of a model is derived for."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """first: the first offer that was taken; memory: the site's memory of the session; holder: the party's
+    data;
+    secret: the key holder's, for this session and in memory alone; spending: the noise of answers, where the
+    terms have some."""
+
+    first: Offer
+    memory: SessionMemory
+    holder: Holder
+    secret: Secret | None
+    spending: Spending | None
+    terms: Terms = field(init=False)
+    """The terms of the session."""
+    protection: Protection = field(init=False)
+    """The protection of the session."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", self.first.terms)
+        object.__setattr__(self, "protection", self.terms.protection)
+
+    @classmethod
+    def begin(cls, site: Site, admit: Offer) -> "Membership":
+        """Take an offer: hold it to the site's rules, note it in its memory, and read its data. Refused."""
+        terms, request, analyst = admit.terms, admit.request, ""
+        if site.name not in terms.parties:
+            raise Refused(f"the terms do not name party {site.name!r}")
+        if request is not None and site.credentials is not None:
+            analyst = key_exchange.check_request(site.credentials, terms, request)
+            key_exchange.check_age(request, site.credentials.clock())
+        nonce = b"" if request is None else request.nonce
+        offer = SessionOffer(admit.session, terms, admit.attempt, analyst, nonce)
+        limits = site.permit(offer)
+        has_rows = site.holder is not None
+        check_rows(site.name, terms, has_rows)
+        if terms.blocks and site.credentials is None:
+            raise Refused(
+                f"party {site.name}: parties with different columns seal what they relay with their keys, "
+                f"and this site has none: give it `keys`"
+            )
+        memory = site.memory.begin(offer, limits)
+        try:
+            site.taken(offer)
+            secret = None
+            if terms.keyholder == site.name:
+                protection = terms.protection
+                secret = protection.encryption().new_secret(terms.hiding.key_bits)
+            spending = Spending(terms, memory) if terms.noise is not None and has_rows else None
+            holder = Rowless() if site.holder is None else site.holder(terms, memory.secret)
+            memory.bind(holder.rows_hashed, holder.table)
+        except FedboostError as error:
+            memory.end(quoted(error.public))
+            raise
+        return cls(admit, memory, holder, secret, spending)
+
+    @property
+    def session(self) -> str:
+        """The name of the session."""
+        return self.first.session
+
+    def attempt(self, number: int) -> Attempt:
+        """An attempt, as signatures are bound to it."""
+        request = self.first.request
+        return Attempt(self.session, number, self.terms, b"" if request is None else request.nonce)
+
+    def check_same(self, admit: Offer) -> None:
+        """Raise PeerError for an offer of another session, or under other terms."""
+        first = self.first
+        if (admit.session, admit.terms, admit.request) != (first.session, first.terms, first.request):
+            raise PeerError("admitted to another session, or under other terms")
+
+    def help_as(self, size: int) -> tuple[str, int]:
+        """The name of help of so many bytes in the site's audit log, and its integers."""
+        if not self.terms.hides_columns or self.secret is None:
+            return HELP, 0
+        return OPENINGS, size // (2 * len(self.secret.public.to_bytes()))
+
+    def attest(self, site: Site, close: Close, session: bytes, turns: int, transcript: bytes) -> Attest:
+        """What this party did, and the model as it was told: signed, where parties sign. session: the digest
+        of the attempt; turns: questions that were answered."""
+        holder, terms, thresholds, kept = self.holder, self.terms, b"", b""
+        state, hides = holder.state, terms.hides_columns
+        if terms.keeps_parts:
+            state = state.seen_by(terms, site.name, publicly=True)
+            salt, trees = derive(self.memory.secret, SALT), holder.trees(close.rounds)
+            told = [value for done in holder.state.rounds[:1] for _, value in done.values]
+            part = part_of(self.session, terms, site.name, trees, close.numbers, salt, told)
+            site.keep(part)
+            kept = part.digest
+        elif hides:
+            thresholds = packed(terms, site.name, holder.trees(close.rounds))
+        structure = state.structure(close.rounds, hides, terms.reference_features)
+        attest = Attest(close.attempt, turns, transcript, structure, b"", b"", thresholds, kept)
+        return key_exchange.signed(site.credentials, self.attempt(close.attempt), session, site.name, attest)
+
+
+def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
+    """Raise Refused unless the terms say of this site what is so: that it holds rows, or none."""
+    if not has_rows and terms.keyholder != party:
+        raise Refused(f"party {party} has no rows, and the terms name another key holder")
+    if has_rows != (party in terms.holders):
+        has, want = ("rows", "true") if has_rows else ("no rows", "false")
+        other = "it holds none" if has_rows else "it holds rows"
+        raise Refused(
+            f"key holder {party} has {has}, and the terms say that {other}: set keyholder_rows = {want}"
+        )
+
+
+# ---- Which query a party answers now, and what it remembers of it ---------------------------------------
+# Promises: turns go up by one; after a restart of the attempt the tree that grows may be asked for again,
+# with the same queries in the same places, or the session went on elsewhere without contradicting what the
+# site remembers.
+# Refuses: any other query, and those that tell the party more than its view (PeerError); queries that the
+# terms do not allow (Refused).
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A party's situation in a session when a query comes.
+
+    me: its name; attempt, roster: of the attempt under way; last: the query that this process answered last,
+    of whichever attempt; state: where the training stands here; standing: what the site remembers of the
+    session.
+    """
+
+    me: str
+    terms: Terms
+    attempt: int
+    roster: tuple[str, ...]
+    last: Ask | None
+    state: TrainingState
+    standing: Standing
+
+
+def check_due(ask: Ask, now: Situation) -> None:
+    """Raise PeerError or Refused unless this query may be asked of this roster, here and now."""
+    terms, state, standing = now.terms, now.state, now.standing
+    if ask.attempt != now.attempt:
+        raise PeerError(f"a question of attempt {ask.attempt} in attempt {now.attempt}")
+    last = now.last
+    if last is None or (ask.attempt, ask.roster) != (last.attempt, last.roster):  # else it was checked
+        _check_roster(ask.roster, now)
+    if len(ask.roster) < len(terms.parties) and not state.may_lack_parties(ask.query):
+        raise PeerError("a sum that lacks parties before the first tree split")
+    if not _is_due(ask, now):
+        asked = {question.turn for question in standing.questions}
+        if ask.turn in asked:
+            raise PeerError(f"another question in turn {ask.turn}, or elsewhere in the tree, than before")
+        before = now.last.turn if now.last else max(asked, default=0)
+        raise PeerError(f"turn {ask.turn} asked after turn {before}")
+    if standing.helped is not None:
+        stage, helped = standing.helped
+        moved = ask.query.stage > stage and state.may_change(ask.query)
+        if helped != tuple(sorted(ask.roster)) and not moved:
+            raise PeerError(
+                f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
+            )
+    ask.query.check(terms)
+    parts = ask.query.parts
+    for query in parts:
+        if query.only_turn is not None and (query.only_turn != ask.turn or len(parts) > 1):
+            raise PeerError(f"{query.name} in turn {ask.turn}, and turn {query.only_turn} is for it alone")
+        if query.of_tree or query.ends_tree:
+            state.check_next(terms, query)
+        if query is not parts[-1]:
+            state = state.after(query)
+    check_view(ask.query.digest, ask.query.seen_by(terms, now.me).digest)
+
+
+def check_view(told: bytes, seen: bytes) -> None:
+    """Raise PeerError where a party is told more than it may see, by the digests of what it is told and of
+    its view of that."""
+    if told != seen:
+        raise PeerError("told of columns of other parties, or of leaf values without labels")
+
+
+def _check_roster(asked: tuple[str, ...], now: Situation) -> None:
+    """Raise PeerError for a roster other than that of the parties that were introduced."""
+    terms, roster = now.terms, tuple(sorted(asked))
+    strangers = not set(roster) <= set(terms.parties) or (now.roster and roster != now.roster)
+    if strangers or now.me not in roster or not terms.min_roster <= len(set(roster)) == len(roster):
+        raise PeerError("a sum over other parties than those of the terms, or than were introduced")
+
+
+def _is_due(ask: Ask, now: Situation) -> bool:
+    """True if this is the turn of the query, and the training stands where it belongs."""
+    last, terms, state, standing = now.last, now.terms, now.state, now.standing
+    if ask.turn > terms.max_turns:
+        raise PeerError(f"turn {ask.turn}, where the terms have {terms.max_turns} questions at most")
+    if last is not None and ask.attempt == last.attempt and ask.turn != last.turn + 1:
+        return False
+    last_known = standing.last_turn
+    if ask.turn <= last_known:
+        for known in standing.questions:
+            if known.turn == ask.turn:
+                return state.position == known.before and _repeats(ask.query, known, terms)
+    if standing.signed:
+        raise PeerError("asked after the model was signed")
+    if last is not None and ask.attempt == last.attempt:
+        return ask.turn > last_known
+    if terms.session.on_loss == "shrink":
+        return ask.turn > last_known and state.has_passed(standing.reached)
+    return ask.turn == last_known + 1 and state.position == standing.reached
+
+
+def _repeats(query: Query, before: Question, terms: Terms) -> bool:
+    """True if a query may be asked instead of the one whose sum was not opened: it is the same, or ends the
+    tree where it stands because a party was lost."""
+    cut_short = before.of_tree and query.ends_tree
+    return query.digest == before.digest or (cut_short and terms.session.on_loss == "shrink")
+
+
+def can_stand_at(state: TrainingState, terms: Terms, standing: Standing) -> bool:
+    """True if the training can have come to stand there, by what the site remembers."""
+    # No sum was opened without this party, but a restarted aggregator begins the tree again.
+    known = (position for question in standing.questions for position in (question.before, question.after))
+    if state.position in (standing.base, standing.reached, *known):
+        return True
+    # Others may have gone on without it, once a tree split; it comes back where a tree begins.
+    split = any(done.splits for done in state.rounds)
+    may_have_been_away = terms.session.on_loss == "shrink" and split and state.levels == 0
+    return may_have_been_away and state.has_passed(standing.base)
+
+
+def remember(
+    memory: SessionMemory,
+    ask: Ask,
+    before: TrainingState,
+    after: TrainingState,
+    received: tuple[bytes, ...] = (),
+) -> Question:
+    """Write down which query was asked where, before the answer leaves. received: see `Question`; what is
+    known of an earlier attempt stays."""
+    standing, query = memory.standing, ask.query
+    known = next((known.received for known in standing.questions if known.turn == ask.turn), ())
+    received = max(received, known, key=len)
+    question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position, received)
+    base, last = standing.base, standing.last_turn
+    if len(before.rounds) > base.rounds:
+        base, last = before.before_tree.position, 0
+    memory.ask(question, base, after.position if ask.turn >= last else standing.reached)
+    return question
+
+
+# ---- A party's answer to one query: sealed, handed out part by part, and the help to open its sum -------
+# Promises: the same query asked again gets the same bytes; the same request for help the same help.
+
+
+def check_size(ask: Ask, member: Membership) -> None:
+    """Raise PeerError where a vector that others may see could overflow its cells."""
+    if not member.protection.hides and ask.query.rows < member.holder.rows:
+        raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
+
+
+def is_repeated(own: Ask, ask: Ask) -> bool:
+    """True if the same query is asked again."""
+    same = ask.turn == own.turn and ask.attempt == own.attempt and ask.roster == own.roster
+    return same and ask.query.digest == own.query.digest
+
+
+class Answer:
+    """The answer to one query. size: bytes of its sealed parts; charge: what its noise was charged as."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        tag: Tag,
+        member: Membership,
+        sealer: Sealer,
+        answered: Answered,
+        state: TrainingState,
+    ) -> None:
+        """state: where the training stood before the answer."""
+        self.ask = ask
+        self.charge: Charge | None = None
+        self.size = 0
+        self._sealer = sealer
+        self._sent: list[Report] = []
+        """The parts that were handed out; the rest is still to come from `_rest`."""
+        self._rest = self._sealed(tag, member, answered, state)
+        terms = member.terms
+        self._opens = not terms.hides_columns or ask.query.hidden(terms, state) is not None
+        """False where nobody reports sums that this party could open."""
+        self._help: dict[bytes, bytes] = {}
+        """Requests for help with this turn, and the help that was given."""
+
+    def reports(self) -> Iterator[Report]:
+        """The parts: those that were handed out before, then the rest."""
+        yield from tuple(self._sent)
+        for report in self._rest:
+            self._sent.append(report)
+            yield report
+
+    def has_helped(self, request: bytes) -> bool:
+        """True if that help was given before."""
+        return request in self._help
+
+    def help(self, request: bytes) -> bytes:
+        """Help to open the sum."""
+        if request not in self._help:
+            # One request is for the self mask, each other for more lost parties than the one before.
+            if len(self._help) > len(self.ask.roster):
+                raise PeerError(
+                    f"help is asked for with turn {self.ask.turn} more often than parties can be lost"
+                )
+            if not self._opens:
+                raise PeerError(f"asked to open sums in turn {self.ask.turn}, which has none that are hidden")
+            self._help[request] = self._sealer.assist(request)
+        return self._help[request]
+
+    def _sealed(
+        self, tag: Tag, member: Membership, answered: Answered, state: TrainingState
+    ) -> Iterator[Report]:
+        """Seal the answer."""
+        query, values = self.ask.query, answered.values
+        if values.size != query.cells:
+            raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
+        if not member.protection.hides and not query.fits(values):
+            raise PeerError("cells too narrow for the sums of this site alone")
+        if member.spending is not None:
+            values, self.charge = member.spending.release(query, state, tag, values)
+        parts: Iterable[bytes] = self._sealer.seal(query.to_cells(values), tag)
+        if member.protection.sealed_size is None:
+            parts = list(parts)
+            self.size = sum(map(len, parts))
+        else:
+            self.size = member.protection.sealed_size(tag)
+        note, ctx = answered.encrypted or self._sealer.note(), self._sealer.ctx
+        self.size += len(note) + len(ctx)
+        return _reports(self.ask, parts, note, ctx)
+
+
+def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Iterator[Report]:
+    """The parts of an answer as messages, the context with the first, the note with the last."""
+    held: Report | None = None
+    for part, cells in enumerate(parts):
+        if held is not None:
+            yield held
+        held = Report(ask.turn, ask.attempt, part, cells, ctx=b"" if part else ctx)
+    assert held is not None
+    yield Report(held.turn, held.attempt, held.part, held.cells, note, held.ctx)
+
+
+# ---- One party's end of a session: a message of the aggregator in, this party's replies out -------------
+
 
 MAX_OPENINGS_PER_TURN = 2
 """Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""

@@ -27,9 +27,8 @@ from fedboost.protocol.contracts import (
     Send,
     TrainingState,
 )
-from fedboost.protocol.events import Outbox
-from fedboost.protocol.messages import Ask, Relay
-from fedboost.protocol.site_memory import Question
+from fedboost.protocol.messages import Ask, Outbox, Relay
+from fedboost.protocol.site import Question
 from fedboost.protocol.transcript import next_transcript
 from fedboost.terms.terms import Terms
 

@@ -6,8 +6,8 @@
 from collections import defaultdict
 from collections.abc import Callable
 
-from fedboost.protocol import party, rules
-from fedboost.protocol.events import PHASES
+from fedboost.protocol import aggregator, party
+from fedboost.protocol.messages import PHASES
 
 
 def _words(handler: Callable[..., object]) -> str:
@@ -17,7 +17,7 @@ def _words(handler: Callable[..., object]) -> str:
 def diagram() -> str:
     """The phases of the aggregator and the events that lead from one to another, as a Mermaid diagram."""
     events: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (phase, event), rule in rules.RULES.items():
+    for (phase, event), rule in aggregator.RULES.items():
         for target in rule.leads_to:
             if target != phase:
                 events[phase, target].append(event.__name__)
@@ -29,7 +29,7 @@ def diagram() -> str:
 def aggregator_table() -> str:
     """The effect of each event at the aggregator, by phase."""
     lines = ["| phase | event | at the aggregator | next |", "|---|---|---|---|"]
-    for (phase, event), rule in rules.RULES.items():
+    for (phase, event), rule in aggregator.RULES.items():
         lines.append(f"| {phase} | {event.__name__} | {_words(rule.handler)} | {', '.join(rule.leads_to)} |")
     return "\n".join(lines)
 

@@ -6,17 +6,247 @@ process the program comes to stand where it stood, but that the tree that was gr
 Refuses: records that cannot be (ConfigError).
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from fedboost.errors import Refused, TrainingStopped, TreeAborted
+import numpy as np
+
+from fedboost.errors import ConfigError, FedboostError, Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.protocol import journal
-from fedboost.protocol.contracts import Outcome, Program, Query, TrainingState
-from fedboost.protocol.journal import Record
-from fedboost.protocol.replay import TreeLog, replay, with_tree
+from fedboost.gbdt.tree import Split, Splits, Tree
+from fedboost.privacy import fields
+from fedboost.protocol.contracts import GrownTrees, Outcome, Program, Query, TrainingState
+from fedboost.protocol.messages import Request
 from fedboost.terms.terms import Terms
+
+# ---- What an aggregator writes down, so that a restart finds the session where it was: the terms --------
+# The trees, and the sums that were opened but those within a tree, in order.
+# The program is run again over them; the tree that was growing is asked for again from its root, or from
+# the level below where the root shared a turn.
+# Promises: `decode(encode(r))` is the record; a record is written before anything that follows from it is
+# said.
+# Refuses: bytes that are no record (ConfigError: the file is the user's).
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A session of this name began under these terms, for this analyst (NAME#FINGERPRINT, by the key in the
+    certificate, '' without keys); request: the signed one, where there is any."""
+
+    session: str
+    terms: Terms
+    analyst: str
+    request: Request | None = None
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """This roster was called together for the attempt-th time."""
+
+    attempt: int
+    roster: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The sum of a query (by its digest), which was not within a tree, was opened in this turn."""
+
+    turn: int
+    query: bytes
+    total: Int64 = field(repr=False)
+
+
+@dataclass(frozen=True)
+class TreeGrown:
+    """A tree grew, and is to end in this turn: the tree, the splits no party has heard of yet, and what the
+    parties know of it (`contracts.State.to_record`)."""
+
+    turn: int
+    tree: Tree = field(repr=False)
+    last: Splits = field(repr=False)
+    known: list[Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """No more rounds are wanted after the one that ends in this turn."""
+
+    turn: int
+
+
+Record = Begun | Gathered | Opened | TreeGrown | Stopped
+
+
+def encode(record: Record) -> bytes:
+    """Bytes of a record."""
+    match record:
+        case Begun(session, terms, analyst, request):
+            who = session.encode(), terms.canonical().encode(), analyst.encode()
+            return fields.pack(b"begun", *who, *(() if request is None else _packed(request)))
+        case Gathered(attempt, roster):
+            return fields.pack(b"gathered", fields.number(attempt), *(party.encode() for party in roster))
+        case Opened(turn, query, total):
+            return fields.pack(b"opened", fields.number(turn), query, total.astype("<i8").tobytes())
+        case TreeGrown(turn, tree, last, known):
+            content = [vars(tree), [[*vars(split).values()] for split in last], *known]
+            return fields.pack(b"grew", fields.number(turn), json.dumps(content).encode())
+        case Stopped(turn):
+            return fields.pack(b"stopped", fields.number(turn))
+
+
+def decode(data: bytes) -> Record:
+    """The record in these bytes; ConfigError if they are none."""
+    try:
+        match fields.unpack(data):
+            case [b"begun", session, terms, analyst, *request]:
+                agreed = Terms.from_canonical(terms.decode())
+                return Begun(session.decode(), agreed, analyst.decode(), _request(request))
+            case [b"gathered", attempt, *roster]:
+                return Gathered(_number(attempt), tuple(party.decode() for party in roster))
+            case [b"opened", turn, query, total]:
+                return Opened(_number(turn), query, np.frombuffer(total, "<i8").astype(np.int64))
+            case [b"grew", turn, content]:
+                tree, last, *known = json.loads(content)
+                return TreeGrown(
+                    _number(turn), Tree(**tree), Splits.of(Split(*split) for split in last), known
+                )
+            case [b"stopped", turn]:
+                return Stopped(_number(turn))
+    except (FedboostError, TypeError, ValueError) as error:
+        raise ConfigError(f"not a record of a session: {error}") from None
+    raise ConfigError("not a record of a session of this version of fedboost")
+
+
+def _packed(request: Request) -> tuple[bytes, ...]:
+    return request.nonce, fields.number(request.time), request.certificate, request.signature
+
+
+def _request(parts: list[bytes]) -> Request | None:
+    if not parts:
+        return None
+    nonce, time, certificate, signature = parts
+    return Request(nonce, _number(time), certificate, signature)
+
+
+def _number(field: bytes) -> int:
+    return int.from_bytes(field, signed=True)
+
+
+# ---- A training after a restart: the program is run again over the records of an earlier process --------
+# Promises: the training comes to stand where it stood, but the tree that was growing is asked for again.
+# Refuses: records that cannot be (ConfigError).
+
+
+MAX_ATTEMPTS = 1 << 31
+"""Attempts of a session: the messages have 32 bits for their number."""
+
+
+@dataclass
+class TreeLog:
+    """The trees of a training, and what the journal has of them.
+
+    grown: those of the program, in order; durable: whether the journal is enough to go on, which it is not
+    for a program that keeps its trees to itself; written: trees in the journal; read: those of an earlier
+    process that were looked at; ends: how those ended.
+    """
+
+    grown: GrownTrees
+    durable: bool = True
+    written: int = 0
+    read: int = 0
+    ends: dict[int, TreeGrown] = field(default_factory=dict)
+
+    def next_to_write(self, tree: int) -> tuple[Tree, Splits] | None:
+        """The tree of this number if it is the next that the journal lacks; it counts as written then."""
+        if tree != self.written or not self.durable:
+            return None
+        self.durable = len(self.grown) == self.written + 1
+        if not self.durable:
+            return None
+        self.written += 1
+        return self.grown[tree]
+
+    def load(self, past: tuple[Record, ...]) -> None:
+        """Take in all trees of an earlier process."""
+        for record in past:
+            if isinstance(record, TreeGrown):
+                self.grown.append((record.tree, record.last))
+                self.ends[self.written] = record
+                self.written += 1
+
+
+def with_tree(state: TrainingState, grew: TreeGrown) -> TrainingState:
+    """The state with the tree of a record."""
+    try:
+        return state.with_record(grew.known)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a tree in turn {grew.turn}: {error}") from None
+
+
+def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
+    """Go where the records lead. The program is given all trees at once, and finds them grown."""
+    run.trees.load(past)
+    if past:
+        run.advance(None)
+    for number, record in enumerate(past):
+        match record:
+            case Gathered():
+                _check_gathered(run, terms, record)
+                run.attempt, run.roster = record.attempt, record.roster
+            case Opened():
+                _check_opened(run, record)
+                run.turn = record.turn
+                try:
+                    run.advance(record.total)
+                except FedboostError as error:
+                    if number < len(past) - 1:
+                        raise ConfigError(f"its sums cannot be: turn {run.turn}: {error}") from None
+                    run.fail_next(str(error))
+            case TreeGrown():
+                _check_grew(run, terms, record)
+                run.trees.read += 1
+            case Stopped():
+                if not run.ends_round or record.turn < run.turn:
+                    raise ConfigError(f"it was stopped in turn {record.turn}, where no round ends")
+                run.enough = True
+            case Begun():
+                raise ConfigError("the session begins twice")
+
+
+def _check_gathered(run: "TrainingRun", terms: Terms, record: Gathered) -> None:
+    roster = record.roster
+    members = tuple(party for party in terms.parties if party in roster)
+    enough = roster == members and len(roster) >= terms.min_roster
+    lacking = roster != terms.parties and not run.state.may_lack_parties(run.pending)
+    changed = roster != run.roster and not (run.state.moved or run.may_change)
+    if not (run.attempt < record.attempt <= MAX_ATTEMPTS and enough) or lacking or changed:
+        raise ConfigError(f"attempt {record.attempt} of {len(roster)} parties cannot follow here")
+
+
+def _check_opened(run: "TrainingRun", record: Opened) -> None:
+    if run.last is not None or record.query != run.pending.digest or not run.attempt:
+        raise ConfigError("the journal holds sums that this program does not ask for")
+    if record.turn < run.turn:
+        raise ConfigError(f"turn {record.turn} after turn {run.turn}")
+    if record.total.size != run.pending.cells:
+        raise ConfigError(f"the sum of turn {record.turn} has another size than was asked for")
+
+
+def _check_grew(run: "TrainingRun", terms: Terms, record: TreeGrown) -> None:
+    ends = run.pending.ends_tree and run.pending.tree == run.trees.read
+    try:
+        if not (ends and record.turn == run.turn):
+            raise Refused("it does not grow there")
+        run.state.check_grown(terms, record.tree, record.last)
+    except Refused as error:
+        raise ConfigError(f"a tree in turn {record.turn}: {error}") from None
+
+
+# ---- The training of a session at the aggregator: a program, its queries, their sums --------------------
+
 
 Callback = Callable[[int, Mapping[str, float]], bool | None]
 """Called after each round, with its number from 0 and its metrics; True ends the training with that round."""
@@ -116,7 +346,7 @@ class TrainingRun:
     def restart_attempt(self) -> None:
         """Call the roster together once more."""
         self.attempt += 1
-        self._record(journal.Gathered(self.attempt, self.roster))
+        self._record(Gathered(self.attempt, self.roster))
 
     def take(self, total: Int64) -> None:
         """Take the sum of the query: the program asks its next one, or ends with its model."""
@@ -125,10 +355,10 @@ class TrainingRun:
         if self.ends_round:
             self.enough = self._watch(query, total) or self.enough
             if self.enough and self.trees.durable:
-                self._record(journal.Stopped(self.turn))
+                self._record(Stopped(self.turn))
         again = query.of_tree and query.tree >= 0  # with its tree
         if self.trees.durable and not again:
-            self._record(journal.Opened(self.turn, query.digest, total))
+            self._record(Opened(self.turn, query.digest, total))
         self.advance(total)
 
     def cut(self) -> None:
@@ -154,7 +384,7 @@ class TrainingRun:
         """Write down the tree that is about to end, once."""
         query = self.pending
         if query.ends_tree and (grown := self.trees.next_to_write(query.tree)):
-            self._record(journal.TreeGrown(self.turn, *grown, self.state.to_record()))
+            self._record(TreeGrown(self.turn, *grown, self.state.to_record()))
 
     def advance(self, total: Int64 | None) -> None:
         """Give the program a sum, or start it, and go to its next query."""

@@ -23,8 +23,7 @@ from fedboost.privacy.identity.certificates import identify
 from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Attest, Request
-from fedboost.protocol.parts import UNTOLD_SCORE, digest_of
-from fedboost.protocol.thresholds import packed
+from fedboost.protocol.parts import UNTOLD_SCORE, digest_of, packed
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.model_facts import SIGNATURES, Facts, SignedSession, session_of
 from fedboost.terms.terms import Terms

@@ -18,7 +18,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import Refused
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site_memory import Limits, TransientMemory
+from fedboost.protocol.site import Limits, TransientMemory
 from fedboost.runtime.site.audit import AuditLog, read_log
 
 """Logs that fedboost wrote before the terms were kept beside them. honest: a masked training of two rounds;

@@ -7,7 +7,7 @@ import pytest
 from logged import agreement, answer, noisy, warnings
 from sites import fedboost
 
-from fedboost.protocol.ledger import Charge
+from fedboost.protocol.site import Charge
 from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
 
 

@@ -9,7 +9,7 @@ import pytest
 from fedboost.errors import Refused
 from fedboost.gbdt.booster import Booster
 from fedboost.people.summary import columns_by_role, summary
-from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
+from fedboost.protocol.site import Limits, SessionOffer, TransientMemory
 from fedboost.runtime.drift import drift_terms
 from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.local.simulation import simulate

@@ -20,7 +20,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.messages import Ask, Close, Introduce, Leave, Offer, Report, SessionEnded
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site_memory import Limits
+from fedboost.protocol.site import Limits
 
 LIMITS = Limits()
 

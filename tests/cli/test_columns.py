@@ -10,7 +10,7 @@ from commands import done
 from pyarrow import csv, parquet
 from sites import fedboost
 
-from fedboost.protocol.site_memory import MAX_SPLITS, splits_by
+from fedboost.protocol.site import MAX_SPLITS, splits_by
 from fedboost.runtime.terms_file import read_terms
 
 ROWS = 120

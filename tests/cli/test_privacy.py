@@ -11,9 +11,7 @@ from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.people.privacy_report import as_markdown, outlook, report_of
 from fedboost.privacy.noise import noise_of
-from fedboost.protocol.ledger import Charge
-from fedboost.protocol.site import Release
-from fedboost.protocol.site_memory import SessionOffer
+from fedboost.protocol.site import Charge, Release, SessionOffer
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model

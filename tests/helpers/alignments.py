@@ -3,7 +3,7 @@
 from functools import cache
 
 from fedboost.privacy.points import POINT_BYTES, points_of
-from fedboost.protocol.events import Connected, Disconnected
+from fedboost.protocol.messages import Connected, Disconnected
 from fedboost.wire.messages import encode_from_party
 from tests.helpers.apart_sessions import Apart
 from tests.helpers.columns_apart import LAYOUTS, pooled, scattered

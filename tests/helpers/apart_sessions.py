@@ -9,9 +9,8 @@ from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.events import PHASES, Connected, Disconnected
 from fedboost.protocol.key_exchange import Credentials, Trust
-from fedboost.protocol.messages import Ask, Leave, Relay
+from fedboost.protocol.messages import PHASES, Ask, Connected, Disconnected, Leave, Relay
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard

@@ -24,13 +24,11 @@ from inprocess import randomly, run, session_of, shard_of, sites_of, terms_of
 from fedboost.boosting.programs import boosting, dp_random_trees
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.protection import Tag
-from fedboost.protocol import journal
+from fedboost.protocol import run as journal
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.events import Connected, Disconnected
-from fedboost.protocol.ledger import Spending
-from fedboost.protocol.messages import Leave, Offer
+from fedboost.protocol.messages import Connected, Disconnected, Leave, Offer
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
+from fedboost.protocol.site import Limits, SessionOffer, Spending, TransientMemory
 from fedboost.terms import continuation
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 

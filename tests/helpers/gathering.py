@@ -6,7 +6,7 @@ from liar import Liar, agreed, places
 
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.protocol import journal
+from fedboost.protocol import run
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.party import PartySession
 
@@ -34,7 +34,7 @@ class Together:
             self.terms,
             boosting.train,
             NOTHING_YET,
-            lambda record: self.written.append(journal.encode(record)),
+            lambda record: self.written.append(run.encode(record)),
             trust=trust,
         )
         self.now = 0.0

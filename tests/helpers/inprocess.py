@@ -20,8 +20,7 @@ from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site import Site
-from fedboost.protocol.site_memory import TransientMemory
+from fedboost.protocol.site import Site, TransientMemory
 from fedboost.terms.terms import Terms
 
 

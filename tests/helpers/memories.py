@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from fedboost.protocol.contracts import NOWHERE
-from fedboost.protocol.site_memory import Limits, Question, SessionOffer
+from fedboost.protocol.site import Limits, Question, SessionOffer
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file, read_spent

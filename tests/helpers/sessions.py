@@ -19,9 +19,8 @@ from fedboost.errors import PeerError
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.events import Disconnected
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Leave, Report, SessionEnded
+from fedboost.protocol.messages import Disconnected, Leave, Report, SessionEnded
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard

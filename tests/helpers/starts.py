@@ -5,8 +5,7 @@ from sites import Log
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import NOWHERE
-from fedboost.protocol.site import Release
-from fedboost.protocol.site_memory import SessionOffer
+from fedboost.protocol.site import Release, SessionOffer
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.node import PartyNode

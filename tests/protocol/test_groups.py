@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedboost.protocol.groups import MAX_GROUPS, fewest_shown
+from fedboost.protocol.contracts import MAX_GROUPS, fewest_shown
 
 PARTIES = "abcdefg"
 groups = st.lists(

@@ -9,9 +9,19 @@ from liar import agreed, places
 
 from fedboost.protocol import key_exchange
 from fedboost.protocol.attendance import MAX_LOSSES_PER_TURN
-from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.key_exchange import Attempt, Trust
-from fedboost.protocol.messages import Ask, Attest, Close, Join, Leave, Offer, OpenShare, Report
+from fedboost.protocol.messages import (
+    Ask,
+    Attest,
+    Close,
+    Connected,
+    Disconnected,
+    Join,
+    Leave,
+    Offer,
+    OpenShare,
+    Report,
+)
 from fedboost.protocol.party import PartySession
 
 NUMBERS = (0, 1, 2, 5, 2**31, 2**32 - 1)

@@ -13,11 +13,10 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import NO_SPLITS, Tree
-from fedboost.protocol import journal
+from fedboost.protocol import run
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.events import Disconnected
-from fedboost.protocol.journal import Begun, Gathered, Opened, TreeGrown
-from fedboost.protocol.messages import Ask
+from fedboost.protocol.messages import Ask, Disconnected
+from fedboost.protocol.run import Begun, Gathered, Opened, TreeGrown
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def honest():
     together = Together(change, protection="plain", on_loss="shrink")
     session = together.play()
     assert session.phase == "done", session.error
-    records = [journal.decode(data) for data in together.written]
+    records = [run.decode(data) for data in together.written]
     assert any(isinstance(record, TreeGrown) for record in records)
     return together.terms, records, session.booster.to_xgboost()
 

@@ -12,8 +12,17 @@ from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.masked import keys
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.events import Connected, Disconnected
-from fedboost.protocol.messages import Ask, Attest, Close, Introduce, Leave, OpenRequest, Report
+from fedboost.protocol.messages import (
+    Ask,
+    Attest,
+    Close,
+    Connected,
+    Disconnected,
+    Introduce,
+    Leave,
+    OpenRequest,
+    Report,
+)
 from fedboost.protocol.party import PartySession
 
 ROWS = 200

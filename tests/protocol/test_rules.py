@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import get_args
 
-from fedboost.protocol import party, rules
-from fedboost.protocol.events import PHASES, Connected, Disconnected, Tick, Violation
-from fedboost.protocol.messages import FromParty, ToParty
+from fedboost.protocol import aggregator, party
+from fedboost.protocol.messages import PHASES, Connected, Disconnected, FromParty, Tick, ToParty, Violation
 from fedboost.protocol.rules_reference import reference
 
 DOCS = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -13,8 +12,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 def test_the_aggregator_has_a_rule_for_each_event_in_each_phase():
     events = {*get_args(FromParty), Connected, Disconnected, Violation, Tick}
-    assert set(rules.RULES) == {(phase, event) for phase in PHASES for event in events}
-    assert all(rule.handler.__doc__ for rule in rules.RULES.values())
+    assert set(aggregator.RULES) == {(phase, event) for phase in PHASES for event in events}
+    assert all(rule.handler.__doc__ for rule in aggregator.RULES.values())
 
 
 def test_a_party_has_a_rule_for_each_message_in_each_phase():

@@ -38,12 +38,13 @@ from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.bit_packing import chunks_of
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import (
     Ask,
     Attest,
     Close,
+    Connected,
+    Disconnected,
     Introduce,
     Join,
     Leave,

@@ -16,9 +16,10 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.cut_points import Grids
-from fedboost.protocol import journal, several
-from fedboost.protocol.journal import Gathered, Opened, Stopped, TreeGrown
+from fedboost.protocol import run as journal
+from fedboost.protocol import several
 from fedboost.protocol.messages import Ask, Report
+from fedboost.protocol.run import Gathered, Opened, Stopped, TreeGrown
 from fedboost.protocol.several import MAX_QUERIES, Several
 from fedboost.wire.messages import decode_to_party, encode_to_party
 from fedboost.wire.v1 import fedboost_pb2 as pb

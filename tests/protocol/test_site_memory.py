@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from fedboost.errors import Refused
-from fedboost.protocol.contracts import NOWHERE
-from fedboost.protocol.groups import MAX_GROUPS
-from fedboost.protocol.site_memory import (
+from fedboost.protocol.contracts import MAX_GROUPS, NOWHERE
+from fedboost.protocol.site import (
     MAX_OFFERS,
     OFFER_DAYS,
     Limits,

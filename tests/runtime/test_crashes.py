@@ -35,7 +35,7 @@ from fedboost.gbdt.tree import Tree
 from fedboost.privacy.identity import issue as issue_identity
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import new_root
-from fedboost.protocol.journal import Begun, Gathered, Opened, TreeGrown
+from fedboost.protocol.run import Begun, Gathered, Opened, TreeGrown
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS

@@ -18,7 +18,7 @@ from fedboost.people.summary import summary
 from fedboost.protocol.contracts import NOWHERE, Receive
 from fedboost.protocol.messages import Ask
 from fedboost.protocol.relaying import Underway
-from fedboost.protocol.site_memory import Question
+from fedboost.protocol.site import Question
 from fedboost.runtime.data.check import check
 from fedboost.vertical.alignment import Alignment
 

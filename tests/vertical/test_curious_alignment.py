@@ -11,7 +11,7 @@ import pytest
 
 from fedboost.boosting.queries.alignment import PlacesQuery
 from fedboost.privacy.points import POINT_BYTES, multiply, points_of, tokens_of
-from fedboost.protocol import journal, relaying
+from fedboost.protocol import relaying, run
 from fedboost.protocol.messages import Ask, Introduce, Relay
 from fedboost.vertical.alignment import IDS, Alignment
 from fedboost.wire.messages import encode_from_party, encode_to_party
@@ -72,7 +72,7 @@ class Kept:
         """All bytes that the aggregator is sent, says or writes down."""
         up = [encode_from_party(m) for _, m in self.apart.sent if hasattr(m, "attempt")]
         down = [encode_to_party(message) for _, message in self.apart.told]
-        return [*up, *down, *map(journal.encode, self.records)]
+        return [*up, *down, *map(run.encode, self.records)]
 
 
 @cache

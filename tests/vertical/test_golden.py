@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 from consortium import installed
 from fixed import fixed_randomness, short, table_of_digests
 
-from fedboost.protocol.events import Connected, Disconnected
-from fedboost.protocol.messages import Attest
+from fedboost.protocol.messages import Attest, Connected, Disconnected
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.wire.messages import encode_from_party, encode_to_party

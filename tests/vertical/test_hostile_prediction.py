@@ -22,9 +22,8 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.reach import Decisions
 from fedboost.gbdt.tree import NO_SPLITS
-from fedboost.protocol import journal, relaying
-from fedboost.protocol.events import Connected, Disconnected
-from fedboost.protocol.messages import Ask, Introduce, Relay, Report
+from fedboost.protocol import relaying, run
+from fedboost.protocol.messages import Ask, Connected, Disconnected, Introduce, Relay, Report
 from fedboost.protocol.several import Several
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file
@@ -420,7 +419,7 @@ class Kept(Predicting):
     def at_aggregator(self):
         up = [encode_from_party(m) for _, m in self.sent if not isinstance(m, Connected | Disconnected)]
         down = [encode_to_party(message) for _, message in self.told]
-        return b"\0".join([*up, *down, *map(journal.encode, self.written)])
+        return b"\0".join([*up, *down, *map(run.encode, self.written)])
 
     def told_to(self, party):
         """All that a party can read: messages, and what was relayed to it."""

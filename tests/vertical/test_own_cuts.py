@@ -17,9 +17,9 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints, Grids
-from fedboost.protocol import membership
+from fedboost.protocol import party as membership
 from fedboost.protocol.messages import Ask, Attest, Close, Introduce, Leave, Report
-from fedboost.protocol.thresholds import packed
+from fedboost.protocol.parts import packed
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.vertical.own_cuts import OwnCuts

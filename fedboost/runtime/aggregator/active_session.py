@@ -13,17 +13,19 @@ from typing import Any
 from fedboost.errors import DurabilityError, FedboostError
 from fedboost.gbdt.metrics.registry import of_all
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.events import Connected, Disconnected, Outbox
-from fedboost.protocol.journal import Opened
 from fedboost.protocol.messages import (
     Attest,
+    Connected,
+    Disconnected,
     FromParty,
     Join,
     OpenShare,
+    Outbox,
     Relay,
     Report,
     SessionEnded,
 )
+from fedboost.protocol.run import Opened
 from fedboost.runtime.aggregator.pace import Pace
 from fedboost.runtime.aggregator.store import Journal
 from fedboost.runtime.metrics import AggregatorMetrics

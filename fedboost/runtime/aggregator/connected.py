@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedboost.protocol.events import Outbox
+from fedboost.protocol.messages import Outbox
 from fedboost.runtime.aggregator.limits import Outgoing
 from fedboost.runtime.aggregator.seen import Seen
 from fedboost.runtime.metrics import AggregatorMetrics

@@ -14,8 +14,7 @@ from typing import Any
 import grpc
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
-from fedboost.protocol.events import Connected, Disconnected
-from fedboost.protocol.messages import Relay
+from fedboost.protocol.messages import Connected, Disconnected, Relay
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.admission import refuse
 from fedboost.runtime.aggregator.callers import check_version, party_name, plain_end, software_of

@@ -19,10 +19,18 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Program
-from fedboost.protocol.events import Connected, Disconnected, Outbox
-from fedboost.protocol.journal import Begun
 from fedboost.protocol.key_exchange import Trust
-from fedboost.protocol.messages import FromParty, OpenRequest, Relay, Request, SessionEnded
+from fedboost.protocol.messages import (
+    Connected,
+    Disconnected,
+    FromParty,
+    OpenRequest,
+    Outbox,
+    Relay,
+    Request,
+    SessionEnded,
+)
+from fedboost.protocol.run import Begun
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties

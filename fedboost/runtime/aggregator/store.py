@@ -18,8 +18,8 @@ import zlib
 from pathlib import Path
 
 from fedboost.errors import ConfigError, DurabilityError
-from fedboost.protocol import journal
-from fedboost.protocol.journal import Record
+from fedboost.protocol import run
+from fedboost.protocol.run import Record
 
 VERSION_LINE = b"fedboost journal 3\n"
 SUFFIX = ".journal"
@@ -51,7 +51,7 @@ class Journal:
 
     def collect(self, record: Record) -> None:
         """Write a record with the next `sync`."""
-        data = journal.encode(record)
+        data = run.encode(record)
         self._collected += [_HEAD.pack(len(data), zlib.crc32(data)), data]
 
     def sync(self) -> None:
@@ -114,7 +114,7 @@ def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
                 f"go on without that session"
             )
         try:
-            records.append(journal.decode(body))
+            records.append(run.decode(body))
         except ConfigError as error:
             raise ConfigError(f"{path}: record {len(records) + 1}: {error}") from None
         position = end

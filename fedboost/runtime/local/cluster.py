@@ -27,7 +27,7 @@ from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import MAX_CELLS
-from fedboost.protocol.site_memory import NO_LIMIT
+from fedboost.protocol.site import NO_LIMIT
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.files import party_stems

@@ -20,14 +20,12 @@ from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Holder, Program
-from fedboost.protocol.events import Outbox
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import FromParty, ToParty
+from fedboost.protocol.messages import FromParty, Outbox, ToParty
 from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
-from fedboost.protocol.site import Site
-from fedboost.protocol.site_memory import KEY_BYTES
+from fedboost.protocol.site import KEY_BYTES, Site
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.allocator import give_back, keep_freed_memory
 from fedboost.runtime.data.database import Database

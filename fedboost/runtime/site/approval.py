@@ -23,7 +23,7 @@ from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.people.facts import RuleFacts
 from fedboost.people.summary import columns_by_role
 from fedboost.people.words import RELAXED
-from fedboost.protocol.site_memory import (
+from fedboost.protocol.site import (
     Known,
     Limits,
     check_group,

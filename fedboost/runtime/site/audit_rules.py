@@ -16,8 +16,8 @@ from fedboost.errors import ConfigError
 from fedboost.people.text import shown
 from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.groups import fewest_shown
-from fedboost.protocol.site_memory import colluding_of
+from fedboost.protocol.contracts import fewest_shown
+from fedboost.protocol.site import colluding_of
 from fedboost.runtime.site.audit_entry import Admitted
 from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import turns_warnings

@@ -3,7 +3,7 @@
 A dataset is a name that the site gives: rows that were copied, moved or added to are the same dataset under
 the same name. Several parties may share a file, each in one process.
 
-Promises: what `SiteMemory` does (fedboost/protocol/site_memory.py), over restarts. A turn that was noted
+Promises: what `SiteMemory` does (fedboost/protocol/site.py), over restarts. A turn that was noted
 survives the end of the process; a session's start, end, signature and each charge also survive a power
 failure. No session is charged more than its terms plan, so what they state of privacy is true whatever the
 aggregator asks; a charge is there once however often a release is named; of several processes no two spend
@@ -33,7 +33,7 @@ import numpy as np
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
 from fedboost.privacy.masked.keys import derive
 from fedboost.protocol.contracts import HeldTable, Position
-from fedboost.protocol.site_memory import (
+from fedboost.protocol.site import (
     KEY_BYTES,
     Known,
     Limits,

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.privacy import fields
-from fedboost.protocol.site_memory import KEY_BYTES, predicted_by, splits_by
+from fedboost.protocol.site import KEY_BYTES, predicted_by, splits_by
 from fedboost.runtime.site.budget import USUAL_DELTA, Spent
 from fedboost.terms.terms import Terms
 

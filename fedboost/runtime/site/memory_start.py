@@ -20,7 +20,7 @@ from typing import Any, assert_never
 from fedboost.errors import ConfigError
 from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.site_memory import Standing, colluding_of, predicted_by
+from fedboost.protocol.site import Standing, colluding_of, predicted_by
 from fedboost.runtime.site.audit import AuditLog, read_admitted
 from fedboost.runtime.site.audit_entry import Admitted, Checked, Ended, Entry, Event, Released, Sent
 from fedboost.runtime.site.audit_files import NO_LOG, LogEnd, end_of, entries_after, owner_of

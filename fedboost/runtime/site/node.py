@@ -24,8 +24,7 @@ from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Ask, Leave, Offer, Report, SessionEnded, ToParty
 from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site import Site
-from fedboost.protocol.site_memory import Limits, SessionOffer
+from fedboost.protocol.site import Limits, SessionOffer, Site
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.site.approval import nothing_approved, policy_for

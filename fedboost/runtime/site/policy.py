@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from fedboost.errors import Refused
 from fedboost.people.summary import summary
 from fedboost.people.text import delimited
-from fedboost.protocol.site_memory import Limits
+from fedboost.protocol.site import Limits
 from fedboost.runtime.site import policy_rules
 from fedboost.runtime.site.policy_breach import Breach
 from fedboost.runtime.site.policy_keys import COMMAND, PolicyKeys

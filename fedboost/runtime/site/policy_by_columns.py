@@ -6,7 +6,7 @@ holder asks of others is no rule for the label holder's own site, and the other 
 
 from collections.abc import Iterator
 
-from fedboost.protocol.site_memory import splits_by
+from fedboost.protocol.site import splits_by
 from fedboost.runtime.site.policy_breach import Breach, beyond, not_among, not_chosen
 from fedboost.runtime.site.policy_keys import MIN_ROWS_PER_BIN, PolicyKeys
 from fedboost.terms.terms import Terms

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from fedboost.errors import ConfigError
 from fedboost.people.words import APPROVE
 from fedboost.privacy.masked.keys import MIN_GROUP_PARTIES
-from fedboost.protocol.site_memory import MAX_SESSIONS, MAX_SPLITS
+from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS
 from fedboost.runtime.site.budget import Budget
 from fedboost.terms.hiding import ProtectionName
 from fedboost.terms.noise import MAX_DELTA, Placement

@@ -17,7 +17,7 @@ from fedboost.errors import ConfigError, SessionFailed
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.messages import Offer, ToParty
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site_memory import Limits, SessionOffer
+from fedboost.protocol.site import Limits, SessionOffer
 from fedboost.runtime.analyst import Connection, OnWaiting, Training
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, rows_to_predict

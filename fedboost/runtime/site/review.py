@@ -19,9 +19,9 @@ import grpc
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, quoted
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, Credentials
-from fedboost.protocol.membership import check_rows
 from fedboost.protocol.messages import Request
-from fedboost.protocol.site_memory import NO_LIMIT, Limits, SessionOffer, judge
+from fedboost.protocol.party import check_rows
+from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import policy_for, read_past, with_past
 from fedboost.runtime.site.check_book import CheckBook

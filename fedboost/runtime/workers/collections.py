@@ -13,7 +13,7 @@ import structlog
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Holder
-from fedboost.protocol.site_memory import KEY_BYTES
+from fedboost.protocol.site import KEY_BYTES
 from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.engine import Running, Worker
 from fedboost.runtime.workers.hold import Load, hold

@@ -5,8 +5,8 @@ from inprocess import one_party, randomly, run
 from trainings import ROWS, setting_of
 
 from fedboost.errors import ConfigError
-from fedboost.protocol import journal
-from fedboost.protocol.journal import Gathered, Opened, Stopped
+from fedboost.protocol import run as journal
+from fedboost.protocol.run import Gathered, Opened, Stopped
 
 PARTS = randomly(ROWS, 3, seed=3)
 

@@ -19,9 +19,8 @@ from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Report
-from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
+from fedboost.protocol.site import Limits, SessionOffer, Spending, TransientMemory
 from fedboost.terms import noise as noise_of_terms
 
 

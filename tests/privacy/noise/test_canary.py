@@ -11,7 +11,7 @@ from fedboost.gbdt.objectives import objective
 from fedboost.gbdt.objectives.objective import Bound
 from fedboost.privacy import noise
 from fedboost.privacy.noise import noise_of
-from fedboost.protocol import ledger
+from fedboost.protocol import site
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "quality"))
 
@@ -39,7 +39,7 @@ def test_no_more_is_proved_than_is_stated(placement):
 
 @pytest.mark.slow
 def test_half_the_noise_is_found_out(monkeypatch):
-    monkeypatch.setattr(ledger, "noise_of", lambda key, sigma, count: noise_of(key, sigma // 2, count))
+    monkeypatch.setattr(site, "noise_of", lambda key, sigma, count: noise_of(key, sigma // 2, count))
     assert not canary.audit(canary.terms_of(EPSILON), RUNS).holds
 
 

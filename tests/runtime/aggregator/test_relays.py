@@ -6,8 +6,7 @@ import time
 
 from sites import Log, in_time
 
-from fedboost.protocol.events import Connected, Disconnected
-from fedboost.protocol.messages import Relay
+from fedboost.protocol.messages import Connected, Disconnected, Relay
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.limits import Peers

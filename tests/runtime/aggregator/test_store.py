@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
-from fedboost.protocol import journal
-from fedboost.protocol.journal import Begun, Gathered, Opened, Stopped, TreeGrown
+from fedboost.protocol import run
+from fedboost.protocol.run import Begun, Gathered, Opened, Stopped, TreeGrown
 from fedboost.runtime.aggregator.store import VERSION_LINE, Folder, read_journal
 from fedboost.terms.terms import Terms
 
@@ -95,7 +95,7 @@ def test_what_was_recorded_is_found_again(tmp_path):
     )
 )
 def test_every_record_comes_back(record):
-    assert same(journal.decode(journal.encode(record)), record)
+    assert same(run.decode(run.encode(record)), record)
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_wherever_the_process_died_only_the_last_record_is_lost(tmp_path):
     whole = path.read_bytes()
     ends = [len(VERSION_LINE)]
     for record in RECORDS:
-        ends.append(ends[-1] + 8 + len(journal.encode(record)))
+        ends.append(ends[-1] + 8 + len(run.encode(record)))
     assert ends[-1] == len(whole)
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
@@ -193,7 +193,7 @@ def test_another_version_is_refused_by_name(tmp_path, content):
 
 
 def test_a_record_of_a_kind_that_is_not_known_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "encode", lambda record: b"\0\0\0\x03new")
+    monkeypatch.setattr(run, "encode", lambda record: b"\0\0\0\x03new")
     path = written(tmp_path, [GREW])
     refused(path, "record 1: not a record of a session of this version of fedboost")
 
@@ -236,6 +236,6 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
 
 def test_terms_of_another_version_are_named(tmp_path):
     strange = dataclasses.replace(RECORDS[0])
-    data = journal.encode(strange).replace(b'"objective"', b'"objektive"')
+    data = run.encode(strange).replace(b'"objective"', b'"objektive"')
     with pytest.raises(ConfigError, match="not a record of a session: terms: unknown key 'objektive'"):
-        journal.decode(data)
+        run.decode(data)

@@ -12,7 +12,7 @@ from processes import free_port
 from sites import Log, fedboost, terms
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.protocol.site_memory import Limits, SessionOffer
+from fedboost.protocol.site import Limits, SessionOffer
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.config import read_party

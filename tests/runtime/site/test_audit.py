@@ -17,10 +17,9 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import audit
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.horizontal.holder import holder_of
-from fedboost.protocol.ledger import Charge
 from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Report
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site import Site
+from fedboost.protocol.site import Charge, Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.audit import AuditLog, read_admitted, read_log, terms_file
 

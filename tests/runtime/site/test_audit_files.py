@@ -11,7 +11,7 @@ from sites import fedboost, terms
 from starts import Running, starts
 
 from fedboost.errors import ConfigError, DurabilityError
-from fedboost.protocol.site_memory import SessionOffer
+from fedboost.protocol.site import SessionOffer
 from fedboost.runtime.site import audit_files
 from fedboost.runtime.site.audit import AuditLog, read_log
 from fedboost.runtime.site.audit_files import NO_LOG, end_of, entries_after, lines_of

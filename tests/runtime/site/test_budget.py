@@ -10,7 +10,7 @@ from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 from fedboost.errors import ConfigError, Refused
 from fedboost.people.privacy_report import report_of
 from fedboost.people.summary import summary
-from fedboost.protocol.site_memory import Limits, SessionOffer
+from fedboost.protocol.site import Limits, SessionOffer
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.audit_entry import Released

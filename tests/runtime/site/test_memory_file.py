@@ -24,10 +24,9 @@ from fedboost.horizontal.shard import Shard
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import NOWHERE
-from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site import Site
+from fedboost.protocol.site import Site, Spending
 from fedboost.runtime.site import memory_file
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import FileMemory

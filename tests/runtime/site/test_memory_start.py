@@ -11,7 +11,7 @@ from starts import RULES, SITE, Running, starts
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.contracts import NOWHERE
-from fedboost.protocol.ledger import Charge
+from fedboost.protocol.site import Charge
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode

@@ -13,7 +13,7 @@ from starts import Running
 from fedboost.errors import PeerError, Refused
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
-from fedboost.protocol.site_memory import Limits, SessionOffer
+from fedboost.protocol.site import Limits, SessionOffer
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.approval import review
 from fedboost.runtime.site.budget import Budget

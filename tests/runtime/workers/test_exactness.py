@@ -9,7 +9,7 @@ from dask_rows import cluster, cuts_of, on_workers, shared_out, table, terms
 import fedboost as fb
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.protocol import ledger
+from fedboost.protocol import site
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
 
@@ -88,7 +88,7 @@ def test_noise_is_the_sites_own():
     noise = {"epsilon": 8.0, "delta": 1e-6}
     others = {"south": table(150, seed=1), "east": table(90, seed=2)}
     frame = table()
-    silent = mock.patch.object(ledger, "noise_of", lambda key, share, size: np.zeros(size, np.int64))
+    silent = mock.patch.object(site, "noise_of", lambda key, share, size: np.zeros(size, np.int64))
     for method in ("additive", "hist"):
         agreed = terms(
             columns={"ranges": ranges}, protection="masked", noise={**noise, "method": method}, rounds=2
