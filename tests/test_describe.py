@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from sites import bundles_of, consortium, in_time, rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.boosting.programs.coarse import part, possible
+from fedboost.boosting.programs.tasks import part, possible
 from fedboost.boosting.queries.base import MAX_ROWS
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.start import RowsQuery
-from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.queries.columns import QuantileQuery, SummaryQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.gbdt.cut_points import Grids

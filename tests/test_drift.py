@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.boosting.queries.bin_counts import BinCountsQuery
-from fedboost.boosting.queries.evaluation import EvaluationQuery
+from fedboost.boosting.queries.columns import BinCountsQuery
+from fedboost.boosting.queries.labels import EvaluationQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli.output import print_text
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed

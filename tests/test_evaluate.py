@@ -17,17 +17,15 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 from sklearn import metrics as reference
 
 import fedboost as fb
-from fedboost.boosting.programs.coarse import coarse, nearest, step_of, unit_of
-from fedboost.boosting.programs.evaluate import OUTCOMES, evaluate, merged
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
-from fedboost.boosting.queries.start import RowsQuery
-from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.programs.tasks import coarse, evaluate, merged, nearest, step_of, unit_of
+from fedboost.boosting.queries.columns import QuantileQuery, SummaryQuery
+from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grids
 from fedboost.gbdt.metrics import registry
+from fedboost.gbdt.metrics.registry import OUTCOMES
 from fedboost.horizontal.evaluation import EvaluationHolder
 from fedboost.people.evaluation import evaluated, told
 from fedboost.people.summary import summary as summary_of

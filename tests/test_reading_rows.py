@@ -10,8 +10,8 @@ from reading import Known, bits_told, described, labels_told, moved
 from sites import shared_out, terms
 
 import fedboost as fb
-from fedboost.boosting.programs.evaluate import measuring_query, summary_of
-from fedboost.boosting.queries.evaluation import MagnitudesQuery
+from fedboost.boosting.programs.tasks import measuring_query, summary_of
+from fedboost.boosting.queries.labels import MagnitudesQuery
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.metrics.registry import EDGES
 from fedboost.gbdt.threads import Threads

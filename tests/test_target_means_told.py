@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from inprocess import session_of, sites_of
 
 import fedboost as fb
-from fedboost.boosting.programs import boosting, dp_random_trees
+from fedboost.boosting.programs import boosting, private
 from fedboost.boosting.programs.target_means import _of_groups, _told
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.start import START_BITS, StartQuery
-from fedboost.boosting.queries.target_means import LevelSumsQuery
+from fedboost.boosting.queries.columns import QuantileQuery
+from fedboost.boosting.queries.labels import START_BITS, LevelSumsQuery, StartQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import Scale
@@ -281,7 +280,7 @@ def test_what_is_charged_is_what_was_planned_and_within_epsilon(placement):
     protection = "plain" if placement == "local" else "masked"
     terms = noisy(placement=placement, protection=protection).with_parties(parts)
     sites = sites_with(terms, parts)
-    session = session_of(terms, sites, dp_random_trees.train)
+    session = session_of(terms, sites, private.train)
     assert session.phase == "done", session.error
     for site in sites.values():
         charged = site.memory.charged

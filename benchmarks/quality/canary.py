@@ -23,7 +23,7 @@ import numpy.typing as npt
 from scipy import stats
 
 import fedboost as fb
-from fedboost.boosting.programs import dp_random_trees
+from fedboost.boosting.programs import private
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy import noise
@@ -92,7 +92,7 @@ def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], byt
     offer = SessionOffer(session, terms)
     memories = [TransientMemory(draw).begin(offer, Limits()) for _ in range(shares_of(terms))]
     secret = [Spending(terms, memory) for memory in memories]
-    program = dp_random_trees.train(terms, [])
+    program = private.train(terms, [])
     tag = Tag(0, 0, terms.parties, b"", ())
     ratio, query = 0.0, next(program)
     while True:

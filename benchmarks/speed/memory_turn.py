@@ -22,7 +22,7 @@ import common
 from common import verdict
 
 import fedboost as fb
-from fedboost.boosting.state import Position
+from fedboost.protocol.contracts import Position
 from fedboost.protocol.site import Limits, Question, SessionOffer
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import NAME, make_file

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TypeVar
 
-from fedboost.boosting.queries.cut_points import BYTES_PER_COUNT
+from fedboost.boosting.queries.columns import BYTES_PER_COUNT
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64

@@ -84,7 +84,7 @@ def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
     few, or not equally many where they stand in order."""
     import pyarrow as pa
 
-    from fedboost.boosting.queries.alignment import few_in_common
+    from fedboost.boosting.queries.ids import few_in_common
     from fedboost.runtime.data.shard import to_shard
 
     shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}

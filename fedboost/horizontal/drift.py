@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedboost.boosting.queries.bin_counts import BinCountsQuery
+from fedboost.boosting.queries.columns import BinCountsQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
+from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedboost.boosting.queries.leaves import RESIDUAL_BITS, ResidualQuery
+from fedboost.boosting.queries.labels import RESIDUAL_BITS, ResidualQuery
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.histogram import Rows
 from fedboost.gbdt.kernels.bins import weigh_residuals

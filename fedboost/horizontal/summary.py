@@ -11,8 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
-from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.queries.columns import QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.errors import PeerError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedboost.boosting.queries.target_means import LevelSumsQuery
+from fedboost.boosting.queries.labels import LevelSumsQuery
 from fedboost.boosting.state import BoostingState
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import Column

@@ -7,8 +7,7 @@ Refuses: nothing.
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import printable, quoted
 from fedboost.people.audit_facts import AgreementFacts, ReleaseFacts, SessionFacts
 from fedboost.people.text import INDENT, WIDTH, all_shown, counted, delimited, listed, moment, shown, size

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedboost.boosting.programs.coarse import unit_of
+from fedboost.boosting.programs.tasks import unit_of
 from fedboost.people.text import WIDTH, Block, cell, counted, delimited, paragraph, table
 
 MUCH_MISSING = 0.5

@@ -7,8 +7,7 @@ Refuses: nothing.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedboost.boosting.programs.coarse import rows_of_group
-from fedboost.boosting.programs.evaluate import within_of_rate
+from fedboost.boosting.programs.tasks import rows_of_group, within_of_rate
 from fedboost.people.text import Block, cell, delimited, listed, paragraph, table
 
 SHOWN_BINS = 10

@@ -7,8 +7,8 @@ Refuses: nothing; a name that is not here comes from another version.
 
 from typing import get_args
 
-from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY
-from fedboost.boosting.queries.rounds import BY_PARTY
+from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
+from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND

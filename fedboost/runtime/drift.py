@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.coarse import rows_of_bin, unit_of
+from fedboost.boosting.programs.tasks import rows_of_bin, unit_of
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.people.report.drift import drift_page

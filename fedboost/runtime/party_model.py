@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
-from fedboost.boosting.queries.views import view_of
+from fedboost.boosting.queries.base import view_of
 from fedboost.errors import Altered, ConfigError
 from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.protocol.aggregator import AggregatorSession

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedboost.boosting.programs.evaluate import measuring_query, summary_of
-from fedboost.boosting.queries.evaluation import MagnitudesQuery
+from fedboost.boosting.programs.tasks import measuring_query, summary_of
+from fedboost.boosting.queries.labels import MagnitudesQuery
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.threads import Threads

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from fedboost.boosting.queries.views import view_of
-from fedboost.boosting.structure import structure as structure_of
+from fedboost.boosting.queries.base import view_of
+from fedboost.boosting.state import structure as structure_of
 from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import NO_CHILD

@@ -8,7 +8,7 @@ Refuses: nothing; the checks return False.
 from collections.abc import Callable, Collection
 from typing import Any
 
-from fedboost.boosting.programs.coarse import unit_of
+from fedboost.boosting.programs.tasks import unit_of
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.gbdt.metrics.registry import OUTCOMES, own_name
 from fedboost.terms.tasks import (

@@ -19,7 +19,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import (
+from fedboost.boosting.queries.ids import (
     CHECK_BYTES,
     HASH_WORDS,
     REPEAT_BYTES,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.queries.views import View
+from fedboost.boosting.queries.base import View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import histogram

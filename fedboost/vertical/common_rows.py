@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
-from fedboost.boosting.queries.reach import ReachQuery
+from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery
 from fedboost.boosting.queries.union import OfRows
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64

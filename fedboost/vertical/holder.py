@@ -17,13 +17,11 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
-from fedboost.boosting.queries.leaves import ResidualQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.base import view_of
+from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
+from fedboost.boosting.queries.labels import ResidualQuery, RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.queries.union import OfRows, OfTurn, Query
-from fedboost.boosting.queries.views import view_of
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
-from fedboost.boosting.queries.start import StartQuery
-from fedboost.boosting.queries.views import View
+from fedboost.boosting.queries.base import View
+from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
+from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Int64

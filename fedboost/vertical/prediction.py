@@ -18,12 +18,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import UNKNOWN, AlignQuery, IdCountQuery
-from fedboost.boosting.queries.reach import ReachQuery, check_batch, check_predicted, rows_of_batch
+from fedboost.boosting.queries.base import view_of
+from fedboost.boosting.queries.ids import (
+    UNKNOWN,
+    AlignQuery,
+    IdCountQuery,
+    ReachQuery,
+    check_batch,
+    check_predicted,
+    rows_of_batch,
+)
 from fedboost.boosting.queries.union import OfTurn
-from fedboost.boosting.queries.views import view_of
-from fedboost.boosting.state import NOTHING_YET, BoostingState
-from fedboost.boosting.structure import structure
+from fedboost.boosting.state import NOTHING_YET, BoostingState, structure
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt import reach

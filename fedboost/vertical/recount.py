@@ -14,7 +14,7 @@ of a tree (objectives with quantile leaves, monotone constraints).
 
 import numpy as np
 
-from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.trees import EndRoundQuery
 from fedboost.boosting.state import Scales
 from fedboost.errors import PeerError
 from fedboost.gbdt.kernels.level import add_node

@@ -7,7 +7,7 @@ Refuses: numbers of rows that cannot be, and more rows than the terms let a part
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import REPEAT_BYTES
+from fedboost.boosting.queries.ids import REPEAT_BYTES
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.horizontal.shard import RowIds

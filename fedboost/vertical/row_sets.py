@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.boosting.queries.views import View
+from fedboost.boosting.queries.base import View
 from fedboost.errors import PeerError
 from fedboost.gbdt.kernels.rows import set_bits
 from fedboost.gbdt.sampling import Mask

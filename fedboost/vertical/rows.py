@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.columns import QuantileQuery
+from fedboost.boosting.queries.labels import StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import Round, Values
 from fedboost.errors import PeerError

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
-from fedboost.boosting.queries.reach import ReachQuery
+from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery
 from fedboost.fixedpoint import Int64
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.wire.bounds import bounded, require

@@ -5,9 +5,7 @@ Refuses: values outside their ranges, and longer lists than there can be (PeerEr
 
 from typing import Any
 
-from fedboost.boosting.queries.bin_counts import BinCountsQuery
-from fedboost.boosting.queries.cut_points import BinsQuery, RangeQuery
-from fedboost.boosting.queries.summary import SummaryQuery
+from fedboost.boosting.queries.columns import BinCountsQuery, BinsQuery, RangeQuery, SummaryQuery
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.reading import MAX_FEATURES

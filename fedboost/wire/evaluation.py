@@ -5,7 +5,7 @@ Refuses: values outside their ranges, and longer lists than there can be (PeerEr
 
 from typing import Any
 
-from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
+from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.metrics.registry import is_metric
 from fedboost.terms.columns import MAX_CLASSES

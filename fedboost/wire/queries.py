@@ -8,19 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.base import CONSTANT_TREE
-from fedboost.boosting.queries.bin_counts import BinCountsQuery
-from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
-from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
-from fedboost.boosting.queries.leaves import ResidualQuery
-from fedboost.boosting.queries.noisy import SumsQuery
-from fedboost.boosting.queries.reach import ReachQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.queries.summary import SummaryQuery
-from fedboost.boosting.queries.target_means import LevelSumsQuery
-from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
+from fedboost.boosting.queries.columns import (
+    BinCountsQuery,
+    BinsQuery,
+    QuantileQuery,
+    RangeQuery,
+    SummaryQuery,
+)
+from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery
+from fedboost.boosting.queries.labels import (
+    EvaluationQuery,
+    LevelSumsQuery,
+    MagnitudesQuery,
+    ResidualQuery,
+    RowsQuery,
+    StartQuery,
+)
+from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import PeerError
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.queries.target_means import LevelSumsQuery
+from fedboost.boosting.queries.labels import LevelSumsQuery
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.target_means import FOLDS, MAX_BUCKETS, MIN_BUCKETS
 from fedboost.wire.bounds import bounded, require, rows_of, scale_from_pb, scale_to_pb

@@ -13,7 +13,7 @@ from inprocess import shard_of, sites_of
 from logged import DRAW, ROWS, X, agreement, answer, noisy, warnings
 from sites import fedboost
 
-from fedboost.boosting.programs import boosting, dp_random_trees
+from fedboost.boosting.programs import boosting, private
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import Refused
 from fedboost.protocol.aggregator import AggregatorSession
@@ -41,7 +41,7 @@ def train(log, name, terms, parts, memory=None, permit=lambda offer: Limits()):
         record=log.record,
         memory=memory or TransientMemory(os.urandom, "p0"),
     )
-    program = boosting.train if terms.noise is None else dp_random_trees.train
+    program = boosting.train if terms.noise is None else private.train
     aggregator = AggregatorSession(name, terms, program, NOTHING_YET, draw=os.urandom)
     ends = {party: PartySession(site) for party, site in sites.items()}
     waiting = deque(aggregator.start())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from inprocess import randomly, shard_of, sites_of, terms_of
 
-from fedboost.boosting.programs import boosting, dp_random_trees
+from fedboost.boosting.programs import boosting, private
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
@@ -263,7 +263,7 @@ def test_the_opened_sums_are_those_of_masked(protection, monkeypatch):
 def test_a_vector_alone_says_nothing_under_distributed_noise(protection, vectors):
     """One share of the noise alone is too little: an epsilon of 1.45 of three parties, where the terms say 1.
     Now every cell is as likely to be any, by its four highest bits."""
-    liar = Liar(protection, program=dp_random_trees.train, **NOISE).run()
+    liar = Liar(protection, program=private.train, **NOISE).run()
     assert liar.session.phase == "done", liar.session.error
     for name in PARTIES:
         shown, truth = [], []
@@ -280,7 +280,7 @@ def test_a_key_holder_without_rows_counts_in_nothing(protection, vectors):
     """It masks zeros, draws no share of the noise, and what it sends is charged to nobody."""
     noisy = {**NOISE, "keyholder_rows": False}
     with_rows = ("p1", "p2", "p3")
-    liar = Liar(protection, program=dp_random_trees.train, rows_at=with_rows, **noisy).run()
+    liar = Liar(protection, program=private.train, rows_at=with_rows, **noisy).run()
     assert liar.session.phase == "done", liar.session.error
     assert liar.terms.holders == with_rows
     assert liar.terms.honest == 2

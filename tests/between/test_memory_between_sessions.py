@@ -11,7 +11,7 @@ from memories import THREE, noisy
 from pyarrow import parquet
 from sites import Log, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until
 
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Report, SessionEnded

@@ -11,7 +11,7 @@ import pytest
 from inprocess import randomly, shard_of, terms_of
 from liar import SMALL, Left, Liar, X, Y, end_of, never, root_of
 
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedboost.boosting.memory import GIB, check_terms, within
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.columns import QuantileQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import Refused, TreeAborted
 from fedboost.fixedpoint import UNIT

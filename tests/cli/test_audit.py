@@ -17,8 +17,8 @@ from sites import fedboost, rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.boosting.programs.boosting import train as boosting
-from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY
-from fedboost.boosting.queries.rounds import BY_PARTY
+from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
+from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import audit

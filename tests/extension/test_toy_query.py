@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
-from fedboost.boosting.queries.rules import check_bits
+from fedboost.boosting.queries.base import check_bits
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.terms.terms import Terms
@@ -78,7 +78,7 @@ from collections.abc import Generator
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.programs.initialisation import count_rows
 from fedboost.boosting.queries.label_sum import LABEL_BITS, LabelSumQuery
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.booster import Booster
@@ -99,14 +99,14 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
 EDITS = {
     "fedboost/boosting/queries/union.py": [
         (
-            "from fedboost.boosting.queries.leaves import ResidualQuery\n",
+            "from fedboost.boosting.queries.labels import ResidualQuery\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         ("Query = OfRows | ", "Query = LabelSumQuery | OfRows | "),
     ],
     "fedboost/horizontal/holder.py": [
         (
-            "from fedboost.boosting.queries.leaves import ResidualQuery\n",
+            "from fedboost.boosting.queries.labels import ResidualQuery\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         (
@@ -117,7 +117,7 @@ EDITS = {
     ],
     "fedboost/wire/queries.py": [
         (
-            "from fedboost.boosting.queries.leaves import ResidualQuery\n",
+            "from fedboost.boosting.queries.labels import ResidualQuery\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         (

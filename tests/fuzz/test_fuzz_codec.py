@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutants import bombs, mutate, text_bombs
 
-from fedboost.boosting.queries.start import StartQuery
+from fedboost.boosting.queries.labels import StartQuery
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.wire.messages import decode_to_party, encode_to_party

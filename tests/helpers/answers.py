@@ -6,9 +6,8 @@ import numpy as np
 from inprocess import shard_of, terms_of
 
 from fedboost.boosting.queries.base import CONSTANT_TREE
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.labels import StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.tree import Split

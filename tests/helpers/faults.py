@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 from inprocess import randomly, run, session_of, shard_of, sites_of, terms_of
 
-from fedboost.boosting.programs import boosting, dp_random_trees
+from fedboost.boosting.programs import boosting, private
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import run as journal
@@ -103,7 +103,7 @@ def fault_free_with_noise(terms):
     X, y = rows(terms.objective.name)
     parts = zip(terms.parties, randomly(ROWS, len(terms.parties)), strict=True)
     sites = sites_of(terms, {name: shard_of(X, y, rows=part) for name, part in parts}, bytes)
-    return session_of(terms, sites, dp_random_trees.train).booster.to_xgboost()
+    return session_of(terms, sites, private.train).booster.to_xgboost()
 
 
 @dataclass
@@ -178,7 +178,7 @@ class World:
 
     @property
     def program(self):
-        return dp_random_trees.train if self.noisy else boosting.train
+        return private.train if self.noisy else boosting.train
 
     def aggregator(self):
         past = [journal.decode(data) for data in self.written]

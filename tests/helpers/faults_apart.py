@@ -18,7 +18,7 @@ import faults
 import numpy as np
 
 import fedboost as fb
-from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
+from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.privacy.points import multiply, tokens_of
 from fedboost.protocol import relaying

@@ -5,14 +5,10 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
-from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
-from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
-from fedboost.boosting.queries.leaves import ResidualQuery
-from fedboost.boosting.queries.reach import ReachQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.queries.target_means import LevelSumsQuery
-from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
+from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
+from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery
+from fedboost.boosting.queries.labels import LevelSumsQuery, ResidualQuery, RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, VoteQuery
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids

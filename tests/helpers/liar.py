@@ -6,8 +6,7 @@ import numpy as np
 from inprocess import randomly, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from naive_growth import bounds_below, leaf_value, may_split, step
 
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.labels import StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt import sampling
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.split import FREE, MIN_GAIN, BestSplit

@@ -3,7 +3,7 @@
 import numpy as np
 from inprocess import one_party, run
 
-from fedboost.boosting.programs import dp_random_trees
+from fedboost.boosting.programs import private
 
 ROWS = 6000
 RANGES = [(-4, 4), (-4, 4), (0, 1000)]
@@ -31,4 +31,4 @@ def data(kind="binary", rows=ROWS):
 def trained(kind="binary", parts=None, **settings):
     X, y = data(kind)
     parts = parts or one_party(ROWS)
-    return run(X, y, parts, program=dp_random_trees.train, levels=(3, 8), ranges=RANGES, **settings)
+    return run(X, y, parts, program=private.train, levels=(3, 8), ranges=RANGES, **settings)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import structlog
 
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.worker_rows import rows_of
 from fedboost.runtime.terms_file import read_terms

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 import fedboost as fb
-from fedboost.boosting.programs import reach
+from fedboost.boosting.programs import alignment
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.data.shard import to_shard
@@ -90,7 +90,7 @@ class Predicting(Apart):
         tables = tables_of(layout) if tables is None else tables
         terms = terms_for(layout, setting, tables, **(changes or {}))
         models = models_of(terms, setting) | (models or {})
-        super().__init__(terms=terms, models=models, tables=tables, **{"program": reach.predict, **apart})
+        super().__init__(terms=terms, models=models, tables=tables, **{"program": alignment.predict, **apart})
         self.relayed = []
         self.sites = {name: replace(site, record=self.note) for name, site in self.sites.items()}
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.cli.main import main
 from fedboost.fixedpoint import UNIT

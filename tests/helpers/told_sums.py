@@ -11,7 +11,7 @@ from apart_sessions import Apart
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.queries.start import StartQuery
+from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.gbdt.histogram import STATS, Layout
 

@@ -9,7 +9,7 @@ import xgboost
 from inprocess import model_of, one_party, randomly, run, terms_of
 from trainings import BASED, LEVELS, ROWS, SETTINGS, based, parts_of, setting_of
 
-from fedboost.boosting.queries.leaves import RESIDUAL_TURNS
+from fedboost.boosting.queries.labels import RESIDUAL_TURNS
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
 from fedboost.terms import continuation

@@ -19,7 +19,7 @@ from trainings import (
 )
 
 from fedboost.boosting.programs.boosting import train
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.protocol.several import Several

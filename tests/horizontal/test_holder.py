@@ -11,11 +11,9 @@ from inprocess import one_party, randomly, shard_of, terms_of
 from trainings import one_by_one
 
 from fedboost.boosting.programs.boosting import train
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.leaves import ResidualQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.columns import QuantileQuery
+from fedboost.boosting.queries.labels import ResidualQuery, RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt import threads

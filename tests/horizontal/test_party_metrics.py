@@ -5,7 +5,7 @@ import pytest
 from inprocess import run, shard_of, terms_of
 from trainings import PARTITIONS, ROWS, setting_of
 
-from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.trees import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.metrics import registry as metrics

@@ -8,11 +8,9 @@ import pytest
 from answers import CONSTANT, CUTS, LEVEL_CUTS, LEVELS_OF, ROOT, SPLIT, START, party_after
 from inprocess import terms_of
 
-from fedboost.boosting.queries.base import CONSTANT_TREE
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.leaves import ResidualQuery
-from fedboost.boosting.queries.rules import check_splits
-from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
+from fedboost.boosting.queries.base import CONSTANT_TREE, check_splits
+from fedboost.boosting.queries.columns import QuantileQuery
+from fedboost.boosting.queries.labels import START_BITS, ResidualQuery, RowsQuery, StartQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import threads

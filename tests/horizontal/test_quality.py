@@ -19,7 +19,7 @@ from trainings import (
     turns_of,
 )
 
-from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.labels import ResidualQuery
 from fedboost.gbdt.metrics.registry import grows
 
 

@@ -7,9 +7,8 @@ import pytest
 from inprocess import shard_of, terms_of
 
 from fedboost.boosting.queries.base import CONSTANT_TREE
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import StartQuery
-from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
+from fedboost.boosting.queries.labels import StartQuery
+from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, VoteQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import histogram

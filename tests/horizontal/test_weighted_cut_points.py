@@ -10,8 +10,8 @@ from trainings import one_by_one, spoiling
 
 from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.base import MAX_ROWS
-from fedboost.boosting.queries.cut_points import MAX_WEIGHT_BITS, QuantileQuery, are_weighted, weight_scale
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.columns import MAX_WEIGHT_BITS, QuantileQuery, are_weighted, weight_scale
+from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, exponent_counts, lower_bound
 from fedboost.gbdt.binned import SparseColumn

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 import fedboost.people
-from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY
-from fedboost.boosting.queries.rounds import BY_PARTY
+from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
+from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.people.audit_session import ANSWER_WIDTH
 from fedboost.people.words import (

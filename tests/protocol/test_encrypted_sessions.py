@@ -247,7 +247,7 @@ def test_a_party_that_sends_what_is_no_ciphertext_is_named(protection):
 
 @pytest.mark.slow
 def test_noise_goes_under_encryption_too(protection):
-    from fedboost.boosting.programs import dp_random_trees
+    from fedboost.boosting.programs import private
 
     X, y = data()
     noise = {"epsilon": 8.0, "delta": 1e-5}
@@ -256,7 +256,7 @@ def test_noise_goes_under_encryption_too(protection):
         X,
         y,
         randomly(ROWS, 3),
-        program=dp_random_trees.train,
+        program=private.train,
         protection=protection,
         keyholder="p0",
         **settings,

@@ -7,10 +7,9 @@ import pytest
 from gathering import begun
 from liar import Left, Liar, end_of, never, root_of
 
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.columns import QuantileQuery
+from fedboost.boosting.queries.labels import RowsQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import BoostingState, Round
 from fedboost.gbdt.tree import Split
 from fedboost.privacy import fields

@@ -8,7 +8,7 @@ from gathering import Together, begun, reason_of
 from liar import Left, Liar, never, root_of
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError

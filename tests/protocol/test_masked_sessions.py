@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.masked import keys

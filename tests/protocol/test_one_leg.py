@@ -13,7 +13,7 @@ from gathering import Together, reason_of
 from inprocess import model_of, randomly
 from liar import SMALL, Left, Liar, X, Y, agreed, never, places, root_of
 
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError
 from fedboost.privacy import bit_packing

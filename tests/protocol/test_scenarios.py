@@ -25,10 +25,9 @@ import numpy as np
 import pytest
 
 from fedboost.boosting.queries.base import CONSTANT_TREE
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.columns import QuantileQuery
+from fedboost.boosting.queries.labels import START_BITS, RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale

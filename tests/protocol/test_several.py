@@ -9,10 +9,9 @@ from liar import Left, Liar, end_of, never, root_of
 
 from fedboost.boosting.programs import asking
 from fedboost.boosting.programs.boosting import train
-from fedboost.boosting.queries.cut_points import QuantileQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.columns import QuantileQuery
+from fedboost.boosting.queries.labels import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.cut_points import Grids

@@ -29,7 +29,7 @@ from sites import (
     written,
 )
 
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.errors import ConfigError, Refused
 from fedboost.gbdt.tree import Tree
 from fedboost.privacy.identity import issue as issue_identity

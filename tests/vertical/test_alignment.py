@@ -11,7 +11,7 @@ from databases import write_sqlite
 from pyarrow import csv, parquet
 
 import fedboost as fb
-from fedboost.boosting.queries.alignment import AlignQuery, PlacesQuery
+from fedboost.boosting.queries.ids import AlignQuery, PlacesQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import PeerError
 from fedboost.people.summary import summary

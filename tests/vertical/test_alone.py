@@ -12,9 +12,9 @@ from consortium import installed
 from faults_apart import ROWS, World, apart, noting, own_terms, tables_of
 
 import fedboost as fb
-from fedboost.boosting.queries.start import StartQuery
+from fedboost.boosting.queries.base import view_of
+from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.queries.views import view_of
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.histogram import Layout as Bins
 from fedboost.gbdt.tree import NO_CHILD, Splits

@@ -16,8 +16,7 @@ from told_sums import SQUARED, Recorded, smallest_set, sums_of
 
 import fedboost as fb
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import FedboostError
 from fedboost.gbdt.histogram import Layout as Bins
 from fedboost.gbdt.tree import Splits

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedboost.boosting.queries.alignment import PlacesQuery
+from fedboost.boosting.queries.ids import PlacesQuery
 from fedboost.privacy.points import POINT_BYTES, multiply, points_of, tokens_of
 from fedboost.protocol import relaying, run
 from fedboost.protocol.messages import Ask, Introduce, Relay

@@ -8,8 +8,8 @@ import pytest
 
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.programs.alignment import places_of
-from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.protocol.messages import Ask, Introduce, Relay, Report
 from fedboost.protocol.several import Several
 from tests.helpers.alignments import ALIGN, CHECK, FEWEST, PLACES, matching, refused, tables_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedboost as fb
-from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
+from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.errors import Refused
 from fedboost.privacy.points import POINT_BYTES, PRIME, TOKEN_WORDS
 from fedboost.privacy.relay import sealed_size

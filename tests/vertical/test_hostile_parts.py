@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import fedboost as fb
-from fedboost.boosting.state import NOTHING_YET
-from fedboost.boosting.structure import structure
+from fedboost.boosting.state import NOTHING_YET, structure
 from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.protocol.messages import Attest, Close, Leave
 from fedboost.protocol.transcript import first_transcript, next_transcript

@@ -7,14 +7,11 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from fedboost.boosting.programs.reach import reach_of
-from fedboost.boosting.queries.alignment import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, hash_of
-from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
-from fedboost.boosting.queries.reach import ReachQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.queries.summary import SummaryQuery
-from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.programs.alignment import reach_of
+from fedboost.boosting.queries.columns import SummaryQuery
+from fedboost.boosting.queries.ids import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, ReachQuery, hash_of
+from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Scales
 from fedboost.errors import Refused

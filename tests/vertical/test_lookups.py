@@ -5,7 +5,7 @@ import hmac
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import CHECK_BYTES, AlignQuery
+from fedboost.boosting.queries.ids import CHECK_BYTES, AlignQuery
 from fedboost.privacy import fields
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import Join, Relay, Report

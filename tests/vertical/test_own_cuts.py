@@ -11,8 +11,8 @@ from apart_sessions import LOST, NOW, Apart, once
 from columns_apart import LAYOUTS, NUMERIC, pooled, terms_of, train_apart, train_pooled
 from consortium import installed
 
-from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery
-from fedboost.boosting.queries.start import StartQuery
+from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
+from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Scale

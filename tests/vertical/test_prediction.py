@@ -9,7 +9,7 @@ import pytest
 from pyarrow import csv, parquet
 
 import fedboost as fb
-from fedboost.boosting.queries import reach as queries
+from fedboost.boosting.queries import ids as queries
 from fedboost.gbdt.reach import Structure
 from fedboost.privacy.relay import sealed_size
 from fedboost.protocol.messages import Ask, Relay

@@ -8,7 +8,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from fedboost.boosting.programs import reach
+from fedboost.boosting.programs import alignment
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.site import Site
@@ -59,7 +59,7 @@ class Predicting(Matching):
 
     @property
     def program(self):
-        return reach.predict
+        return alignment.predict
 
     def holders(self):
         return {}

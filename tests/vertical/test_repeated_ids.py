@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 import fedboost as fb
-from fedboost.boosting.queries import reach
+from fedboost.boosting.queries import ids as reach
 from fedboost.people.summary import summary
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import Report

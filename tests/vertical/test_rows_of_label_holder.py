@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 import fedboost as fb
 from fedboost.boosting.programs.alignment import places_of
-from fedboost.boosting.queries.alignment import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, hash_of
+from fedboost.boosting.queries.ids import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, hash_of
 from fedboost.people.summary import summary
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import Ask, Introduce, Relay, Report

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.base import view_of
+from fedboost.boosting.queries.labels import ResidualQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.queries.views import view_of
 from fedboost.boosting.state import Round
 from fedboost.errors import PeerError
 from fedboost.gbdt.cut_points import CutPoints, Grids

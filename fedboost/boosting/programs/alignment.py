@@ -9,18 +9,23 @@ from collections.abc import Generator, Mapping, Sequence
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import (
+from fedboost.boosting.programs.initialisation import no_model
+from fedboost.boosting.queries.ids import (
     UNKNOWN,
     AlignQuery,
     IdCountQuery,
     PlacesQuery,
+    ReachQuery,
+    check_predicted,
     few_in_common,
     hash_of,
 )
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt.booster import Booster
 from fedboost.privacy.points import TOKEN_WORDS, Tokens, intersect
+from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.terms import Terms
 
 
@@ -85,3 +90,30 @@ def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
         return intersect([lists[party] for party in parties])
     except PeerError as error:
         raise PeerError(f"row ids of parties {', '.join(parties)}: {error}") from None
+
+
+# ---- The prediction of rows by parties that hold different columns: three turns, whatever the trees -----
+# Promises: a pure function of the terms and the sums; the places of a party's rows do not depend on what
+# other feature holders have.
+# Refuses: lists that no parties can have told (PeerError); another number of rows than the terms say, and
+# rows of which a feature holder knows too few (Refused).
+
+
+def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
+    """Have the feature holders tell the label holder which leaves its rows reach. A model without trees: the
+    aggregator has none."""
+    counts = yield IdCountQuery(len(terms.parties))
+    query = AlignQuery(tuple(counts.tolist()))
+    (block,) = terms.blocks
+    check_predicted(terms, query.sizes[terms.parties.index(block.label_holder)])
+    query.check(terms)
+    reach = reach_of(terms, query, (yield query))
+    reach.check(terms)
+    if int((yield reach)[0]) != reach.total:
+        raise PeerError(f"the label holder has predicted other rows than the {reach.total} there are")
+    return no_model(terms)
+
+
+def reach_of(terms: Terms, query: AlignQuery, tokens: Int64) -> ReachQuery:
+    """The places of the rows that are predicted, from the tokens of all lists."""
+    return ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))

@@ -12,27 +12,113 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.boosting.programs.bin_groups import ToldGroups
+from fedboost.boosting.queries.base import view_of
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
-from fedboost.boosting.queries.views import view_of
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import sampling
+from fedboost.gbdt import histogram, sampling
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
-from fedboost.gbdt.kernels import level
+from fedboost.gbdt.kernels import level as level_kernels
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.split import LEAF, MIN_GAIN, Leaves, SplitRule
-from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, NODE, SPLIT_COLUMNS, Int32, Splits, Tree
+from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, NODE, SPLIT_COLUMNS, Bytes, Int32, Splits, Tree
 from fedboost.terms.terms import Terms
 
+# ---- The groups of bins in which the parties told the sums of the nodes of trees that grow --------------
+# Promises: a sibling's sums are the parent's less the child's, group by group; a split is by whole groups,
+# and missing values that are told with a group go with it.
+# Refuses: groups that are not made of the parent's, and sums that stand elsewhere (PeerError, with the
+# party that has the column).
+
+
+class ToldGroups:
+    """The groups of each node that is known; siblings have the same."""
+
+    def __init__(self, terms: Terms, layout: Layout, numbers: Int64) -> None:
+        """layout: of the features of these numbers."""
+        view = view_of(terms, terms.vertical.label_holder or "")
+        assert view is not None
+        self._holders = [terms.parties[place] for place in view.holders[numbers].tolist()]
+        self._layout = layout
+        self._of: dict[int, Flags] = {}
+
+    def __repr__(self) -> str:
+        return f"ToldGroups({len(self._of)} nodes)"
+
+    @classmethod
+    def where_due(cls, terms: Terms, layout: Layout, numbers: Int64) -> "ToldGroups | None":
+        """None where the terms have no floor under the rows of a bin."""
+        return cls(terms, layout, numbers) if terms.vertical.min_rows_per_bin > 1 else None
+
+    def take_roots(self, answer: Int64, roots: int) -> Int64:
+        """The sums of an answer on the roots, whose groups are noted."""
+        sums, marks = self._parts(answer, roots)
+        for root, own in enumerate(marks):
+            self._of[root] = self._checked(root, own, None, sums.reshape(roots, -1)[root])
+        return sums
+
+    def take(self, answer: Int64, asks: Int64, families: Leaves, histograms: Int64) -> Int64:
+        """The sums of an answer on children (`level.ask_level`), whose groups are noted for them and their
+        siblings; the sums of their parents, in `histograms`, are joined to the same groups."""
+        sums, marks = self._parts(answer, len(asks))
+        told = zip(marks, sums.reshape(len(asks), -1), families[asks[:, 1]], strict=True)
+        for own, of_node, family in told:
+            node, left = int(family["node"]), int(family["left"])
+            apart = self._checked(node, own, self._of[node], of_node)
+            self._of[left] = self._of[left + 1] = apart
+            parent = histograms[family["slot"]]
+            parent[:] = histogram.grouped(parent, apart, self._layout)
+        return sums
+
+    def widen(self, columns: Int32, bitmaps: Bytes, features: Int32) -> None:
+        """Make splits, columns and bitmaps of `tree.Splits`, by whole groups. features: of each split its
+        feature among those of the layout; bitmaps: empty where none is categorical."""
+        layout = self._layout
+        for number, feature in enumerate(features.tolist()):
+            apart, column = self._of[int(columns[0, number])], columns[:, number]
+            if not layout.categorical[feature]:
+                column[2] = histogram.whole(apart, layout, feature, int(column[2]))
+                continue
+            levels, with_missing = histogram.joined_levels(apart, layout, feature)
+            if not levels:
+                continue
+            right = bool(bitmaps[number, levels[0] >> 3] >> (levels[0] & 7) & 1)
+            for level in levels:
+                bit = np.uint8(1 << (level & 7))
+                bitmaps[number, level >> 3] = bitmaps[number, level >> 3] & ~bit | bit * right
+            if with_missing:
+                column[3] = not right
+
+    def _parts(self, answer: Int64, nodes: int) -> tuple[Int64, Int64]:
+        """Sums, and the marks of each node: int64 [nodes, bins]."""
+        sums = answer.size - nodes * self._layout.bins
+        return answer[:sums], answer[sums:].reshape(nodes, -1)
+
+    def _checked(self, node: int, marks: Int64, above: Flags | None, sums: Int64) -> Flags:
+        """The groups of these marks of a node, or of a child of it."""
+        fault = histogram.fault(marks, above, sums[:-STATS].reshape(-1, STATS), self._layout)
+        if fault is not None:
+            feature, what = fault
+            raise PeerError(
+                f"party {self._holders[feature]} told sums by groups of bins that cannot be, at or below "
+                f"node {node}: {what}; ask there before you train with it again"
+            )
+        apart: Flags = marks == 1
+        return apart
+
+
+# ---- The trees of a round while they grow, level by level: leaves, histograms and nodes are arrays ------
+
+
 REASONS = {
-    level.FEATURES_DISAGREE: "the bins of feature {feature} do not sum to the same total as those of others",
-    level.NEGATIVE_BIN: "a bin has a negative sum of hessians",
-    level.OTHER_ROWS: "the sums over a node's rows are not those of its bins",
-    level.OTHER_TOTAL: "the sums of node {node} are not those its parent's split gave",
-    level.NEGATIVE_POSITIVE: "the gradients above 0 of a node's rows are more than its parent has",
-    level.OTHER_SIBLING: "the sums of a node are not its parent's less its sibling's",
+    level_kernels.FEATURES_DISAGREE: "the bins of feature {feature} do not sum to the same total as those "
+    "of others",
+    level_kernels.NEGATIVE_BIN: "a bin has a negative sum of hessians",
+    level_kernels.OTHER_ROWS: "the sums over a node's rows are not those of its bins",
+    level_kernels.OTHER_TOTAL: "the sums of node {node} are not those its parent's split gave",
+    level_kernels.NEGATIVE_POSITIVE: "the gradients above 0 of a node's rows are more than its parent has",
+    level_kernels.OTHER_SIBLING: "the sums of a node are not its parent's less its sibling's",
 }
 
 FIRST_ROOM = 126
@@ -140,7 +226,7 @@ class GrowingTree:
     def plant(self, cells: Int64, roots: Leaves, histograms: Int64) -> tuple[int, int, int]:
         """Take the sums of the roots, as `level.take_roots`."""
         sums = cells, self._ground.sizes, roots, histograms
-        reason: tuple[int, int, int] = level.take_roots(*sums, self._nodes, *self._rule)
+        reason: tuple[int, int, int] = level_kernels.take_roots(*sums, self._nodes, *self._rule)
         return reason
 
     def split(
@@ -156,7 +242,7 @@ class GrowingTree:
         still_waiting, families = np.empty((2, room), LEAF)
         if len(waiting):
             still_waiting[: len(waiting)] = waiting
-        held, grown, made = level.split_level(
+        held, grown, made = level_kernels.split_level(
             fresh,
             still_waiting,
             len(waiting),
@@ -229,7 +315,7 @@ class Histograms:
             self.known = with_room(self.known, size, spare=False)
             self.used = with_room(self.used, size, spare=False)
         children, marks = np.empty(len(families) + both, LEAF), (self.known, elected, self.used)
-        *refused, self._size = level.take_level(
+        *refused, self._size = level_kernels.take_level(
             cells, asks, families, children, self.cells, self._size, *self._features, *marks
         )
         return tuple(refused), children
@@ -297,7 +383,9 @@ class Frontier:
         """The query for a child of each leaf that was split; for both where features are unknown of the
         parent."""
         known = self._histograms.known
-        self._asks, widths, possible, self._both = level.ask_level(self._families, known, self._elected)
+        self._asks, widths, possible, self._both = level_kernels.ask_level(
+            self._families, known, self._elected
+        )
         if not possible:
             raise PeerError("the gradients above 0 of a node's rows are fewer than its children have")
         elected: tuple[Elected, ...] = ()
@@ -322,7 +410,7 @@ class Frontier:
             cells = self._groups.take(cells, self._asks, self._families, self._histograms.cells)
         asked = self._asks, self._families, self._both
         (reason, node, feature), self._fresh = self._histograms.take(cells, *asked, self._elected)
-        if reason == level.OTHER_TOTAL and self._terms.blocks:
+        if reason == level_kernels.OTHER_TOTAL and self._terms.blocks:
             refuse_made_up(self._terms, self.growing.new_splits, node)
         self._refuse(reason, node, feature)
         self.growing.sent()

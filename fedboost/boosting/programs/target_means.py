@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.boosting.programs.initialisation import Scales, check_start, mean_label, start_quantiles
-from fedboost.boosting.queries.start import START_BITS
-from fedboost.boosting.queries.target_means import LevelSumsQuery
+from fedboost.boosting.queries.labels import START_BITS, LevelSumsQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale

@@ -7,13 +7,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedboost.boosting.queries.base import APART, BaseQuery, digest_of, once
-from fedboost.boosting.queries.rules import check_bits, check_nodes, check_scales, check_started
-from fedboost.boosting.queries.views import View, hidden_places
+from fedboost.boosting.queries.base import (
+    APART,
+    BaseQuery,
+    View,
+    check_bits,
+    check_nodes,
+    check_scales,
+    check_started,
+    check_tree,
+    digest_of,
+    hidden_places,
+    once,
+)
+from fedboost.boosting.queries.labels import EXPONENT_VECTORS
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
+from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels.histogram import fit_level, pack_level, unpack_level
+from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt.metrics.registry import TRAIN
+from fedboost.gbdt.objectives.objective import SCALE
+from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.protection import HiddenSums
@@ -342,3 +357,156 @@ def check_growing(
 def _in_turn(values: Int64, sizes: list[int]) -> list[Int64]:
     """Pieces of these sizes, one after the other."""
     return [values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+# ---- Queries about a tree of random structure: sums of its leaves, with noise ---------------------------
+
+
+@dataclass(frozen=True)
+class SumsQuery(BaseQuery):
+    """Sums of gradients and hessians in the leaves of a tree of these splits, whose structure does not depend
+    on rows.
+
+    Used once a tree, where the answer gets noise. Answer: [leaf, (gradient, hessian)], in units of
+    `sensitivity.SCALE`.
+    """
+
+    description = "sums over the rows in each leaf of a tree"
+    of_tree = True
+    needs_noise = True
+
+    rows: int
+    tree: int
+    splits: Splits
+    nodes: tuple[int, ...]
+
+    @property
+    def gradient(self) -> Scale:
+        return SCALE
+
+    hessian = gradient
+
+    @property
+    def cells(self) -> int:
+        return len(self.nodes) * STATS
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(SCALE.limit, self.rows)
+
+    def is_allowed_with(self, noise: Noise) -> bool:
+        """True if the structure of trees is random."""
+        return noise.method != "hist"
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """At most one a tree."""
+        return terms.trees.rounds * (terms.noise is not None and terms.noise.method != "hist")
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse leaves that a tree of the terms cannot have."""
+        check_nodes(terms, self.tree, self.splits, self.nodes)
+
+    def release(self, terms: Terms) -> Release | None:
+        """The sums of a tree."""
+        return terms.plan.releases[TREES]
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        check_started(state)
+        if self.tree != state.tree or state.levels:
+            raise PeerError(f"sums in the leaves of tree {self.tree} while tree {state.tree} grows, or again")
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with one more level."""
+        return state.grown(self.splits)
+
+
+# ---- The query that ends a round: leaf values are applied, and metrics are measured ---------------------
+
+
+BY_PARTY = "EndRoundQuery by party"
+"""Name of the query where it includes metrics of single parties."""
+
+
+@dataclass(frozen=True)
+class EndRoundQuery(BaseQuery):
+    """The metrics after these splits, once every margin has moved by its leaf's value.
+
+    Tree -1 is the constant that boosting starts from. Answer: the metric sums, then, with `exponents`,
+    exponent counts of the new gradients, hessians and weights; then, with `sizes`, counts of the gradient
+    norms of rows that trees grow on (`sampling.count_norms`). Metric sums are of
+    each of these sets of rows, one after the other; a set of a party's rows alone is 0 for all others.
+    """
+
+    description = "error of the model, summed over all rows"
+    ends_tree = True
+
+    rows: int
+    tree: int
+    splits: Splits
+    values: tuple[tuple[int, float], ...]
+    metrics: tuple[str, ...]
+    weight: Scale
+    exponents: bool
+    sets: tuple[str, ...] = (TRAIN,)
+    sizes: bool = False
+
+    @once
+    def cells(self) -> int:
+        metric_cells = len(self.sets) * metrics.cells(self.metrics)
+        exponents = EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
+        return metric_cells + exponents + NORM_CELLS * self.sizes
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(metrics.limit(self.metrics, self.weight), self.rows)
+
+    @property
+    def name(self) -> str:
+        """Name in logs; another one where it includes metrics of single parties."""
+        by_party = any(metrics.OF_PARTY in rows for rows in self.sets)
+        return BY_PARTY if by_party else type(self).__name__
+
+    def in_view(self, view: View) -> "EndRoundQuery":
+        """The query with the splits, leaf values and scale that are seen."""
+        splits, values, weight = view.splits(self.splits), view.values(self.values), view.scale(self.weight)
+        if splits is self.splits and (values, weight) == (self.values, self.weight):
+            return self
+        return replace(self, splits=splits, values=values, weight=weight)
+
+    def is_allowed_with(self, noise: Noise) -> bool:
+        """Always: the terms then have no metrics."""
+        return True
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """At most one a tree, and one of the constant."""
+        return terms.trees.rounds + 1
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse other metrics than the terms', and trees that a model of the terms cannot have."""
+        check_tree(terms, self.tree, self.splits, self.values)
+        if self.sizes and not terms.draws.by_gradient_norm:
+            raise Refused("the terms need no sizes of gradients: rows are not drawn by them")
+        if self.exponents and not terms.needs_exponent_counts:
+            raise Refused("the terms need no exponents of gradients: they have a public bound")
+        if self.metrics != terms.metrics:
+            raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")
+        if self.sets != terms.sets:
+            raise Refused(f"the terms allow metrics of the rows {', '.join(terms.sets)}")
+
+    def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
+        """Metrics of the round: over the rows of the roster, and those for the analyst."""
+        sums = self.metrics, self.sets, total, self.weight
+        return metrics.by_set(*sums), metrics.published(*sums)
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        check_started(state)
+        if self.tree != state.tree:
+            raise PeerError(f"the end of tree {self.tree} while tree {state.tree} grows")
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with one more round."""
+        return state.ended(self.splits, self.values)

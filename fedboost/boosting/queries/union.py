@@ -1,17 +1,22 @@
 """The closed set of queries: every match on a query has a case for each of these."""
 
-from fedboost.boosting.queries.alignment import AlignQuery, IdCountQuery, PlacesQuery
-from fedboost.boosting.queries.bin_counts import BinCountsQuery
-from fedboost.boosting.queries.cut_points import BinsQuery, QuantileQuery, RangeQuery
-from fedboost.boosting.queries.evaluation import EvaluationQuery, MagnitudesQuery
-from fedboost.boosting.queries.leaves import ResidualQuery
-from fedboost.boosting.queries.noisy import SumsQuery
-from fedboost.boosting.queries.reach import ReachQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.queries.summary import SummaryQuery
-from fedboost.boosting.queries.target_means import LevelSumsQuery
-from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
+from fedboost.boosting.queries.columns import (
+    BinCountsQuery,
+    BinsQuery,
+    QuantileQuery,
+    RangeQuery,
+    SummaryQuery,
+)
+from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery
+from fedboost.boosting.queries.labels import (
+    EvaluationQuery,
+    LevelSumsQuery,
+    MagnitudesQuery,
+    ResidualQuery,
+    RowsQuery,
+    StartQuery,
+)
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
 from fedboost.protocol.several import Several
 
 TreeQuery = HistogramQuery | VoteQuery

@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import cast
 
-from fedboost.boosting.programs import boosting, dp_random_trees, reach
-from fedboost.boosting.programs.describe import describe
-from fedboost.boosting.programs.drift import drift
-from fedboost.boosting.programs.evaluate import evaluate
-from fedboost.boosting.programs.tune import tune
+from fedboost.boosting.programs import alignment, boosting, private
+from fedboost.boosting.programs.boosting import tune
+from fedboost.boosting.programs.tasks import describe, drift, evaluate
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Program
 from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_TUNE
@@ -28,9 +26,9 @@ BUILT_IN: dict[str, Program] = {
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
     """The program of these terms; where they predict, or have noise, `boosting` is another one."""
     if terms.vertical.predicts:
-        return reach.predict
+        return alignment.predict
     if terms.noise is not None and terms.session.program == "boosting":
-        return dp_random_trees.train
+        return private.train
     return load_program(terms.session.program, allowed)
 
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.queries.views import view_of
+from fedboost.boosting.queries.base import view_of
+from fedboost.boosting.queries.labels import StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt.histogram import Layout
 from fedboost.privacy.relay import sealed_size
 from fedboost.runtime.data.draft import split_by_weights

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.queries.views import view_of
+from fedboost.boosting.queries.base import view_of
 from fedboost.errors import ConfigError
 from fedboost.people.columns_estimate import ColumnsFacts, PartyFacts
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of

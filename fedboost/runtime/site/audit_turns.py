@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from fedboost.boosting.queries.base import BaseQuery
-from fedboost.boosting.queries.evaluation import EVALUATION_BY_PARTY, EvaluationQuery
-from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
-from fedboost.boosting.queries.trees import HistogramQuery, max_levels
+from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY, EvaluationQuery
+from fedboost.boosting.queries.trees import BY_PARTY, EndRoundQuery, HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
 from fedboost.people.text import shown
 from fedboost.people.words import QUERIES, queries_of

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fedboost.boosting.queries.reach import check_batch
+from fedboost.boosting.queries.ids import check_batch
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.messages import Offer, ToParty

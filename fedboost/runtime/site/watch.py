@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.queries.alignment import UNKNOWN, PlacesQuery
+from fedboost.boosting.queries.ids import UNKNOWN, PlacesQuery
 from fedboost.protocol.messages import Ask, Offer
 from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.site.budget import Spent, facts_of

@@ -9,11 +9,10 @@ from inprocess import one_party, randomly, run, shard_of, terms_of
 from noisy_trainings import LOCAL, MASKED, RANGES, ROWS, data, trained
 from sklearn.metrics import roc_auc_score
 
-from fedboost.boosting.programs import dp_random_trees
-from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
-from fedboost.boosting.queries.noisy import SumsQuery
-from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.programs import private
+from fedboost.boosting.queries.columns import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.labels import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, SumsQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt.cut_points import Grids
 from fedboost.horizontal.holder import HorizontalHolder
@@ -119,7 +118,7 @@ def asked(**settings):
     X, y = data(rows=300)
 
     def spied(terms, grown):
-        program = dp_random_trees.train(terms, grown)
+        program = private.train(terms, grown)
         query = next(program)
         while True:
             found.append(query)
@@ -149,7 +148,7 @@ def test_the_structure_of_trees_has_nothing_of_rows_in_it():
         X,
         y,
         one_party(300),
-        program=dp_random_trees.train,
+        program=private.train,
         levels=(3, 8),
         ranges=RANGES,
         cut_points="even",
@@ -159,7 +158,7 @@ def test_the_structure_of_trees_has_nothing_of_rows_in_it():
         -X[::-1],
         1 - y,
         one_party(300),
-        program=dp_random_trees.train,
+        program=private.train,
         levels=(3, 8),
         ranges=RANGES,
         cut_points="even",
@@ -206,7 +205,7 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
     parties = [
         HorizontalHolder(lambda rows=rows: shard_of(X, y, rows=rows), terms) for rows in (slice(None), rest)
     ]
-    program = dp_random_trees.train(terms, [])
+    program = private.train(terms, [])
     query, moved = next(program), {"CUT_POINTS": [], "START": [], "TREES": []}
     while True:
         answers = [party.answer(query) for party in parties]

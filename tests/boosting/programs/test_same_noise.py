@@ -8,10 +8,10 @@ from inprocess import one_party, randomly, run, shard_of, terms_of
 from noisy_trainings import LOCAL, MASKED, RANGES, ROWS, data, trained
 from sklearn.metrics import roc_auc_score
 
-from fedboost.boosting.programs import dp_random_trees
-from fedboost.boosting.queries.cut_points import RangeQuery
-from fedboost.boosting.queries.noisy import SumsQuery
-from fedboost.boosting.queries.start import StartQuery
+from fedboost.boosting.programs import private
+from fedboost.boosting.queries.columns import RangeQuery
+from fedboost.boosting.queries.labels import StartQuery
+from fedboost.boosting.queries.trees import SumsQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import Refused
 from fedboost.gbdt.cut_points import CutPoints
@@ -95,7 +95,7 @@ def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
     X, _ = data(rows=10)
     noise = {**MASKED["noise"], "placement": "central"}
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, protection="masked", noise=noise)
-    session = AggregatorSession("s", terms, dp_random_trees.train, NOTHING_YET)
+    session = AggregatorSession("s", terms, private.train, NOTHING_YET)
     assert session.start() or session.error
     assert "nothing to draw from" in str(session.error)
 
@@ -115,9 +115,7 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, cut_points="even", **LOCAL)
     ledger = TransientMemory(bytes)
     spending = spending_of(terms, ledger)
-    cuts = CutPoints.of(
-        tuple(dp_random_trees.even_cuts(of, 8) for of in RANGES), (True,) * 3
-    ).with_categories((3, 8))
+    cuts = CutPoints.of(tuple(private.even_cuts(of, 8) for of in RANGES), (True,) * 3).with_categories((3, 8))
     start = StartQuery(1 << 40, cuts, SCALE, SCALE)
     query = SumsQuery(1 << 40, 0, (), (0,))
     places = [BoostingState(0, start, (Round((), ((0, value),)),)) for value in (0.25, 0.5)]
@@ -155,7 +153,7 @@ def test_how_long_a_plain_answer_is_says_nothing_of_rows(placement):
             X[rows],
             y[rows],
             one_party(len(X[rows])),
-            program=dp_random_trees.train,
+            program=private.train,
             spoil=keep,
             levels=(3, 8),
             ranges=RANGES,

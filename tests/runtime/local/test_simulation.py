@@ -7,7 +7,7 @@ import pytest
 from sites import NAMES, rows, shared_out, terms
 
 from fedboost.boosting.programs.boosting import train
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.errors import ConfigError, FedboostError, SessionFailed
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.masked.keys import Handshake, degree

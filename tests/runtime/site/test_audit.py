@@ -12,7 +12,7 @@ import pytest
 from audit_logs import PAIR, PLACE, RELEASE, written
 from sites import fedboost, rows, terms
 
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import audit
 from fedboost.errors import ConfigError, DurabilityError

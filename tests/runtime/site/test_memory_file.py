@@ -16,7 +16,7 @@ import pytest
 from memories import BUDGET, LONG, THREE, begun, cost_of, noisy, opened, question, spend_all
 from sites import terms
 
-from fedboost.boosting.queries.cut_points import RangeQuery
+from fedboost.boosting.queries.columns import RangeQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused
 from fedboost.horizontal.holder import holder_of

@@ -15,7 +15,7 @@ from pyarrow import csv
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.boosting.structure import structure
+from fedboost.boosting.state import structure
 from fedboost.errors import ConfigError, Refused
 from fedboost.privacy.identity.certificates import Signer, identify, to_pem
 from fedboost.privacy.identity.issue import issue, new_root

@@ -1,16 +1,25 @@
 """Queries for cut points: counts of rows, by their weights or not, or numbers of bins."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
-from fedboost.boosting.queries.base import APART, MAX_ROWS, BaseQuery, BeforeTrees, digest_of, once
-from fedboost.boosting.queries.views import View
+from fedboost.boosting.queries.base import (
+    APART,
+    MAX_ROWS,
+    BaseQuery,
+    BeforeTrees,
+    View,
+    check_started,
+    digest_of,
+    once,
+)
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import UNIT, Scale, cell_bits
+from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Scale, cell_bits
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grids
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.terms.noise import CUT_POINTS, Noise, Release
-from fedboost.terms.session import TO_DESCRIBE, TRAINING
+from fedboost.gbdt.objectives.objective import LabelKind
+from fedboost.terms.noise import CUT_POINTS, ROWS, SUMMARY, Noise, Release
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_TRAIN, TRAINING
 from fedboost.terms.tasks import gridded
 from fedboost.terms.terms import Terms
 
@@ -201,3 +210,122 @@ class RangeQuery(BeforeTrees, BaseQuery):
     def applied_to(self, state: Any) -> Any:
         """The state with one more grid."""
         return replace(state, grids=state.grids + 1)
+
+
+# ---- The query that counts the rows of all parties by bin of each feature and of the score --------------
+# Promises: asked once, at the end of a training whose terms have a reference, or where rows are held
+# against one.
+# Refuses: other bins than those of the training, or of the model in the terms (PeerError).
+
+
+@dataclass(frozen=True)
+class BinCountsQuery(BeforeTrees, BaseQuery):
+    """Counts of rows: in each bin of each feature, then of the score.
+
+    sizes: bins of each feature, the one of missing values last; score: bins of the score; rounds: of the
+    training, whose trees give the score."""
+
+    description = "rows by bin of each column and of score"
+    tasks = frozenset({TO_TRAIN, TO_DRIFT})
+
+    sizes: tuple[int, ...]
+    score: int
+    rounds: int
+    rows = MAX_ROWS
+
+    @once
+    def cells(self) -> int:
+        return sum(self.sizes) + self.score
+
+    @property
+    def cell_bits(self) -> int:
+        return MAX_CELL_BITS
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """Once, where the terms say so."""
+        return int(terms.task == TO_DRIFT or terms.evaluation.reference)
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse counts that the terms do not name."""
+        if terms.task == TO_TRAIN and not terms.evaluation.reference:
+            raise Refused("rows by bin of each column, and the terms have no reference")
+        if len(self.sizes) != len(terms.columns.features):
+            raise Refused(f"bins of {len(self.sizes)} features, the terms have {len(terms.columns.features)}")
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        if terms.task == TO_DRIFT:
+            return
+        check_started(state)
+        if state.splits or not 0 <= self.rounds < len(state.rounds):  # a root may have been asked ahead
+            raise PeerError("rows are counted by bin once the trees have grown")
+
+    def applied_to(self, state: Any) -> Any:
+        """The same state: it changes nothing."""
+        return state
+
+
+# ---- The query that counts the rows, missing values, categories and labels of all parties ---------------
+# Promises: one sum tells the number of rows; asked once in a session, in its first turn.
+# Refuses: counts of other columns than the terms name (Refused).
+
+
+@dataclass(frozen=True)
+class SummaryQuery(BeforeTrees, BaseQuery):
+    """Counts of rows: all; those with a missing value, for each feature; those of each declared level and of
+    undeclared ones, for each categorical feature; those of each class of the label.
+
+    numeric: numeric features; levels: declared levels of each categorical feature; classes: of the label, 0
+    where it is a number. Answer: int64 in this order, a feature's counts together."""
+
+    description = "rows: all, with missing values, by level"
+    only_turn = 1
+    tasks = frozenset({TO_DESCRIBE})
+
+    numeric: int
+    levels: tuple[int, ...]
+    classes: int
+    rows = ROWS
+
+    @classmethod
+    def of(cls, terms: Terms) -> Self:
+        """The query about the columns of these terms."""
+        columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
+        classes = max(2, terms.objective.num_class or 0) if loss.label_kind is LabelKind.CLASS else 0
+        return cls(len(columns.numeric), tuple(columns.category_counts), classes)
+
+    @property
+    def cells(self) -> int:
+        return 1 + self.numeric + sum(levels + 2 for levels in self.levels) + self.classes
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1, self.rows)  # how many there are is not known yet
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """Once, where rows are described."""
+        return int(terms.task == TO_DESCRIBE)
+
+    def is_allowed_with(self, noise: Noise) -> bool:
+        """Always."""
+        return True
+
+    def release(self, terms: Terms) -> Release | None:
+        """The counts."""
+        return terms.plan.releases[SUMMARY]
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse counts of other columns than the terms'."""
+        if self != self.of(terms):
+            raise Refused("counts of other columns, levels or classes than those of the terms")
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        if state.grids:
+            raise PeerError("rows are counted by level before they are counted by value")
+
+    def applied_to(self, state: Any) -> Any:
+        """The same state: it changes nothing."""
+        return state

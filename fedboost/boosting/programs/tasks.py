@@ -1,43 +1,363 @@
-"""The evaluation of a model on all parties' rows as a program: their number, then one sum.
+"""Counts, means and areas as an analyst gets them: so coarse that `min_count` rows move the last digit.
 
-Promises: a pure function of the terms and the sums; what an analyst gets is coarse (`coarse`): counts in
-units, each loss under a cap, and every mean, rate and area so that `min_count` rows move its last digit.
-Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
+Promises: what is told of a count leaves it at least half a unit of possible values, also at both ends, where
+the count could be none or all of the rows; the parts of a total are rounded together, so they add up to it.
+Two units that an analyst may choose for the same rows leave at least a quarter of the smaller one.
+Refuses nothing.
 """
 
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, partial
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.coarse import (
-    coarse,
-    nearest,
-    rounded,
-    rows_of_bin,
-    rows_of_group,
-    step_above,
-    step_of,
-    unit_of,
-)
-from fedboost.boosting.programs.initialisation import count_rows
-from fedboost.boosting.queries.evaluation import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
+from fedboost.boosting.programs.initialisation import count_rows, no_model
+from fedboost.boosting.queries.base import MAX_ROWS
+from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
+from fedboost.boosting.queries.labels import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.union import OfTurn
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import ConfigError, PeerError, TrainingStopped
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, bound_exponent
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, CutPoints, Quantiles, Told, range_edges
+from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.gbdt.metrics import registry
 from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.metric import Curve, Mean, Metric, Ndcg
 from fedboost.gbdt.metrics.registry import OUTCOMES, exact_metric_of
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.terms.tasks import class_names, level_sets, weight_scale
+from fedboost.terms.noise import CUT_POINTS, ROWS, SUMMARY
+from fedboost.terms.tasks import (
+    MISSING,
+    SHARES,
+    bins_in,
+    class_names,
+    columns_of_levels,
+    gridded,
+    level_sets,
+    weight_scale,
+)
 from fedboost.terms.terms import Terms
 
+_STEPS = (1, 2, 5)
+_UNITS_OF_BIN = 5
+_UNITS_OF_GROUP = 10
+
+
+def unit_of(min_count: int) -> int:
+    """The unit of counts: the smallest of 1, 2, 5, 10, 20, ... that is not less than `min_count`.
+
+    Units of free choice could be combined until only one count fits them all."""
+    scale: int = 10 ** (len(str(min_count)) - 1)
+    return next(step * scale for step in (*_STEPS, 10) if step * scale >= min_count)
+
+
+def step_of(size: float) -> float:
+    """The largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is not more than a size above 0."""
+    scale = 10.0 ** math.floor(math.log10(size) + 1e-9)
+    return max(step * scale for step in _STEPS if step * scale <= size * (1 + 1e-9))
+
+
+def step_above(size: float) -> float:
+    """The smallest of these that is not less than a size above 0."""
+    scale = step_of(size)
+    return scale if size <= scale * (1 + 1e-9) else step_of(2.5 * scale)
+
+
+def rows_of_bin(unit: int) -> int:
+    """The fewest rows of a bin that is told: of fewer than some units its share would have no digit."""
+    return _UNITS_OF_BIN * unit if unit > 1 else 1
+
+
+def rows_of_group(unit: int) -> int:
+    """The fewest rows that decide a figure of a group: a unit of them moves a share by a tenth. Of fewer it
+    would be rounding that seems to tell groups apart."""
+    return _UNITS_OF_GROUP * unit if unit > 1 else 1
+
+
+def nearest(count: int, unit: int) -> int:
+    """A number of rows to the nearest unit."""
+    return (2 * count + unit) // (2 * unit) * unit
+
+
+def part(count: int, total: int, unit: int) -> int:
+    """What is told of a part of an exact total: of nearly all rows as little as of nearly none."""
+    return min(nearest(count, unit), total // unit * unit)
+
+
+def possible(told: int, total: int, unit: int) -> tuple[int, int]:
+    """The fewest and the most rows of a part that is told so."""
+    most = total if told == total // unit * unit else told + (unit - 1) // 2
+    return max(told - unit // 2, 0), most
+
+
+def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[int] | None:
+    """What is told of the parts of a total, in their order; None where it has less than one unit.
+
+    The ends of the parts are rounded, not the parts: a part is within one unit of its count. told: of the
+    total, to its nearest unit unless given."""
+    total = sum(counts)
+    whole = nearest(total, unit) if told is None else told
+    if total < unit:
+        return None
+    ends = [min(part(end, total, unit), whole) for end in accumulate(counts)]
+    return [high - low for low, high in pairwise([0, *ends[:-1], whole])]
+
+
+def rounded(value: float, step: float = 0.0) -> float | None:
+    """A number to the nearest step, and to as many digits as are told of any; None for not a number."""
+    if math.isnan(value):
+        return None
+    stepped = round(value / step) * step if step else value
+    return float(f"{stepped:.{metrics.DIGITS}g}")
+
+
+# ---- The description of rows whose counts get noise: two releases, by level and by part of a range ------
+# Promises: a pure function of the terms and the noisy sums; a count that is not well above its noise, or
+# below `min_count`, is not in the result.
+
+
+ABOVE_NOISE = 3.0
+"""Standard deviations of the noise of a count that a count needs to be told."""
+
+
+def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
+    """The summary, as that of `describe`, and the standard deviation of the noise of a count, `noise`."""
+    schema, releases = terms.columns, terms.plan.releases
+    query = SummaryQuery.of(terms)
+    noise = releases[SUMMARY].sigma
+    floor = max(math.ceil(ABOVE_NOISE * noise), terms.evaluation.min_count)
+    counts = map(int, (yield query).tolist())
+    rows = max(next(counts), 0)
+    missing = [*islice(counts, query.numeric)]
+    levels = [[*islice(counts, size + 2)] for size in query.levels]
+    ranges = [schema.ranges[name] for name in schema.numeric]
+    parts = np.zeros((0, RANGE_PARTS), np.int64)
+    if ranges:
+        parts = (yield RangeQuery(ROWS, len(ranges))).reshape(len(ranges), RANGE_PARTS)
+    columns: list[dict[str, Any]] = []
+    for place, name in enumerate(schema.numeric):
+        quantiles = _quantiles(parts[place], ranges[place], releases[CUT_POINTS].sigma)
+        known = {"quantiles": quantiles, "constant": False}
+        columns.append({"name": name, "kind": "numeric", MISSING: _told(missing[place], floor), **known})
+    columns += columns_of_levels(terms, levels, lambda count: _told(count, floor))
+    label: dict[str, Any] = {"name": schema.label}
+    if query.classes:
+        told = (_told(count, floor) for count in counts)
+        label["levels"] = dict(zip(class_names(terms), told, strict=True))
+    return {"rows": rows, "min_count": floor, "noise": noise, "columns": columns, "label": label}
+
+
+def _told(count: int, floor: int) -> int | None:
+    """A noisy count, unless it is below the floor."""
+    return count if count >= floor else None
+
+
+def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> dict[str, Any]:
+    """The part of a declared range that each quantile lies in, by noisy counts; None where noise decides."""
+    known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
+    kept = np.where(counts > ABOVE_NOISE * noise, counts, 0)
+    total = int(kept.sum())
+    if not total:
+        return known
+    edges = [declared[0], *range_edges(declared).tolist(), declared[1]]
+    until, error = np.cumsum(kept), ABOVE_NOISE * noise * math.sqrt(RANGE_PARTS)
+    for share in SHARES:
+        if min(share, 1 - share) * total < error:
+            continue
+        part = int(np.searchsorted(until, share * total, side="left"))
+        known[f"{share:g}"] = [edges[part], edges[part + 1]]
+    return known
+
+
+# ---- The description of all parties' rows as a program: counts, then quantiles by grid refinement -------
+# Promises: a pure function of the terms and the sums; each count is told to the nearest unit on its own, so
+# that what is told of a level does not depend on the others that are declared.
+# Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
+
+
+UNIT_FACTOR = 10.0
+"""Values on the two sides of a gap this wide may be of different units, such as m and cm."""
+GAP_SHARE = 0.02
+"""Share of the rows on either side of it."""
+
+
+def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
+    """Count the rows of all parties, and find the quantiles of their numbers."""
+    if terms.noise is not None:
+        return Outcome(no_model(terms), (yield from summarise(terms)))
+    query = SummaryQuery.of(terms)
+    total = yield query
+    counts = iter(total.tolist())
+    rows = next(counts)
+    if not 0 < rows < ROWS or (total < 0).any() or (total > rows).any():
+        raise PeerError(f"the parties count {rows} rows in all, and more or fewer than can be in a part")
+    if rows < terms.evaluation.min_count:
+        raise ConfigError(f"the parties have fewer rows than min_count = {terms.evaluation.min_count}")
+    missing = [*islice(counts, query.numeric)]
+    levels = [[*islice(counts, size + 2)] for size in query.levels]
+    classes = [*counts]
+    if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
+        raise PeerError(f"the counts of a column do not sum to the {rows} rows there are")
+    quantiles = Quantiles(terms.histograms.max_bin, rows, len(gridded(terms)))
+    for _ in range(MAX_REFINEMENTS if gridded(terms) else 0):
+        if not quantiles.grids.cells:
+            break
+        quantiles.refine((yield QuantileQuery(rows, quantiles.grids)))
+    summary = _summary(terms, rows, missing, levels, classes, quantiles)
+    return Outcome(no_model(terms), summary)
+
+
+def _summary(
+    terms: Terms,
+    rows: int,
+    missing: list[int],
+    levels: list[list[int]],
+    classes: list[int],
+    quantiles: Quantiles,
+) -> dict[str, Any]:
+    """The result, as JSON: what it says stands in docs/lifecycle.md."""
+    floor, schema = terms.evaluation.min_count, terms.columns
+    if quantiles.missing.tolist() != [*missing, *[0] * (len(gridded(terms)) - len(missing))]:
+        raise PeerError("the values of a column are not as many as the rows that have one")
+    unit = unit_of(floor)
+    told = partial(part, total=rows, unit=unit)
+    absent = [*map(told, quantiles.missing.tolist())]
+    between = (possible(count, rows, unit) for count in absent)
+    numbers = [_numbers(Told(quantiles, place, floor, each), floor) for place, each in enumerate(between)]
+    columns: list[dict[str, Any]] = []
+    for name, count, known in zip(schema.numeric, absent, numbers, strict=False):
+        columns.append({"name": name, "kind": "numeric", MISSING: count, **known})
+    columns += columns_of_levels(terms, levels, told)
+    label: dict[str, Any] = {"name": schema.label}
+    if classes:
+        label["levels"] = dict(zip(class_names(terms), map(told, classes), strict=True))
+    elif len(gridded(terms)) > len(schema.numeric):
+        label |= numbers[-1]
+    return {"rows": rows, "min_count": floor, "columns": columns, "label": label}
+
+
+def _numbers(told: Told, floor: int) -> dict[str, Any]:
+    """The quantiles of a column of numbers, each as the interval that it lies in; None where fewer rows than
+    the floor lie beyond it."""
+    shares = [share for share in SHARES if min(share, 1 - share) * told.values >= floor]
+    known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
+    if shares:
+        known |= zip((f"{share:g}" for share in shares), told.intervals(shares), strict=True)
+    gap = told.gap(max(floor, int(GAP_SHARE * told.values)), UNIT_FACTOR)
+    return {"quantiles": known, "constant": told.is_constant and told.values >= floor, "gap": gap}
+
+
+# ---- Rows by bin of each feature and of the score: at the end of a training, and of other rows later ----
+# Promises: a pure function of the terms and the sums; counts in the result are coarse (`coarse`), and bins
+# of few rows are merged.
+# Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
+
+
 Json = dict[str, Any]
+
+
+def with_reference(
+    terms: Terms, model: Booster, cut_points: CutPoints, rounds: int
+) -> Generator[OfTurn, Int64, Outcome]:
+    """A trained model with the counts of its rows by bin. rounds: those that the model keeps."""
+    shape = len(terms.columns.ordered), terms.columns.category_counts
+    bins = bins_of(cut_points, *shape, model.constant, model.trees, model.loss.outputs)
+    query = BinCountsQuery(bins.sizes, bins.of_score, rounds)
+    try:
+        total = yield query
+    except TrainingStopped:  # after the last round
+        total = yield query
+    parts, rows = _counts(terms, bins, total)
+    *features, score = parts
+    if not bins.classes:
+        told = _told_bins(terms, score)
+        chosen = runs(told, max(terms.evaluation.min_count, -(-rows // BINS)), empty=False)
+        edges = bins.score[[group[-1] for group in chosen[:-1]]]
+        bins = Bins(bins.numeric, bins.levels, edges)
+        score = np.array([score[group].sum() for group in chosen])
+    return Outcome(model, {"reference": _drift_summary(terms, bins, [*features, score], rows)})
+
+
+def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
+    """Count the rows of all parties by the bins of a model's reference."""
+    bins = bins_in(terms)
+    parts, rows = _counts(terms, bins, (yield BinCountsQuery(bins.sizes, bins.of_score, 0)))
+    assert terms.earlier is not None
+    return Outcome(terms.earlier, {"present": _drift_summary(terms, bins, parts, rows)})
+
+
+def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
+    """The counts of each feature and of the score, and the number of rows."""
+    parts, floor = bins.parts(total), terms.evaluation.min_count
+    rows = int(parts[0].sum())
+    if not 0 < rows < MAX_ROWS or (total < 0).any() or any(part.sum() != rows for part in parts):
+        raise PeerError("rows by bin of one column are others than by bin of another, or none")
+    if rows < floor:
+        raise ConfigError(f"the parties have fewer rows than min_count = {floor}")
+    return parts, rows
+
+
+def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> Json:
+    """The result, as JSON: what it says stands in docs/lifecycle-evaluate.md."""
+    floor, columns = terms.evaluation.min_count, terms.columns
+    least = rows_of_bin(unit_of(floor))
+    *features, score = (_told_bins(terms, part) for part in parts)
+    numeric = zip(columns.ordered, bins.numeric, features, strict=False)
+    found: list[Json] = [
+        {"name": name, "edges": edges.tolist(), **_grouped(_along(counts, least), counts)}
+        for name, edges, counts in numeric
+    ]
+    categorical = zip(columns.categorical.items(), features[len(columns.ordered) :], strict=True)
+    found += [
+        {"name": name, "levels": [*levels], **_grouped(_apart(counts, least), counts)}
+        for (name, levels), counts in categorical
+    ]
+    if bins.classes:
+        of_score: Json = {"levels": [*class_names(terms)], **_grouped(_apart(score, least), score)}
+    else:
+        of_score = {"edges": bins.score.tolist(), **_grouped(runs(score, least), score)}
+    return {"rows": rows, "min_count": floor, "columns": found, "score": of_score}
+
+
+def _told_bins(terms: Terms, counts: Int64) -> Int64:
+    """What is told of the rows in each bin."""
+    unit, rows = unit_of(terms.evaluation.min_count), int(counts.sum())
+    return np.array(coarse(counts.tolist(), unit, rows) or [*[0] * (counts.size - 1), rows], np.int64)
+
+
+def _grouped(groups: list[list[int]], counts: Int64) -> Json:
+    return {"groups": groups, "counts": [int(counts[group].sum()) for group in groups]}
+
+
+def _along(counts: Int64, least: int) -> list[list[int]]:
+    """Groups of neighbouring bins, and the bin of missing values, by itself if it can."""
+    groups, missing = runs(counts[:-1], least), counts.size - 1
+    if 0 < counts[missing] < least or any(0 < counts[group].sum() < least for group in groups):
+        return [*groups[:-1], [*groups[-1], missing]]
+    return [*groups, [missing]]
+
+
+def _apart(counts: Int64, least: int) -> list[list[int]]:
+    """A group for each bin, and one for those of few rows, with the next one where they are few together."""
+    few = [place for place, count in enumerate(counts.tolist()) if 0 < count < least]
+    others = [place for place in range(counts.size) if place not in few]
+    while others and 0 < counts[few].sum() < least:
+        few.append(others.pop(0))
+    return [*([place] for place in others), *([few] if few else [])]
+
+
+# ---- The evaluation of a model on all parties' rows as a program: their number, then one sum ------------
+# Promises: a pure function of the terms and the sums; what an analyst gets is coarse (`coarse`): counts in
+# units, each loss under a cap, and every mean, rate and area so that `min_count` rows move its last digit.
+# Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
+
+
+Figures = dict[str, Any]
 Outcomes = Mapping[str, int | None]
 _RATES = {
     "positive_rate": (("fn", "tp"), OUTCOMES),
@@ -93,7 +413,7 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
     return EvaluationQuery.of(terms, rows, weight_scale(terms, weights), tuple(caps.values()))
 
 
-def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Json:
+def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Figures:
     """What an analyst gets of the sum of all answers. PeerError for counts that contradict each other."""
     return _Sums(terms, query, total).summary()
 
@@ -128,12 +448,12 @@ class _Set:
         """True if there are rows enough of either label."""
         return min(self.by_label) >= self.unit
 
-    def json(self, least: int = 1) -> Json:
+    def json(self, least: int = 1) -> Figures:
         """Rows, metrics with their resolution and, of two classes, outcomes and rates. least: rows that
         decide a figure; those of fewer are None."""
         query, names = self.query, self.query.metrics
         found = {name: self._figure(name, least) for name in names}
-        out: Json = {
+        out: Figures = {
             "rows": self.told,
             "metrics": {name: value for name, (value, _) in found.items()},
             "resolution": {name: within for name, (_, within) in found.items()},
@@ -262,10 +582,10 @@ class _Sums:
 
     # ---- what the analyst gets ----------------------------------------------------------------------
 
-    def summary(self) -> Json:
+    def summary(self) -> Figures:
         """The result, as JSON: what it says stands in docs/lifecycle-evaluate.md."""
         terms, query = self._terms, self._query
-        out: Json = {"min_count": self._floor, "unit": self._unit, "objective": terms.objective.name}
+        out: Figures = {"min_count": self._floor, "unit": self._unit, "objective": terms.objective.name}
         if query.scores:
             out["threshold"] = query.threshold
         out |= self._sets[ALL].json()
@@ -285,7 +605,7 @@ class _Sums:
             out["sites"] = self._split(self._sites, [site for (site,) in self._sites])
         return out
 
-    def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Json:
+    def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Figures:
         """The sets of a split, how far their numbers are apart, and those that are left out."""
         sets = dict(zip(titles, (self._sets[name] for name in names), strict=True))
         least = rows_of_group(self._unit)
@@ -294,7 +614,7 @@ class _Sums:
         small = [title for title in sets if title not in told and (self._unit > 1 or sets[title].rows)]
         return {"sets": told, "gaps": gaps([*told.values()], self._unit), "left_out": small}
 
-    def _curves(self) -> Json:
+    def _curves(self) -> Figures:
         """The ROC curve and the calibration, by bins that have rows enough; the area of fine cells."""
         every, unit = self._sets[ALL], self._unit
         if not every.has_curves:
@@ -374,7 +694,7 @@ def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int, l
     return rounded(sum(count or 0 for count in part) / sum(known), step)
 
 
-def gaps(sets: Sequence[Json], unit: int = 1) -> dict[str, float]:
+def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
     """The largest less the smallest value of each rate and metric among the sets that have it, unless
     rounding may have made it."""
     named = [{**one.get("rates", {}), **one["metrics"]} for one in sets]
@@ -395,7 +715,7 @@ def gaps(sets: Sequence[Json], unit: int = 1) -> dict[str, float]:
     return out
 
 
-def roc(bins: Sequence[Json]) -> list[Json]:
+def roc(bins: Sequence[Figures]) -> list[Figures]:
     """The points of the ROC curve at the edges of bins, from the highest score on."""
     ones = sum(each["positives"] for each in bins)
     zeros = sum(each["rows"] for each in bins) - ones

@@ -1,0 +1,409 @@
+"""Noisy sums of gradients, and the step that they are worth.
+
+Promises: pure functions; a step is the shorter the more of the sums may be noise.
+Refuses nothing.
+"""
+
+import dataclasses
+import math
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedboost.boosting.programs.initialisation import model_of
+from fedboost.boosting.programs.target_means import Levels, by_column, lay_cut_points, parts_of
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.columns import RangeQuery
+from fedboost.boosting.queries.labels import LevelSumsQuery, StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, SumsQuery
+from fedboost.boosting.queries.union import Query
+from fedboost.errors import TrainingStopped
+from fedboost.fixedpoint import UNIT, Float32, Int64
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, Quantiles, range_edges
+from fedboost.gbdt.histogram import STATS, Layout
+from fedboost.gbdt.objectives.objective import IDENTITY, SCALE, UNITS, Bound
+from fedboost.gbdt.sampling import mixed
+from fedboost.gbdt.split import BestSplit, SplitRule
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
+from fedboost.protocol.contracts import GrownTrees
+from fedboost.terms.noise import CUT_POINTS, LEVELS, ROWS, START, TREES
+from fedboost.terms.terms import Terms, slots_of
+
+NOISE_ALONE = 2.0
+"""Standard deviations of noise below which a count is set to 0."""
+LEAF_SPREAD = 0.5
+"""Prior standard deviation of leaf values (tau), by which noisy ones are shrunk toward 0."""
+MAX_LEAF_STEP = 2.0
+"""Longest step of a leaf, before the learning rate."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Noisy sums of a node, in units, and the standard deviation of their noise."""
+
+    gradient: int
+    hessian: int
+    sigma: float
+
+
+def newton_step(terms: Terms, sums: Sums) -> float:
+    """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, shrunk toward 0 by their noise.
+    Where margins are in the unit of the label, the clip is the unit of tau and of the longest step."""
+    bound, unit = terms.bound, terms.bound.clip if terms.objective.loss.link == IDENTITY else 1.0
+    G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
+    spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
+    below = H * H + terms.trees.reg_lambda * H + spread * spread
+    step = -G * H / below if below > 0.0 else 0.0
+    return max(-MAX_LEAF_STEP * unit, min(MAX_LEAF_STEP * unit, step))
+
+
+# ---- Levels as means of the label, from sums with noise: one release, without folds ---------------------
+# Noise hides what a row adds to the mean of its own level, so that no fold needs to leave it out, and a
+# fold would have noise of its own: where 20,000 levels had ten rows each, one sum a level was better from
+# the noise of two rows on.
+# Promises: pure functions of the terms and the noisy sums, so that they tell nothing of rows that these do
+# not. Refuses nothing: noise can make no sum impossible.
+
+
+def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int64, Levels]:
+    """The same from sums with noise. bins: most of a column; missing values have one more."""
+    slots = slots_of(terms)
+    if not slots:
+        return Levels()
+    query = LevelSumsQuery(ROWS, tuple(each.with_missing for each in slots.values()), SCALE, SCALE, False)
+    (sums,) = parts_of(query, (yield query))
+    means, cut_points = [], []
+    for own in by_column(query, sums):
+        means.append(_noisy_means(terms, own))
+        clear = own[:, 1] > NOISE_ALONE * terms.plan.releases[LEVELS].sigma
+        units = np.where(clear, own[:, 1] // UNITS, 0)
+        quantiles = Quantiles(bins, max(int(units.sum()), 1))
+        cut_points.append(lay_cut_points(means[-1], units, quantiles))
+    every = tuple(replace(own, missing=np.ones(1, np.bool_)) for own in cut_points)
+    return Levels(tuple(means), every)
+
+
+def _noisy_means(terms: Terms, sums: Int64) -> Float32:
+    """The means of a column, float32 [buckets, 1]: a step from the overall mean, as a leaf of these rows
+    would take it; gradients there are about those where boosting would start, plus hessian times step."""
+    loss, sigma, bound = terms.objective.loss, terms.plan.releases[LEVELS].sigma, terms.bound
+    start = loss.margin(bound.start)
+    total, every = sums.sum(axis=0).tolist(), sigma * np.sqrt(len(sums))
+    overall = newton_step(terms, Sums(total[0], total[1], every))
+    per_unit = bound.hessian(1.0) / bound.gradient(1.0) * overall
+    steps = [
+        newton_step(terms, Sums(round(gradient + per_unit * max(hessian, 0)), hessian, sigma))
+        for gradient, hessian in sums[:-1].tolist()
+    ]
+    means = loss.predict(start + overall + np.array(steps))
+    return means.astype(np.float32).reshape(-1, 1)
+
+
+# ---- Trees grown on noisy histograms, level by level: as boosting without noise -------------------------
+# But expensive in privacy.
+# Every level opens the histograms of all features, so a row's part of it is as large as the root of their
+# number, and so is the noise. Below epsilon 4 trees of random structure (`dp_random_trees`) do better
+# unless rows are many; no histogram is its parent minus its sibling here, since that would have the noise
+# of both.
+# Promises: a pure function of the terms and the noisy sums; every query gets noise. Refuses nothing: with
+# noise, any sum is possible.
+
+
+BEYOND_NOISE = 4.0
+"""Smallest sum of hessians of a child, in standard deviations of its noise."""
+
+
+def grow_noisy_histograms(
+    terms: Terms, number: int, cut_points: CutPoints
+) -> Generator[Query, Int64, tuple[Tree, Splits, dict[int, Sums]]]:
+    """The tree without values, the splits of its last level, and the sums in its leaves."""
+    layout, tree, bound = Layout.of(cut_points), Tree(), terms.bound
+    sigma = terms.plan.releases[TREES].sigma
+    rule = dataclasses.replace(
+        terms.rule(SCALE, SCALE),
+        min_child_weight=max(terms.trees.min_child_weight, BEYOND_NOISE * bound.hessian(sigma)),
+    )
+    for _ in terms.roots:
+        tree.add_leaf(0.0, 0.0)
+    frontier, new_splits, sums = list(terms.roots), list[Split](), dict[int, Sums]()
+    for _ in range(terms.trees.max_depth):
+        query = HistogramQuery(
+            ROWS, number, Splits.of(new_splits), tuple(frontier), layout.bins, SCALE, SCALE
+        )
+        answers = query.by_node((yield query))
+        parents, frontier, new_splits = frontier, [], []
+        for node, cells in zip(parents, answers, strict=True):
+            pairs = cells[:-STATS].reshape(layout.bins, STATS)
+            total = mean_total(pairs, layout)
+            sums.setdefault(node, Sums(*total, sigma * np.sqrt(layout.bins) / len(layout.features)))
+            best = best_split(rule, pairs, total, layout, bound)
+            if best is None:
+                continue
+            left = len(tree.left)
+            tree.add_leaf(0.0, 0.0), tree.add_leaf(0.0, 0.0)
+            split = tree.split(node, best, cut_points, left)
+            new_splits.append(split)
+            children = child_sums(pairs, total, split, layout, sums.pop(node).sigma, sigma)
+            sums |= dict(zip((left, left + 1), children, strict=True))
+            frontier += [left, left + 1]
+        if not frontier:
+            break
+    return tree, Splits.of(new_splits), sums
+
+
+def mean_total(pairs: Int64, layout: Layout) -> tuple[int, int]:
+    """Sums over a node's rows: the mean over the features, whose bins differ in noise."""
+    feature_totals = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
+    gradient, hessian = np.rint(feature_totals.mean(axis=0)).astype(np.int64).tolist()
+    return gradient, hessian
+
+
+def best_split(
+    rule: SplitRule, pairs: Int64, total: tuple[int, int], layout: Layout, bound: Bound
+) -> BestSplit | None:
+    """The split of highest gain, by hessians in units of the gradients', none below 0."""
+    as_gradients = bound.hessian_clip / bound.weight / bound.clip
+    whole = np.array([*pairs.tolist(), total], np.float64)
+    whole[:, 1] = np.maximum(whole[:, 1], 0.0) * as_gradients
+    units = np.rint(whole).astype(np.int64)
+    return rule.best_split(np.ascontiguousarray(units[:-1]).reshape(-1), layout, tuple(units[-1].tolist()))
+
+
+def child_sums(
+    pairs: Int64, total: tuple[int, int], split: Split, layout: Layout, node_sigma: float, bin_sigma: float
+) -> tuple[Sums, Sums]:
+    """Sums of the two children: of the side with fewer bins those bins, of the other side the rest."""
+    index = layout.features.index(split.feature)
+    first, values = int(layout.offsets[index]), int(layout.value_bins[index])
+    bins = np.arange(values + int(layout.missing[index]))
+    if split.categories:
+        right = np.array([split.categories >> category & 1 == 1 for category in bins.tolist()])
+    else:
+        right = bins > split.bin
+    goes_left = np.where(bins < values, ~right, split.missing_left)
+    own = pairs[first : first + bins.size]
+    smaller = goes_left if 2 * goes_left.sum() <= bins.size else ~goes_left
+    gradient, hessian = own[smaller].sum(axis=0).tolist()
+    sigma = bin_sigma * float(np.sqrt(smaller.sum()))
+    smaller_sums = Sums(gradient, hessian, sigma)
+    larger_sums = Sums(total[0] - gradient, total[1] - hessian, float(np.hypot(sigma, node_sigma)))
+    return (smaller_sums, larger_sums) if smaller is goes_left else (larger_sums, smaller_sums)
+
+
+# ---- Boosting with noise: trees whose structure is drawn without a look at rows -------------------------
+# So only leaves cost privacy.
+# A tree's splits follow from the seed of the terms alone: features in turn, thresholds at random over bins
+# of about equally many rows. One question a tree then opens the noisy sums of gradients and hessians in all
+# its leaves at once; a row is in one leaf, so it can change that vector by no more than its own bound.
+# Trees of one feature each (`additive`) do best wherever epsilon is small; `random` takes any feature at
+# every split; `staged` grows the first half of the trees by one feature each, the others by three. `hist`
+# is in `noisy`.
+# Promises: a pure function of the terms and the noisy sums; nothing is asked that has no noise.
+# Source of trees with random splits: Maddock, Cormode, Wang, Maple and Jha, "Federated boosted decision
+# trees with differential privacy", CCS 2022.
+
+
+MAX_NOISY_BINS = 32
+"""Most bins of a numeric feature: finer than trees of this depth need, coarse enough for equal row counts."""
+STAGED_FEATURES = 3
+
+
+def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
+    """Boost terms.rounds trees. `grown`: the trees so far, which are not asked for again."""
+    cut_points = yield from lay_random_cut_points(terms)
+    levels = yield from find_noisy_levels(terms, min(terms.histograms.max_bin, MAX_NOISY_BINS))
+    cut_points = levels.among(cut_points, terms)
+    total = yield StartQuery(ROWS, cut_points, SCALE, SCALE, levels.means)
+    score = base_score(terms, total)
+    constant = terms.objective.loss.margin(score)
+    values = tuple((root, constant) for root in terms.roots)
+    yield end_of(CONSTANT_TREE, values)
+    for number in range(terms.trees.rounds):
+        if number == len(grown):
+            try:
+                grown.append((yield from grow_random_trees(terms, number, cut_points)))
+            except TrainingStopped:
+                break
+        tree, splits = grown[number]
+        yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves), splits)
+    parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
+    return model_of(terms, score, parts, levels.of_model(terms))
+
+
+def grow_random_trees(
+    terms: Terms, number: int, cut_points: CutPoints
+) -> Generator[Query, Int64, tuple[Tree, Splits]]:
+    """The trees of a round, with the splits not yet sent to any party."""
+    assert terms.noise is not None
+    if terms.noise.method == "hist":
+        tree, new_splits, sums = yield from grow_noisy_histograms(terms, number, cut_points)
+    else:
+        splits, leaves = draw_splits(terms, number, cut_points)
+        tree, new_splits, sigma = (
+            drawn_tree(terms, splits, cut_points),
+            NO_SPLITS,
+            terms.plan.releases[TREES].sigma,
+        )
+        pairs = (yield SumsQuery(ROWS, number, splits, leaves)).reshape(-1, 2).tolist()
+        sums = {leaf: Sums(g, h, sigma) for leaf, (g, h) in zip(leaves, pairs, strict=True)}
+    give_values(tree, terms, sums)
+    return tree, new_splits
+
+
+def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = NO_SPLITS) -> EndRoundQuery:
+    """Move the margins; the answer is empty."""
+    return EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
+
+
+def lay_random_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
+    """Cut points between the declared ends of each numeric feature: evenly, or at equal shares of noisy
+    counts. Every feature has a bin for missing values."""
+    ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
+    bins = min(terms.histograms.max_bin, MAX_NOISY_BINS)
+    if terms.histograms.cut_points == "grid" and ranges:
+        noisy = yield RangeQuery(ROWS, len(ranges))
+        least = NOISE_ALONE * terms.plan.releases[CUT_POINTS].sigma
+        counts = np.where(noisy > least, noisy, 0).reshape(len(ranges), RANGE_PARTS)
+        cuts = tuple(equal_cuts(*feature, bins) for feature in zip(counts, ranges, strict=True))
+    else:
+        cuts = tuple(even_cuts(declared, bins) for declared in ranges)
+    return CutPoints.of(cuts, (True,) * len(cuts)).with_categories(terms.columns.category_counts)
+
+
+def even_cuts(declared: tuple[float, float], bins: int) -> Float32:
+    """Cuts between bins of equal width."""
+    return np.unique(np.linspace(*declared, bins + 1)[1:-1].astype(np.float32))
+
+
+def equal_cuts(counts: Int64, declared: tuple[float, float], bins: int) -> Float32:
+    """Edges of the parts that were counted, such that the bins between hold about equally many rows."""
+    if not counts.any():
+        return even_cuts(declared, bins)
+    until = np.cumsum(counts)
+    ranks = np.arange(1, bins) * (until[-1] / bins)
+    parts = np.searchsorted(until, ranks, side="left")
+    return np.unique(range_edges(declared)[parts[parts < RANGE_PARTS - 1]])
+
+
+def base_score(terms: Terms, total: Int64) -> float:
+    """The constant prediction: the one of the terms, or a Newton step from where boosting would start."""
+    bound = terms.bound
+    if terms.objective.base_score is not None:
+        return float(np.float32(terms.objective.base_score))
+    if terms.objective.loss.outputs > 1:
+        return bound.start
+    start = terms.objective.loss.margin(bound.start)
+    step = newton_step(terms, Sums(int(total[0]), int(total[1]), terms.plan.releases[START].sigma))
+    return float(np.float32(terms.objective.loss.predict(np.array([start + step]))[0]))
+
+
+@dataclass
+class _Open:
+    """A node that may split: the bins, or the categories, that each feature still has in it."""
+
+    node: int
+    features: tuple[int, ...]
+    bins: dict[int, range]
+    categories: dict[int, tuple[int, ...]]
+
+    def wide(self) -> list[int]:
+        """Features that can split it."""
+        return [f for f in self.features if len(self.bins.get(f) or self.categories.get(f) or ()) > 1]
+
+
+def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Splits, tuple[int, ...]]:
+    """The splits of a round's trees, and their leaves."""
+    draws = _draws(terms.draws.seed, number)
+    first = {f: range(cuts.size + 1) for f, cuts in enumerate(cut_points.cuts)}
+    bins = {f: own for f, own in first.items() if f not in cut_points.categorical}
+    categories = {f: tuple(first[f]) for f in cut_points.categorical}
+    usable = [f for f in first if len(first[f]) > 1]
+    splits: list[Split] = []
+    frontier = [
+        _Open(root, features_of(terms, number, usable, draws), bins, categories) for root in terms.roots
+    ]
+    leaves: list[int] = []
+    for depth in range(terms.trees.max_depth + 1):
+        below: list[_Open] = []
+        for node in frontier:
+            wide = node.wide()
+            if depth == terms.trees.max_depth or not wide:
+                leaves.append(node.node)
+                continue
+            feature = wide[next(draws) % len(wide)]
+            left = len(terms.roots) + 2 * len(splits)
+            split, *sides = _split(node, feature, left, draws)
+            splits.append(split)
+            below += sides
+        frontier = below
+    return Splits.of(splits), tuple(sorted(leaves))
+
+
+def features_of(terms: Terms, number: int, usable: Sequence[int], draws: Iterator[int]) -> tuple[int, ...]:
+    """The features that a tree may split by."""
+    assert terms.noise is not None
+    method = terms.noise.method
+    if not usable or method == "random":
+        return tuple(usable)
+    own = usable[number % len(usable)]
+    if method == "additive" or number < terms.trees.rounds // 2:
+        return (own,)
+    others = [feature for feature in usable if feature != own]
+    chosen = {own}
+    while len(chosen) < min(STAGED_FEATURES, len(usable)):
+        chosen.add(others[next(draws) % len(others)])
+    return tuple(sorted(chosen))
+
+
+def _split(node: _Open, feature: int, left: int, draws: Iterator[int]) -> tuple[Split, _Open, _Open]:
+    missing_left = bool(next(draws) % 2)
+    if feature in node.bins:
+        own = node.bins[feature]
+        bin_ = own.start + next(draws) % (len(own) - 1)
+        sides = range(own.start, bin_ + 1), range(bin_ + 1, own.stop)
+        split = Split(node.node, feature, bin_, missing_left, left)
+        children = [({**node.bins, feature: side}, node.categories) for side in sides]
+    else:
+        categories = node.categories[feature]
+        goes_right = [next(draws) % 2 == 1 for _ in categories]
+        if len(set(goes_right)) == 1:
+            other = next(draws) % len(categories)
+            goes_right[other] = not goes_right[other]
+        right = tuple(c for c, goes in zip(categories, goes_right, strict=True) if goes)
+        rest = tuple(c for c in categories if c not in right)
+        split = Split(node.node, feature, 0, missing_left, left, sum(1 << c for c in right))
+        children = [(node.bins, {**node.categories, feature: side}) for side in (rest, right)]
+    low, high = (_Open(left + side, node.features, *child) for side, child in enumerate(children))
+    return split, low, high
+
+
+def _draws(seed: int, number: int) -> Iterator[int]:
+    """Whole numbers below 2**64, without end: hashes of the seed, as rows and columns are drawn by."""
+    block = 0
+    while True:
+        yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()
+        block += 1
+
+
+def drawn_tree(terms: Terms, splits: Splits, cut_points: CutPoints) -> Tree:
+    """The tree of these splits, without values."""
+    tree = Tree()
+    for _ in range(2 * len(splits) + len(terms.roots)):
+        tree.add_leaf(0.0, 0.0)
+    for split in splits:
+        tree.decide(split, cut_points.cuts[split.feature])
+    return tree
+
+
+def give_values(tree: Tree, terms: Terms, sums: Mapping[int, Sums]) -> None:
+    """Set the values and covers of a tree from the noisy sums in its leaves."""
+    for leaf, leaf_sums in sums.items():
+        step = newton_step(terms, leaf_sums)
+        tree.value[leaf] = float(np.float32(terms.trees.learning_rate * step))
+        tree.cover[leaf] = float(np.float32(max(terms.bound.hessian(leaf_sums.hessian), 0.0)))
+    for node in reversed(range(len(tree.left))):
+        left = tree.left[node]
+        if left != NO_CHILD:
+            tree.cover[node] = float(np.float32(math.fsum(tree.cover[left : left + 2])))
