@@ -21,7 +21,7 @@ from fedboost.cli.output import print_text
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
-from fedboost.horizontal.drift import DriftHolder
+from fedboost.holders.whole_rows import DriftHolder
 from fedboost.people.drift import drifted
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard

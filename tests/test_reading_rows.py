@@ -15,7 +15,7 @@ from fedboost.boosting.queries.labels import MagnitudesQuery
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.metrics.registry import EDGES
 from fedboost.gbdt.threads import Threads
-from fedboost.horizontal.evaluation import magnitudes, measured
+from fedboost.holders.evaluation import magnitudes, measured
 from fedboost.protocol.site import MAX_SESSIONS
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches

@@ -20,7 +20,7 @@ from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints, Grids
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.people.summary import summary
 from fedboost.privacy import noise as accounting
 from fedboost.protocol import run

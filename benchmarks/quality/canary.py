@@ -24,8 +24,8 @@ from scipy import stats
 
 import fedboost as fb
 from fedboost.boosting.programs import private
-from fedboost.horizontal.holder import HorizontalHolder
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.shard import Shard
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import noise
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.site import Limits, SessionOffer, Spending, TransientMemory

@@ -34,7 +34,7 @@ from scipy import stats
 from sklearn import metrics
 
 import fedboost as fb
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.shard import Shard
 from fedboost.runtime.data.features import to_features
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.values import column_of, texts

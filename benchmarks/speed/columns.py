@@ -37,9 +37,9 @@ import pyarrow as pa
 from common import LABEL, generate, spread, verdict
 
 import fedboost as fb
+from fedboost.holders.column_rows import ROW_SET
+from fedboost.holders.gradients import GRADIENTS
 from fedboost.protocol.relaying import Ends
-from fedboost.vertical.gradients import GRADIENTS
-from fedboost.vertical.row_sets import ROW_SET
 
 ONE, ROWS, COLUMNS = "one party", "by rows", "by columns"
 SMALL_DEPTH, SMALL_BINS = 5, 32

@@ -30,7 +30,7 @@ from common import verdict
 
 import fedboost as fb
 from fedboost.boosting.programs.boosting import train
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.shard import to_shard

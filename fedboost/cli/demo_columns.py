@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from fedboost.errors import FedboostError
 
 if TYPE_CHECKING:
+    from fedboost.holders.prediction import Prediction
     from fedboost.runtime.local.cluster import LocalCluster
     from fedboost.runtime.local.demo_columns import Apart
     from fedboost.runtime.party_model import PartyModel
     from fedboost.terms.terms import Terms
-    from fedboost.vertical.prediction import Prediction
 
 WAIT = 60.0
 """Seconds to wait for the aggregator to answer."""

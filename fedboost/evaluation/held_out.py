@@ -14,7 +14,7 @@ from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.shard import Shard
 from fedboost.terms.terms import Terms
 
 MAX_CLASS_METRICS = 3

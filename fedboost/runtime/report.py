@@ -17,7 +17,7 @@ from fedboost.boosting.queries.labels import MagnitudesQuery
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.threads import Threads
-from fedboost.horizontal.evaluation import magnitudes, measured
+from fedboost.holders.evaluation import magnitudes, measured
 from fedboost.people.facts import VerificationFacts
 from fedboost.people.report.facts import DependenceFacts, RowsFacts, SessionFacts
 from fedboost.runtime.data.database import Database

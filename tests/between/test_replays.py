@@ -15,7 +15,7 @@ from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.messages import Ask, Close, Introduce, Leave, Offer, Report, SessionEnded

@@ -8,14 +8,14 @@ from audit_logs import RELEASE
 from sites import fedboost
 
 from fedboost.cli import audit
+from fedboost.holders.alignment import KNOWN
+from fedboost.holders.columns import VerticalHolder
+from fedboost.holders.prediction import LEAF_BITS
 from fedboost.people.summary import summary
 from fedboost.people.words import OF_LABEL_HOLDER, OF_LABELS, RELAYED
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.site.audit import AuditLog
-from fedboost.vertical.alignment import KNOWN
-from fedboost.vertical.holder import VerticalHolder
-from fedboost.vertical.prediction import LEAF_BITS
 from tests.helpers.apart_sessions import Apart
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered
 

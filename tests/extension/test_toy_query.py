@@ -104,7 +104,7 @@ EDITS = {
         ),
         ("Query = OfRows | ", "Query = LabelSumQuery | OfRows | "),
     ],
-    "fedboost/horizontal/holder.py": [
+    "fedboost/holders/whole_rows.py": [
         (
             "from fedboost.boosting.queries.labels import ResidualQuery\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",

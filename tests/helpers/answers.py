@@ -11,7 +11,7 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.tree import Split
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 
 BITS = Scale(0, 16)
 CUTS = CutPoints.of((np.array([0.0, 1.0], np.float32),), (True,))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
+from fedboost.holders.columns import holder_for
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials, Trust
@@ -15,7 +16,6 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
-from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of
 

@@ -19,6 +19,9 @@ import numpy as np
 
 import fedboost as fb
 from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery
+from fedboost.holders.alignment import Alignment
+from fedboost.holders.column_rows import RowSets
+from fedboost.holders.columns import holder_for
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.privacy.points import multiply, tokens_of
 from fedboost.protocol import relaying
@@ -27,9 +30,6 @@ from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Relay
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
-from fedboost.vertical.alignment import Alignment
-from fedboost.vertical.holder import holder_for
-from fedboost.vertical.row_sets import RowSets
 from tests.helpers.columns_apart import LAYOUTS, NUMERIC, left_joined, of_people, pooled, scattered, terms_of
 
 ROWS, FEATURES, FEWEST = 60, len(NUMERIC) + 1, 5

@@ -13,8 +13,8 @@ import numpy as np
 from fedboost.boosting.programs.boosting import train as boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.gbdt.sampling import mixed
-from fedboost.horizontal.holder import holder_of
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.shard import Shard
+from fedboost.holders.whole_rows import holder_of
 from fedboost.privacy.bit_packing import Segment, chunks_of, signed
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession

@@ -7,10 +7,10 @@ import numpy as np
 
 import fedboost as fb
 from fedboost.boosting.programs import alignment
+from fedboost.holders.prediction import told_of
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.data.shard import to_shard
-from fedboost.vertical.prediction import told_of
 from tests.helpers.apart_sessions import Apart
 from tests.helpers.columns_apart import LAYOUTS, NUMERIC, Layout, matched, pooled, scattered, terms_of
 

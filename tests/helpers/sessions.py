@@ -16,7 +16,8 @@ from captured import table, terms_of
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import PeerError
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.columns import holder_for
+from fedboost.holders.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials
@@ -26,7 +27,6 @@ from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.terms.terms import Terms
-from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Damage = Callable[[str, int, bytes], bytes]

@@ -8,7 +8,7 @@ import xgboost
 from inprocess import model_of, one_party, pack, randomly, shard_of, terms_of, unpack
 
 from fedboost.boosting.programs.boosting import train
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.protocol.messages import Report
 
 ROWS = 400

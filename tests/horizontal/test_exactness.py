@@ -21,7 +21,7 @@ from trainings import (
 from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.protocol.several import Several
 
 SOME = "3 at random", "skewed", "one party without positives"

@@ -19,7 +19,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.gbdt import threads
 from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.gbdt.tree import Split
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy.bit_packing import signed
 
 ROWS = 300

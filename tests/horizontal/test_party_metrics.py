@@ -9,7 +9,7 @@ from fedboost.boosting.queries.trees import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.metrics import registry as metrics
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 
 PARTS = PARTITIONS["3 at random"]
 MANY = {

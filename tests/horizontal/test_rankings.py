@@ -10,7 +10,7 @@ from trainings import GROUP, ROWS, SETTINGS, parts_of, pooled_model, setting_of
 
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import registry as metrics
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 
 RANKED = [name for name, (_, _, settings) in SETTINGS.items() if "group" in settings]
 

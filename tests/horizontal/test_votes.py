@@ -16,8 +16,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.partition import Bins
 from fedboost.gbdt.tree import Split
-from fedboost.horizontal.holder import HorizontalHolder
-from fedboost.horizontal.votes import OwnHistograms, vote
+from fedboost.holders.whole_rows import HorizontalHolder, OwnHistograms, vote
 
 ROWS = 60
 BITS = Scale(0, 16)

@@ -16,7 +16,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, exponent_counts, lower_bound
 from fedboost.gbdt.binned import SparseColumn
 from fedboost.gbdt.cut_points import Grids, Quantiles, count_cells
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 

@@ -33,8 +33,8 @@ from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints, Grids
-from fedboost.horizontal.holder import holder_of
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.shard import Shard
+from fedboost.holders.whole_rows import holder_of
 from fedboost.privacy.bit_packing import chunks_of
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Attempt, session_digest

@@ -20,8 +20,8 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import FedboostError
 from fedboost.gbdt.histogram import Layout as Bins
 from fedboost.gbdt.tree import Splits
+from fedboost.holders.columns import OwnBins
 from fedboost.protocol.messages import Ask
-from fedboost.vertical.holder import OwnBins
 
 ROWS, FLOOR = 80, 6
 COLUMNS = {"label": "y", "numeric": ["age", "calls"], "categorical": {"colour": ["blue", "green", "red"]}}

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fedboost.boosting.queries.ids import PlacesQuery
+from fedboost.holders.alignment import IDS, Alignment
 from fedboost.privacy.points import POINT_BYTES, multiply, points_of, tokens_of
 from fedboost.protocol import relaying, run
 from fedboost.protocol.messages import Ask, Introduce, Relay
-from fedboost.vertical.alignment import IDS, Alignment
 from fedboost.wire.messages import encode_from_party, encode_to_party
 from tests.helpers.alignments import COMMON, PLACES, ROWS
 from tests.helpers.apart_sessions import LOST, Apart, once

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 from faults_apart import DRAWN, LAYOUT_NAMES, ROWS, TIMES, World, apart, play
 
+from fedboost.holders.gradients import PAIR_BYTES
 from fedboost.privacy.relay import seal
 from fedboost.protocol.messages import Ask, Leave, Relay, Report
 from fedboost.protocol.relaying import max_relayed
-from fedboost.vertical.gradients import PAIR_BYTES
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 FAST, SEEDS = 40, 100

@@ -10,9 +10,9 @@ from columns_apart import LAYOUTS, pooled, terms_of, train_pooled
 from consortium import installed
 
 import fedboost as fb
+from fedboost.holders.gradients import GradientExchange
 from fedboost.privacy import relay
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Relay, Report
-from fedboost.vertical.gradients import GradientExchange
 
 if not installed("paillier"):
     pytest.skip("needs the extra paillier", allow_module_level=True)

@@ -11,6 +11,8 @@ import pytest
 import fedboost as fb
 from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.errors import Refused
+from fedboost.holders.alignment import CHECK as CHECK_KIND
+from fedboost.holders.alignment import IDS, Alignment
 from fedboost.privacy.points import POINT_BYTES, PRIME, TOKEN_WORDS
 from fedboost.privacy.relay import sealed_size
 from fedboost.protocol import relaying
@@ -19,8 +21,6 @@ from fedboost.protocol.messages import Ask, Relay, Report
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file
 from fedboost.terms.vertical import MOST_IDS
-from fedboost.vertical.alignment import CHECK as CHECK_KIND
-from fedboost.vertical.alignment import IDS, Alignment
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
 from fedboost.wire.messages import encode_to_party
 from tests.helpers.alignments import ALIGN, CHECK, FEWEST, PLACES, matching, refused, tables_of

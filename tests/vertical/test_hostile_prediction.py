@@ -19,14 +19,14 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.reach import Decisions
 from fedboost.gbdt.tree import NO_SPLITS
+from fedboost.holders.alignment import CHECK as CHECK_KIND
+from fedboost.holders.alignment import KNOWN
+from fedboost.holders.prediction import LEAF_BITS
 from fedboost.protocol import relaying, run
 from fedboost.protocol.messages import Ask, Connected, Disconnected, Introduce, Relay, Report
 from fedboost.protocol.several import Several
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file
-from fedboost.vertical.alignment import CHECK as CHECK_KIND
-from fedboost.vertical.alignment import KNOWN
-from fedboost.vertical.prediction import LEAF_BITS
 from fedboost.wire.messages import encode_from_party, encode_to_party
 from tests.helpers.alignments import CHECK, matching
 from tests.helpers.apart_sessions import LOST

@@ -10,12 +10,12 @@ from consortium import installed
 
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.gbdt.histogram import STATS
+from fedboost.holders.columns import OwnBins, VerticalHolder
 from fedboost.privacy import fields
 from fedboost.privacy.masked import keys as pairwise
 from fedboost.protocol.contracts import Answered
 from fedboost.protocol.messages import Ask, Attest, Introduce, OpenRequest, OpenShare, Relay, Report
 from fedboost.protocol.site import OPENINGS, THRESHOLDS, Release
-from fedboost.vertical.holder import OwnBins, VerticalHolder
 
 if not installed("paillier"):
     pytest.skip("needs the extra paillier", allow_module_level=True)

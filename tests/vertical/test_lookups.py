@@ -6,11 +6,11 @@ import hmac
 import numpy as np
 
 from fedboost.boosting.queries.ids import CHECK_BYTES, AlignQuery
+from fedboost.holders.alignment import CHECK as CHECK_KIND
+from fedboost.holders.alignment import KNOWN
 from fedboost.privacy import fields
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import Join, Relay, Report
-from fedboost.vertical.alignment import CHECK as CHECK_KIND
-from fedboost.vertical.alignment import KNOWN
 from tests.helpers.predictions import FEWEST, Predicting, tables_of
 
 

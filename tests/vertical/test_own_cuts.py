@@ -17,12 +17,12 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints, Grids
+from fedboost.holders.column_rows import OwnCuts
 from fedboost.protocol import party as membership
 from fedboost.protocol.messages import Ask, Attest, Close, Introduce, Leave, Report
 from fedboost.protocol.parts import packed
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.signed_model import signed_model_of
-from fedboost.vertical.own_cuts import OwnCuts
 from fedboost.wire.messages import encode_from_party, encode_to_party
 from tests.vertical.test_equal import SETTINGS
 from tests.vertical.test_views import MORE, digest, found_in, messages

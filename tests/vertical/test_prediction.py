@@ -11,14 +11,14 @@ from pyarrow import csv, parquet
 import fedboost as fb
 from fedboost.boosting.queries import ids as queries
 from fedboost.gbdt.reach import Structure
+from fedboost.holders.alignment import CHECK, KNOWN
+from fedboost.holders.prediction import LEAF_BITS
 from fedboost.privacy.relay import sealed_size
 from fedboost.protocol.messages import Ask, Relay
 from fedboost.protocol.relaying import max_relayed
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.prediction import run_prediction
 from fedboost.runtime.signed_model import signed_model_of
-from fedboost.vertical.alignment import CHECK, KNOWN
-from fedboost.vertical.prediction import LEAF_BITS
 from tests.helpers.apart_sessions import NOW
 from tests.helpers.columns_apart import terms_of
 from tests.helpers.predictions import (

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fedboost.boosting.programs import alignment
+from fedboost.holders.columns import holder_for
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
-from fedboost.vertical.holder import holder_for
 from tests.helpers.faults_apart import TIMES
 from tests.helpers.predictions import due, models_of, tables_of, terms_for
 from tests.vertical.test_faults import WRONG, Matching

@@ -10,11 +10,11 @@ import pytest
 
 import fedboost as fb
 from fedboost.boosting.queries import ids as reach
+from fedboost.holders import alignment
+from fedboost.holders.alignment import REPEATS
 from fedboost.people.summary import summary
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import Report
-from fedboost.vertical import repeats
-from fedboost.vertical.repeats import REPEATS
 from tests.helpers import faults_apart, faults_hidden
 from tests.helpers.alignments import ALIGN, PLACES, refused
 from tests.helpers.apart_sessions import LOST, SMALL, Apart
@@ -186,8 +186,8 @@ def telling(monkeypatch, change):
 
     def sealed(self, send, ask, number):
         if send.kind == REPEATS:
-            counts = change(repeats.from_bytes(send.content), ask.attempt)
-            send = replace(send, content=repeats.to_bytes(counts))
+            counts = change(alignment.from_bytes(send.content), ask.attempt)
+            send = replace(send, content=alignment.to_bytes(counts))
         return seal(self, send, ask, number)
 
     monkeypatch.setattr(relaying.Ends, "seal", sealed)

@@ -7,7 +7,7 @@ Refuses: what the reader and the key refuse (Refused).
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.shard import Shard
 from fedboost.privacy.noise import noised
 from fedboost.terms.terms import Terms
 

@@ -25,7 +25,7 @@ from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.gbdt.objectives.objective import MAX_LABEL
-from fedboost.horizontal.shard import Ranges, Shard, places_of
+from fedboost.holders.shard import Ranges, Shard, places_of
 from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.ids import check_distinct, ids_of
 from fedboost.runtime.data.lines import in_file

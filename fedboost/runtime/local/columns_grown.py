@@ -18,12 +18,12 @@ from fedboost.boosting.queries.base import view_of
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt.histogram import Layout
+from fedboost.holders.gradients import PAIR_BYTES
 from fedboost.privacy.relay import sealed_size
 from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
-from fedboost.vertical.gradients import PAIR_BYTES
 
 MAX_SECONDS = 5.0
 """Of trees that are grown; further rounds are taken to be like the last."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedboost.boosting.queries.base import view_of
 from fedboost.errors import ConfigError
+from fedboost.holders.gradients import PAIR_BYTES
 from fedboost.people.columns_estimate import ColumnsFacts, PartyFacts
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
 from fedboost.runtime.local.columns_grown import Grown, Turn, block_of, grow, relays
@@ -23,7 +24,6 @@ from fedboost.runtime.local.estimate import FEWER, MAX_VALUES, MESSAGE_BYTES, ME
 from fedboost.runtime.local.generated import table_for
 from fedboost.runtime.local.row_costs import RowCosts, row_costs, timed
 from fedboost.terms.terms import Terms
-from fedboost.vertical.gradients import PAIR_BYTES
 
 SAMPLE_IDS = 500
 WORD_BYTES = 4

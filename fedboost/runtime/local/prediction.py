@@ -14,6 +14,8 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.booster import Booster
+from fedboost.holders.columns import holder_for
+from fedboost.holders.prediction import Prediction, PredictionHolder
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.aggregator.programs import program_of
@@ -23,8 +25,6 @@ from fedboost.runtime.local.simulation import play, reader_of, sites_of
 from fedboost.runtime.party_model import PartyModel, terms_to_predict
 from fedboost.runtime.telemetry import Meter
 from fedboost.terms.terms import Terms
-from fedboost.vertical.holder import holder_for
-from fedboost.vertical.prediction import Prediction, PredictionHolder
 
 
 def predict_jointly(

@@ -16,7 +16,8 @@ from typing import Any
 
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.columns import holder_for
+from fedboost.holders.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Holder, Program
@@ -40,7 +41,6 @@ from fedboost.runtime.telemetry import Meter, Row
 from fedboost.runtime.workers.collections import CollectionRows, is_collection
 from fedboost.terms.session import TO_PREDICT, TO_TRAIN
 from fedboost.terms.terms import Terms
-from fedboost.vertical.holder import holder_for
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Reader = Callable[[Terms], Shard]

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedboost.errors import ConfigError
+from fedboost.holders.column_rows import ROW_SET
+from fedboost.holders.gradients import ENCRYPTED, GRADIENTS
 from fedboost.people.audit_facts import (
     AgreementFacts,
     AuditFacts,
@@ -28,8 +30,6 @@ from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import allowed_questions
 from fedboost.runtime.site.audit_warnings import MEANINGS, AdmittedTerms, AuditWarning
 from fedboost.terms.terms import Terms
-from fedboost.vertical.gradients import ENCRYPTED, GRADIENTS
-from fedboost.vertical.row_sets import ROW_SET
 
 OF_COMMON_ROWS = frozenset({ROW_SET, GRADIENTS, ENCRYPTED})
 """Kinds of relays of a training that tell of all rows in common."""

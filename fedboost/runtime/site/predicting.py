@@ -14,6 +14,8 @@ from typing import Any
 
 from fedboost.boosting.queries.ids import check_batch
 from fedboost.errors import ConfigError, SessionFailed
+from fedboost.holders.columns import holder_for
+from fedboost.holders.prediction import Prediction, PredictionHolder
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.messages import Offer, ToParty
 from fedboost.protocol.party import PartySession
@@ -29,8 +31,6 @@ from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
 from fedboost.runtime.site.review import NO_LIMITS
 from fedboost.terms.terms import Terms
-from fedboost.vertical.holder import holder_for
-from fedboost.vertical.prediction import Prediction, PredictionHolder
 
 
 class PredictingNode(PartyNode):

@@ -18,8 +18,9 @@ from typing import Any
 
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt.booster import Booster
-from fedboost.horizontal.measured_rows import TableOf
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.columns import holder_for
+from fedboost.holders.evaluation import TableOf
+from fedboost.holders.shard import Shard
 from fedboost.people.text import shown
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.data.database import Database
@@ -32,7 +33,6 @@ from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.names import SiteTable, site_rows
 from fedboost.terms.terms import Terms
-from fedboost.vertical.holder import holder_for
 
 KeyOf = Callable[[Terms], bytes]
 ModelOf = Callable[[Terms], Booster]

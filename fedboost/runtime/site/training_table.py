@@ -3,7 +3,7 @@
 Refuses nothing: what is not known is None.
 """
 
-from fedboost.horizontal.measured_rows import TrainingTable
+from fedboost.holders.evaluation import TrainingTable
 from fedboost.runtime.model_facts import session_of
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.terms import continuation

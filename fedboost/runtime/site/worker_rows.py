@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.horizontal.measured_rows import TableOf
+from fedboost.holders.evaluation import TableOf
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.locations import shown

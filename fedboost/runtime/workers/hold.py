@@ -20,8 +20,9 @@ from fedboost.boosting.queries.trees import VoteQuery
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
 from fedboost.fixedpoint import Int64
-from fedboost.horizontal.holder import HorizontalHolder
-from fedboost.horizontal.shard import Ranges, Shard
+from fedboost.holders.columns import holder_for
+from fedboost.holders.shard import Ranges, Shard
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.contracts import Answering, Holder
@@ -37,7 +38,6 @@ from fedboost.runtime.workers.link import Door
 from fedboost.runtime.workers.source import Files, Range
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
-from fedboost.vertical.holder import holder_for
 
 CALLED_WITHIN = 60.0
 """Seconds in which a holder has to be called."""

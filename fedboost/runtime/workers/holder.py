@@ -23,8 +23,8 @@ from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import Tree
-from fedboost.horizontal.row_hash import add_hashes
-from fedboost.horizontal.votes import votes
+from fedboost.holders.shard import add_hashes
+from fedboost.holders.whole_rows import votes
 from fedboost.protocol.contracts import Answering
 from fedboost.runtime.workers import link
 from fedboost.runtime.workers.engine import Engine, Worker, WorkerLost

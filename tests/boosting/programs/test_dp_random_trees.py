@@ -15,7 +15,7 @@ from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, SumsQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt.cut_points import Grids
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import noise as accounting
 from fedboost.terms import noise as noise_of_terms
 

@@ -16,7 +16,7 @@ from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import Refused
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.objectives.objective import SCALE
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Report

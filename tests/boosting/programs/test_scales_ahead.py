@@ -6,7 +6,7 @@ from inprocess import randomly, run, terms_of
 
 from fedboost.boosting.programs.initialisation import MAX_COARSER_BITS, Scales
 from fedboost.fixedpoint import EXPONENT_CELLS
-from fedboost.horizontal import holder
+from fedboost.holders import whole_rows
 
 ROWS = 300
 RNG = np.random.default_rng(2)
@@ -37,8 +37,8 @@ def test_no_gradient_is_clipped(monkeypatch, name, weight):
 
         return within
 
-    in_units = holder.in_units
-    monkeypatch.setattr(holder, "in_units", checked)
+    in_units = whole_rows.in_units
+    monkeypatch.setattr(whole_rows, "in_units", checked)
     label = AMOUNT > 1 if name == "logistic" else AMOUNT
     session = run(X, label, randomly(ROWS, 2), weight, rounds=8, max_depth=3, **SETTINGS[name])
     assert session.phase == "done", session.error

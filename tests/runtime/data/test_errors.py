@@ -5,7 +5,7 @@ import pytest
 from columns import COLOURS, KINDS, NEUTRAL, NUMERIC, REGRESSION, WEIGHTED, refusal, terms
 
 from fedboost.errors import Refused
-from fedboost.horizontal.holder import holder_of
+from fedboost.holders.whole_rows import holder_of
 from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site

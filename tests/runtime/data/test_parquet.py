@@ -11,7 +11,7 @@ from sites import rows, terms
 from fedboost.boosting.programs.boosting import train
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt import cut_points, histogram
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.runtime.data import parquet as stored
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import to_shard

@@ -16,7 +16,7 @@ from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import audit
 from fedboost.errors import ConfigError, DurabilityError
-from fedboost.horizontal.holder import holder_of
+from fedboost.holders.whole_rows import holder_of
 from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Charge, Site

@@ -19,8 +19,8 @@ from sites import terms
 from fedboost.boosting.queries.columns import RangeQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused
-from fedboost.horizontal.holder import holder_of
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.shard import Shard
+from fedboost.holders.whole_rows import holder_of
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import NOWHERE

@@ -12,7 +12,7 @@ from inprocess import pack
 from sites import STOPS, consortium, in_time, rows, shared_out, status_of, terms, until
 
 from fedboost.errors import ConfigError, Refused, SessionFailed
-from fedboost.horizontal.holder import holder_of
+from fedboost.holders.whole_rows import holder_of
 from fedboost.protocol.messages import Join, Leave, Offer, Relay, Report, SessionEnded
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site

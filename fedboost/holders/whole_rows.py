@@ -5,7 +5,9 @@ parties gives what one party with all rows would have answered, bit for bit.
 Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import assert_never, cast
 
@@ -21,6 +23,7 @@ from fedboost.boosting.queries.columns import (
 )
 from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery
 from fedboost.boosting.queries.labels import (
+    RESIDUAL_BITS,
     EvaluationQuery,
     LevelSumsQuery,
     MagnitudesQuery,
@@ -28,29 +31,371 @@ from fedboost.boosting.queries.labels import (
     RowsQuery,
     StartQuery,
 )
-from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
+from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Values
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import Int64
-from fedboost.gbdt import sampling
+from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.gbdt import histogram, sampling
 from fedboost.gbdt.binned import Column
-from fedboost.gbdt.cut_points import CutPoints, count_cells, count_parts
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import STRETCH, CutPoints, count_cells, count_parts
+from fedboost.gbdt.drift import Bins as CountedBins
+from fedboost.gbdt.drift import bins_of
 from fedboost.gbdt.gradients import Gradients, Quantise, in_units
+from fedboost.gbdt.histogram import Layout, Rows
+from fedboost.gbdt.kernels.bins import weigh_residuals
 from fedboost.gbdt.kernels.histogram import sum_pairs
 from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.sampling import AllRows, Bootstrap, Mask, NormSample, RowSampling, Sampler, Subsample
+from fedboost.gbdt.split import SplitRule
+from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Splits, Tree
-from fedboost.horizontal.drift import count_bins
-from fedboost.horizontal.leaf_values import residual_weights
-from fedboost.horizontal.shard import Shard, continue_margins
-from fedboost.horizontal.target_means import LevelColumns
-from fedboost.horizontal.votes import OwnHistograms, votes
-from fedboost.protocol.contracts import Answering, HeldTable
-from fedboost.terms.terms import Terms
+from fedboost.holders.shard import Shard, continue_margins
+from fedboost.protocol.contracts import MAX_CELLS, Answering, HeldTable
+from fedboost.terms.tasks import bins_in
+from fedboost.terms.terms import Terms, have_folds, slots_of
 from fedboost.version import VERSION
+
+# ---- A party's part in leaf renewal: weights of residuals by cell ---------------------------------------
+# Promises: the weights of parties add to those of the pooled rows, bit for bit.
+
+
+def residual_weights(
+    nodes: Sequence[Rows],
+    query: ResidualQuery,
+    label: Float32,
+    margin: Float64,
+    weight: Float32,
+    threads: Threads,
+) -> Int64:
+    """Weights of the rows of each node by the cell of their residual: int64 [nodes, 2**RESIDUAL_BITS]."""
+    out = np.zeros((len(nodes), 1 << RESIDUAL_BITS), np.int64)
+    scale = query.weight.factor, float(query.weight.limit)
+
+    def weigh(piece: tuple[Rows, int, Int64]) -> None:
+        rows, start, cells = piece
+        weigh_residuals(label, margin, weight, rows, start, query.width, RESIDUAL_BITS, *scale, cells)
+
+    threads.each(weigh, list(zip(nodes, query.starts, out, strict=True)))
+    return out
+
+
+# ---- A party's votes on features, and its own histograms of the nodes that may split --------------------
+# Promises: each histogram is built once, and of two siblings only the one with fewer rows here; they leave
+# this party as votes, and as the bins of elected features.
+# Refuses: more histograms than fit one vector (Refused); elected features with another number of bins than
+# in the query (PeerError).
+
+
+class OwnHistograms:
+    """A party's histograms of the nodes of a level, as `histogram.build` makes them."""
+
+    def __init__(self, growing: GrowingRows, bins: Bins, pairs: Int64) -> None:
+        """pairs: the packed gradients of all rows, int64 [outputs, rows], the same while a tree grows."""
+        self._growing = growing
+        self._bins = bins
+        self._pairs = pairs
+        self._known: dict[int, Int64] = {}
+
+    def clear(self) -> None:
+        """Forget all histograms: those of another tree come next."""
+        self._known = {}
+
+    def of(self, node: int, limit: int) -> Int64:
+        """Histogram of a leaf, and the last pair of its sums; limit: of the gradients' scale."""
+        if node not in self._known:
+            self._known[node] = self._growing.histograms([node], self._pairs, self._bins, limit)[0]
+        return self._known[node]
+
+    def descend(self, splits: Splits, nodes: tuple[int, ...], limit: int, max_cells: int) -> None:
+        """Keep the histograms of these nodes alone, after these splits; max_cells: limit of their
+        integers."""
+        if len(nodes) * self._bins.layout.cells > max_cells:
+            raise Refused(
+                f"own histograms of {len(nodes)} nodes, more than {max_cells} integers; lower max_depth"
+            )
+        for split in splits:
+            parent = self._known.pop(split.node, None)
+            children = split.left, split.left + 1
+            if parent is not None and set(children) <= set(nodes):
+                fewer, more = sorted(children, key=lambda child: self._growing.of(child).size)
+                self._known[more] = parent - self.of(fewer, limit)
+        self._known = {node: cells for node, cells in self._known.items() if node in nodes}
+
+    def of_vote(self, query: VoteQuery) -> Int64:
+        """The histograms that a vote is by, after its splits: int64 [nodes, cells]."""
+        limit, cells = query.gradient.limit, self._bins.layout.cells
+        self.descend(query.splits, query.nodes, limit, MAX_CELLS)
+        return np.stack([self.of(node, limit)[:cells] for node in query.nodes])
+
+    def elected(self, query: HistogramQuery) -> Int64:
+        """The bins of elected features of each node, after the splits; of all features at the root."""
+        layout, parts = self._bins.layout, []
+        everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
+        for node, elected in zip(query.nodes, query.elected or everything, strict=True):
+            sums = self.of(node, query.gradient.limit)
+            picked = layout.pick(sums[: layout.cells], elected.features)
+            if picked.size != histogram.STATS * elected.bins:
+                raise PeerError(f"histograms of {elected.bins} bins, the elected features have others")
+            parts += [picked, sums[layout.cells :]]
+        return np.concatenate(parts)
+
+
+def votes(query: VoteQuery, terms: Terms, rows: int, layout: Layout, own: Int64) -> Int64:
+    """Votes for features of each node, of a party with so many rows and these histograms of them, int64
+    [nodes, cells]."""
+    rule = terms.rule(query.gradient, query.hessian).scaled(min(rows / query.rows, 1.0))
+    return np.concatenate([vote(node, layout, rule, terms.histograms.vote_top_k) for node in own])
+
+
+def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
+    """1 for the `top` features of highest positive gain, 0 for others: int64 [features].
+
+    Ties go to the lowest feature.
+    """
+    votes = np.zeros(len(layout.features), np.int64)
+    gains = rule.gains(own, layout, histogram.node_total(own, layout))
+    best = np.argsort(-gains, kind="stable")[:top]
+    votes[best[gains[best] > 0]] = 1
+    return votes
+
+
+# ---- A party's part in target means: sums of its labels by level, and its levels as means ---------------
+# Promises: sums are integers, so that those of parties add to those of the pooled rows, bit for bit; the
+# mean of a row depends on its level and its fold alone. Refuses nothing: the queries are checked against
+# the terms.
+
+
+_HESSIAN = 0xFFFFFFFF
+"""The lower half of a row's pair."""
+
+
+class LevelColumns:
+    """The columns of a party whose levels become means. Among the features they stand behind the numeric
+    ones."""
+
+    def __init__(self, shard: Shard, terms: Terms, trained: Mask) -> None:
+        """trained: the rows that trees grow on, which are in folds."""
+        self._slots = [*slots_of(terms).values()]
+        self._first = len(terms.columns.numeric)
+        self._weight = shard.weight
+        self._folds: Folds | None = None
+        if have_folds(terms):
+            assert shard.keys is not None
+            self._folds = np.where(trained, folds_of(shard.keys, terms.draws.seed), np.uint8(ALL))
+
+    def sums(self, query: LevelSumsQuery, columns: Sequence[Column], pairs: Int64) -> Int64:
+        """The answer to the query: int64 [query.cells]. pairs: gradient and hessian of each row."""
+        every = [query.all_slots] * (query.counted + (query.weight is not None))
+        sums, *counts = [np.zeros((query.all_slots, 2), np.int64), *(np.zeros(n, np.int64) for n in every)]
+        begin = 0
+        for column, slots in zip(columns[self._first :], self._slots, strict=False):
+            end = begin + slots.with_missing
+            for start in range(0, column.size, STRETCH):
+                rows = slice(start, start + STRETCH)
+                of = self._slots_of(column, slots, rows)
+                trained = slice(None) if self._folds is None else self._folds[rows] != ALL
+                for place, part in enumerate((pairs[rows] >> 32, pairs[rows] & _HESSIAN)):
+                    sums[begin:end, place] += _by_slot(of[trained], part[trained], slots)
+                if query.counted:
+                    counts[0][begin:end] += np.bincount(of, minlength=slots.with_missing)
+                if query.weight is not None:
+                    units = query.weight.encode(self._weight[rows].astype(np.float64))
+                    counts[-1][begin:end] += _by_slot(of, units, slots)
+            begin = end
+        return np.concatenate([sums.reshape(-1), *counts])
+
+    def encoded(
+        self, columns: Sequence[Column], means: Sequence[Float32], trained: bool = True
+    ) -> tuple[Column, ...]:
+        """The columns, with means in place of levels: float32 [buckets, folds] of each. trained: False
+        for the last means, those of the model, in all rows."""
+        folds = self._folds if trained else None
+        behind = self._first + len(self._slots)
+        own = zip(columns[self._first : behind], self._slots, means, strict=True)
+        return (
+            *columns[: self._first],
+            *(EncodedColumn(*column_and_means, folds) for column_and_means in own),
+            *columns[behind:],
+        )
+
+    def predicted(self, columns: Sequence[Column], state: BoostingState) -> tuple[Column, ...]:
+        """The columns as the model of a training that stands here has them."""
+        means = () if state.start is None else state.start.means
+        return self.encoded(columns, means, trained=False)
+
+    def _slots_of(self, column: Column, slots: Slots, rows: slice) -> Int64:
+        return slots.of(column[rows], None if self._folds is None else self._folds[rows])
+
+
+def _by_slot(slots_of_rows: Int64, values: Int64, slots: Slots) -> Int64:
+    """Sums of integers by slot. Those of a stretch of rows are exact in float64."""
+    sums = np.bincount(slots_of_rows, values.astype(np.float64), slots.with_missing)
+    return sums.astype(np.int64)
+
+
+# ---- A party of a session that describes rows: it counts them -------------------------------------------
+# Promises: counts depend on this party's rows alone; adding those of all parties gives the counts of one
+# party with all rows.
+# Refuses: queries out of order, and those of other sessions (PeerError).
+
+
+UNDECLARED = -1.0
+"""The value of a category that the terms do not declare."""
+
+
+class CountingHolder(ABC):
+    """The rows of a party in one session that trains nothing, and where it stands (`state`)."""
+
+    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
+        self.state = NOTHING_YET
+        self._terms = terms
+        self._threads = Threads(nthread)
+        self._shard = read()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self._shard.rows
+
+    @property
+    def table(self) -> HeldTable | None:
+        """None: no later session needs to know it."""
+        return None
+
+    def rows_hashed(self, key: bytes) -> bytes:
+        """HMAC of all that answers depend on: 32 bytes."""
+        return self._shard.hashed(key, self._shard.columns, repr((VERSION, self._terms.objective.package)))
+
+    def go_to(self, state: BoostingState) -> None:
+        """Move to this state: counts do not depend on it."""
+        self.state = state
+
+    def trees(self, rounds: int) -> tuple[Tree, ...]:
+        """None: nothing is trained."""
+        return ()
+
+    def answering(self, query: OfTurn) -> Answering:
+        """This party's counts: int64 [query.cells]."""
+        yield from ()
+        answers = []
+        for part in cast(tuple[Query, ...], query.parts):
+            part.check_order(self._terms, self.state)
+            answers.append(self._counts(part))
+            self.state = self.state.after(part)
+        return np.concatenate(answers)
+
+    @abstractmethod
+    def _counts(self, query: Query) -> Int64:
+        """The integers of one query. PeerError for those of other sessions."""
+
+
+class SummaryHolder(CountingHolder):
+    """The rows of a party in one session that describes them: `UNDECLARED` stands for categories that the
+    terms do not declare."""
+
+    def _counts(self, query: Query) -> Int64:
+        match query:
+            case SummaryQuery():
+                return self._summary(query)
+            case QuantileQuery(_, grids):
+                numeric = len(self._terms.columns.numeric)
+                columns = [*self._shard.columns[:numeric], self._shard.label]
+                return count_cells(columns[: grids.features], grids, self._threads)
+            case RangeQuery():
+                schema = self._terms.columns
+                ranges = [schema.ranges[name] for name in schema.numeric]
+                pairs = zip(self._shard.columns[: len(ranges)], ranges, strict=True)
+                return np.concatenate(self._threads.each(lambda pair: count_parts(*pair), pairs))
+            case _:
+                raise PeerError(f"{query.description}: asked where rows are described")
+
+    def _summary(self, query: SummaryQuery) -> Int64:
+        columns, classes = self._shard.columns, query.classes
+        numeric = self._threads.each(_missing, columns[: query.numeric])
+        levels = zip(columns[query.numeric :], query.levels, strict=True)
+        parts = [np.array([self.rows, *numeric], np.int64)]
+        parts += self._threads.each(lambda pair: _by_level(*pair), levels)
+        label = self._shard.label.astype(np.int64) if classes else np.zeros(0, np.int64)
+        return np.concatenate([*parts, np.bincount(label, minlength=classes)[:classes]])
+
+
+def _missing(column: Column) -> int:
+    """Missing values of a column."""
+    steps = range(0, column.size, STRETCH)
+    return sum(int(np.isnan(column[start : start + STRETCH]).sum()) for start in steps)
+
+
+def _by_level(column: Column, levels: int) -> Int64:
+    """Rows of a categorical column: missing, of each level, of no declared one: int64 [levels + 2]."""
+    out = np.zeros(levels + 2, np.int64)
+    for start in range(0, column.size, STRETCH):
+        values = column[start : start + STRETCH]
+        places = np.where(values == UNDECLARED, levels, values) + 1
+        out += np.bincount(np.where(np.isnan(values), 0, places).astype(np.int64), minlength=levels + 2)
+    return out
+
+
+# ---- Counts of a party's rows by bin of each feature and of the score -----------------------------------
+# Promises: counts depend on this party's rows and the model alone; adding those of all parties gives the
+# counts of one party with all rows.
+# Refuses: queries of other sessions, and of other bins (PeerError).
+
+
+class DriftHolder(CountingHolder):
+    """The rows of a party in one session that holds them against the reference of a model."""
+
+    def _counts(self, query: Query) -> Int64:
+        if not isinstance(query, BinCountsQuery):
+            raise PeerError(f"{query.description}: asked where rows are held against a reference")
+        model, shard = self._terms.earlier, self._shard
+        assert model is not None
+        return _count(query, bins_in(self._terms), model, shard.columns, shard.base_margin)
+
+
+def count_bins(
+    query: BinCountsQuery,
+    terms: Terms,
+    state: BoostingState,
+    columns: Sequence[Column],
+    base_margin: Float32 | None,
+) -> Int64:
+    """The counts at the end of a training that stands here. base_margin: where it began."""
+    assert state.start is not None
+    cut_points, constant = state.start.cut_points, state.rounds[0].values[0][1]
+    trees, earlier = tuple(state.trees(query.rounds, cut_points.cuts)), terms.earlier
+    shape = len(terms.columns.ordered), terms.columns.category_counts
+    outputs = terms.objective.loss.outputs
+    if earlier is not None:
+        model = replace(earlier, trees=(*earlier.trees, *trees))
+        bins = bins_of(cut_points, *shape, model.constant, model.trees, outputs)
+        return _count(query, bins, model, columns, base_margin)
+    kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
+    model = Booster(terms.objective.loss, 0.5, terms.columns.features, trees, *kind)
+    bins = bins_of(cut_points, *shape, constant, trees, outputs)
+    based = np.full(columns[0].size, constant) + (0.0 if base_margin is None else base_margin)
+    return _count(query, bins, model, columns, based)
+
+
+def _count(
+    query: BinCountsQuery,
+    bins: CountedBins,
+    model: Booster,
+    columns: Sequence[Column],
+    base: Float64 | Float32 | None,
+) -> Int64:
+    if (query.sizes, query.score) != (bins.sizes, bins.of_score):
+        raise PeerError("rows by other bins than those of the model")
+    margin = np.empty((model.loss.outputs, columns[0].size), np.float64)
+    continue_margins(margin, base, model, columns)
+    return bins.count(columns, margin)
+
+
+# ---- A party that holds whole rows: `answer` turns a query into one vector of integers ------------------
+
 
 MAX_ROWS_OF_TREES = 1 << 31
 """Most rows times trees of a round: each takes 8 bytes, or 16 where rows are sampled."""

@@ -38,13 +38,13 @@ from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
-from fedboost.horizontal.shard import Shard
+from fedboost.holders.alignment import Alignment
+from fedboost.holders.shard import Shard
 from fedboost.privacy import fields
 from fedboost.protocol.contracts import Answering, Receive, Send
 from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
-from fedboost.vertical.alignment import Alignment
 
 LEAF_BITS = "leaf bits"
 """Kind of a relay."""

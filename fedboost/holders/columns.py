@@ -31,23 +31,16 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
-from fedboost.horizontal.drift import DriftHolder
-from fedboost.horizontal.evaluation import EvaluationHolder
-from fedboost.horizontal.holder import holder_of
-from fedboost.horizontal.measured_rows import TableOf
-from fedboost.horizontal.shard import Shard
-from fedboost.horizontal.summary import SummaryHolder
+from fedboost.holders.alignment import CommonRows
+from fedboost.holders.column_rows import Exchange, FeatureRows, LabelRows, OwnCuts, RowSets, levels, some
+from fedboost.holders.evaluation import EvaluationHolder, TableOf
+from fedboost.holders.gradients import BinFloor, GradientExchange, check_leaf_values
+from fedboost.holders.prediction import PredictionHolder
+from fedboost.holders.shard import Shard
+from fedboost.holders.whole_rows import DriftHolder, SummaryHolder, holder_of
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
 from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE
 from fedboost.terms.terms import Terms
-from fedboost.vertical.bin_floor import BinFloor
-from fedboost.vertical.common_rows import CommonRows
-from fedboost.vertical.gradients import GradientExchange
-from fedboost.vertical.own_cuts import OwnCuts
-from fedboost.vertical.prediction import PredictionHolder
-from fedboost.vertical.recount import check_leaf_values
-from fedboost.vertical.row_sets import Exchange, RowSets, levels, some
-from fedboost.vertical.rows import FeatureRows, LabelRows
 
 STANDING = "how far it has come"
 """Kind of a relay."""

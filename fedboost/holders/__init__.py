@@ -1,0 +1,1 @@
+"""The holders of rows: parties with whole rows, and parties with some columns of them."""

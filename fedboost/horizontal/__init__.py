@@ -1,1 +1,0 @@
-"""Parties that hold whole rows."""

@@ -1,1 +1,0 @@
-"""Parties that hold different columns of the same rows."""
