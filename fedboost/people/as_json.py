@@ -31,8 +31,7 @@ from fedboost.people.privacy_report import Outlook, Planned, PrivacyReport
 from fedboost.people.training import metrics_of
 
 if TYPE_CHECKING:  # protobuf takes a while to import, and most commands do not talk to an aggregator
-    from fedboost.wire.checks import SiteReply
-    from fedboost.wire.status import Status
+    from fedboost.wire.services import SiteReply, Status
 
 Object = Mapping[str, Any]
 

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 
 from fedboost.errors import printable
 from fedboost.people.text import Block, cell, counted, delimited, duration, entry, paragraph, table
-from fedboost.wire.checks import SiteReply
-from fedboost.wire.status import Member, SessionState, SessionStatus, Status
+from fedboost.wire.services import Member, SessionState, SessionStatus, SiteReply, Status
 
 NEVER = "has never connected to this aggregator"
 _STATES = {

@@ -31,15 +31,18 @@ from fedboost.runtime.telemetry import Row
 from fedboost.runtime.tuning import Tuning, terms_to_tune
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
-from fedboost.wire.checks import SiteReply, decode_check_reply, encode_check_request
-from fedboost.wire.status import Status, decode_status
-from fedboost.wire.training import (
+from fedboost.wire.services import (
     Failed,
     ModelPart,
     RoundDone,
+    SiteReply,
+    Status,
     TrainCommand,
     Waiting,
+    decode_check_reply,
+    decode_status,
     decode_train_event,
+    encode_check_request,
     encode_train_request,
 )
 

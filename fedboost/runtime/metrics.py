@@ -28,7 +28,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.config import is_loopback
 from fedboost.runtime.web.guard import hostname_of, is_loopback_name
 from fedboost.version import VERSION
-from fedboost.wire.bounds import WIRE_VERSION
+from fedboost.wire.codec import WIRE_VERSION
 
 PATH = "/metrics"
 PATIENCE_SECONDS = 10.0

@@ -17,7 +17,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Request
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import MAX_REQUEST
+from fedboost.wire.codec import MAX_REQUEST
 
 _BYTES = "nonce", "certificate", "signature"
 

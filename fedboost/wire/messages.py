@@ -30,8 +30,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.trees import MAX_ROUNDS
-from fedboost.wire.alignment import places_from_pb
-from fedboost.wire.bounds import (
+from fedboost.wire.codec import (
     CONTEXT_BYTES,
     MAX_FROM_AGGREGATOR,
     MAX_GREETING,
@@ -40,24 +39,23 @@ from fedboost.wire.bounds import (
     bounded,
     out_of_bounds,
     parsed,
+    places_from_pb,
+    query_to_pb,
     request_from_pb,
     require,
+    residual_from_pb,
     scale_from_pb,
     scale_to_pb,
     serialised,
-    terms_of,
-    with_request,
-)
-from fedboost.wire.queries import (
-    query_to_pb,
-    residual_from_pb,
     splits_from_pb,
     splits_to_pb,
     start_from_pb,
+    terms_of,
     turn_from_pb,
     turn_to_pb,
     values_from_pb,
     values_to_pb,
+    with_request,
 )
 from fedboost.wire.v1 import fedboost_pb2 as pb
 

@@ -17,10 +17,9 @@ from fedboost.runtime.aggregator import connected
 from fedboost.runtime.aggregator.reading import SMALL, Reader
 from fedboost.runtime.net import channel
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import WIRE_VERSION
-from fedboost.wire.checks import encode_check_request
+from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import encode_to_party
-from fedboost.wire.training import TrainCommand, encode_train_request
+from fedboost.wire.services import TrainCommand, encode_check_request, encode_train_request
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 NORTH = shared_out(1)

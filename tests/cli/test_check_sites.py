@@ -27,7 +27,7 @@ from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.terms_file import terms_to_toml
-from fedboost.wire.checks import (
+from fedboost.wire.services import (
     Objections,
     Review,
     SiteReply,

@@ -115,7 +115,7 @@ EDITS = {
             "                return np.array([scale.encode(self._shard.label).sum()])\n",
         ),
     ],
-    "fedboost/wire/queries.py": [
+    "fedboost/wire/codec.py": [
         (
             "from fedboost.boosting.queries.labels import ResidualQuery\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",

@@ -15,36 +15,32 @@ from fedboost.runtime.local import simulation
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.result import Result
 from fedboost.terms.terms import Terms
-from fedboost.wire import bounds
-from fedboost.wire.checks import (
+from fedboost.wire import codec
+from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.services import (
+    Failed,
+    Member,
+    ModelPart,
     Objections,
     Review,
+    RoundDone,
+    SessionState,
+    SessionStatus,
     SiteReply,
+    Status,
+    Waiting,
     decode_check_reply,
     decode_check_request,
     decode_objections,
     decode_review,
+    decode_status,
+    decode_train_event,
+    decode_train_request,
     encode_check_reply,
     encode_check_request,
     encode_objections,
     encode_review,
-)
-from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
-from fedboost.wire.status import (
-    Member,
-    SessionState,
-    SessionStatus,
-    Status,
-    decode_status,
     encode_status,
-)
-from fedboost.wire.training import (
-    Failed,
-    ModelPart,
-    RoundDone,
-    Waiting,
-    decode_train_event,
-    decode_train_request,
     encode_train_event,
     encode_train_request,
 )
@@ -168,13 +164,13 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
 def read_train_request(data):
     """The terms of an analyst, read, the command for their session, and the signed request."""
     text, *rest = decode_train_request(data)
-    return bounds.terms_of(text), *rest
+    return codec.terms_of(text), *rest
 
 
 def read_check_request(data):
     """The terms of a check, read, and who signed it."""
     text, request = decode_check_request(data)
-    return bounds.terms_of(text), request
+    return codec.terms_of(text), request
 
 
 DECODERS = {

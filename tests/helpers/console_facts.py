@@ -4,7 +4,7 @@ be markup."""
 import math
 
 from fedboost.people.console.facts import ConsoleFacts, EndedFacts, LiveFacts
-from fedboost.wire.status import Member, SessionState, SessionStatus, Status
+from fedboost.wire.services import Member, SessionState, SessionStatus, Status
 
 SITES, ROUNDS = 186, 200
 ODD = '<img src=x onerror="alert(1)">'

@@ -5,8 +5,8 @@ from sites import NAMES, terms
 
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
-from fedboost.wire.bounds import WIRE_VERSION
-from fedboost.wire.training import encode_train_request
+from fedboost.wire.codec import WIRE_VERSION
+from fedboost.wire.services import encode_train_request
 
 TWO = NAMES[:2]
 THREE = NAMES[:3]

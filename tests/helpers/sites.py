@@ -32,7 +32,7 @@ from fedboost.runtime.site import node
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import WIRE_VERSION
+from fedboost.wire.codec import WIRE_VERSION
 
 NAMES = ("north", "south", "east", "west", "centre")
 ROWS = 180

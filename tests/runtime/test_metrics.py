@@ -176,7 +176,7 @@ def test_what_is_spent_and_left_of_a_budget(tmp_path):
 
 def _about(role):
     from fedboost.version import VERSION
-    from fedboost.wire.bounds import WIRE_VERSION
+    from fedboost.wire.codec import WIRE_VERSION
 
     return role, VERSION, str(WIRE_VERSION)
 

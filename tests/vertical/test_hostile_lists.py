@@ -21,7 +21,7 @@ from fedboost.protocol.messages import Ask, Relay, Report
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file
 from fedboost.terms.vertical import MOST_IDS
-from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
+from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 from fedboost.wire.messages import encode_to_party
 from tests.helpers.alignments import ALIGN, CHECK, FEWEST, PLACES, matching, refused, tables_of
 from tests.helpers.apart_sessions import LOST

@@ -21,22 +21,27 @@ from fedboost.protocol.relaying import PART_BYTES
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_RELAY_PART, MAX_TO_AGGREGATOR
-from fedboost.wire.checks import (
+from fedboost.wire.codec import (
+    MAX_FROM_AGGREGATOR,
+    MAX_GREETING,
+    MAX_NODES,
+    MAX_RELAY_PART,
+    MAX_TO_AGGREGATOR,
+)
+from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.services import (
+    MAX_MEMBERS,
     MAX_OBJECTIONS,
     MAX_SENTENCE_LENGTH,
     MAX_SENTENCES,
+    MAX_SESSIONS,
     Objections,
     decode_check_reply,
     decode_objections,
     decode_review,
-    encode_objections,
-)
-from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
-from fedboost.wire.queries import MAX_NODES
-from fedboost.wire.status import MAX_MEMBERS, MAX_SESSIONS, decode_status
-from fedboost.wire.training import (
+    decode_status,
     decode_train_event,
+    encode_objections,
     encode_train_event,
     encode_train_request,
 )

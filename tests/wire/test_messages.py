@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from fedboost.boosting.queries.union import Query
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.protocol.messages import FromParty, Offer, Report, ToParty
-from fedboost.wire import queries as query_codec
+from fedboost.wire import codec as query_codec
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
-from fedboost.wire.training import (
+from fedboost.wire.services import (
     TrainCommand,
     decode_train_event,
     decode_train_request,

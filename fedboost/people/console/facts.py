@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedboost.people.facts import Traffic
-from fedboost.wire.status import SessionState, SessionStatus, Status
+from fedboost.wire.services import SessionState, SessionStatus, Status
 
 Row = Mapping[str, float]
 """A round: `round`, metrics by name, `seconds`, `bytes` of all parties, both ways."""

@@ -14,7 +14,7 @@ from fedboost.people.report.curves import curves_of
 from fedboost.people.report.markup import Markup, element, joined, left_out, names, paragraph, table
 from fedboost.people.status import time_of
 from fedboost.people.text import MINUTE, counted, duration, shorten, size
-from fedboost.wire.status import SessionStatus
+from fedboost.wire.services import SessionStatus
 
 LIVE = "overview"
 MAX_CHARTS = 4

@@ -13,7 +13,7 @@ from fedboost.people.console.shell import document, part
 from fedboost.people.report.markup import Markup, element, joined, left_out, lines, names, paragraph, table
 from fedboost.people.status import time_of
 from fedboost.people.text import counted, duration, size
-from fedboost.wire.status import Member
+from fedboost.wire.services import Member
 
 SITES, SESSIONS, LOG = "sites", "sessions", "log"
 """Their names, of SITES and LOG those of their live events, too."""

@@ -32,7 +32,7 @@ from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.party_model import trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
-from fedboost.wire.training import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
+from fedboost.wire.services import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
 
 
 class ActiveSession:

@@ -37,14 +37,8 @@ from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import terms_of
-from fedboost.wire.training import (
-    TrainCommand,
-    TrainEvent,
-    Waiting,
-    decode_train_request,
-    encode_train_event,
-)
+from fedboost.wire.codec import terms_of
+from fedboost.wire.services import TrainCommand, TrainEvent, Waiting, decode_train_request, encode_train_event
 
 MAX_WAITING = 16
 """Analysts that may wait at a time, for parties or for another session to end."""

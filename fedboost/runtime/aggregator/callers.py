@@ -17,7 +17,7 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.net.tls import peer_of
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import WIRE_VERSION
+from fedboost.wire.codec import WIRE_VERSION
 
 _NOT_SIGNED = "the terms are not signed by analyst {!r}, who submits them"
 MAX_VERSION_LENGTH = 20

@@ -39,8 +39,8 @@ from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import WIRE_VERSION, terms_of
-from fedboost.wire.checks import (
+from fedboost.wire.codec import WIRE_VERSION, terms_of
+from fedboost.wire.services import (
     Objections,
     Review,
     SiteReply,

@@ -14,7 +14,7 @@ from fedboost.errors import Refused
 from fedboost.privacy.bit_packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.bucket import Bucket
-from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
+from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
 

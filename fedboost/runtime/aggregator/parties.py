@@ -24,7 +24,7 @@ from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
-from fedboost.wire.bounds import WIRE_VERSION
+from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import decode_from_party
 
 

@@ -20,8 +20,8 @@ from fedboost.runtime.aggregator.limits import Peer
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.net.keys import Bundle
 from fedboost.version import VERSION
-from fedboost.wire import status as wire
-from fedboost.wire.status import Member, SessionState, SessionStatus, Status, encode_status
+from fedboost.wire import services as wire
+from fedboost.wire.services import Member, SessionState, SessionStatus, Status, encode_status
 
 
 class StatusOffice:

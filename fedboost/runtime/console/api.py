@@ -26,7 +26,7 @@ from fedboost.runtime.console.office import Office
 from fedboost.runtime.console.reports import Reports
 from fedboost.runtime.web.guard import App, Refusal
 from fedboost.runtime.web.logins import Logins
-from fedboost.wire.status import SessionState, SessionStatus
+from fedboost.wire.services import SessionState, SessionStatus
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """The policy of a report, which has its style in it."""

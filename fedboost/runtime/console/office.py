@@ -13,7 +13,7 @@ from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
 from fedboost.runtime.aggregator.submissions import Submissions
 from fedboost.runtime.metrics import AggregatorMetrics
-from fedboost.wire.status import SessionState
+from fedboost.wire.services import SessionState
 
 PHASES = {
     "joining": "calls the parties together",

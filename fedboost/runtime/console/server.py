@@ -28,7 +28,7 @@ from fedboost.runtime.web.logins import Logins
 from fedboost.runtime.web.notes import noting
 from fedboost.runtime.web.serving import WebServer
 from fedboost.runtime.web.tokens import Tokens
-from fedboost.wire.bounds import MAX_TO_AGGREGATOR
+from fedboost.wire.codec import MAX_TO_AGGREGATOR
 
 WHAT = "console"
 EVENT = "console refused"

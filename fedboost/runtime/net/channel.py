@@ -30,7 +30,7 @@ from fedboost.runtime.aggregator.limits import SERVER_OPTIONS as LIMITS
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.net.tls import CLIENT_TLS_OPTIONS, TlsFault, channel_credentials, tls_fault
 from fedboost.version import VERSION
-from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
+from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
 
 SERVICE = "fedboost.wire.v1.Aggregator"
 ATTEND = f"/{SERVICE}/Attend"

@@ -34,8 +34,8 @@ from fedboost.runtime.site.signed import check_unread
 from fedboost.runtime.site.terminal import has_terminal
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
-from fedboost.wire.bounds import terms_of
-from fedboost.wire.checks import Objections, Review, decode_review, encode_objections
+from fedboost.wire.codec import terms_of
+from fedboost.wire.services import Objections, Review, decode_review, encode_objections
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
 """Seconds between two checks. In between it is as long as the check took: an aggregator could ask without an

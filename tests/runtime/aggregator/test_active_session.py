@@ -11,7 +11,7 @@ from fedboost.protocol.messages import Report
 from fedboost.runtime.aggregator import analysts
 from fedboost.runtime.site import node as party_node
 from fedboost.wire.messages import encode_from_party
-from fedboost.wire.training import Waiting, decode_train_event
+from fedboost.wire.services import Waiting, decode_train_event
 
 
 @pytest.fixture

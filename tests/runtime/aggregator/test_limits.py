@@ -17,9 +17,9 @@ from fedboost.runtime.aggregator.limits import Outgoing, Peers
 from fedboost.runtime.bucket import Bucket
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
-from fedboost.wire.bounds import WIRE_VERSION
+from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party
-from fedboost.wire.training import TrainCommand, encode_train_request
+from fedboost.wire.services import TrainCommand, encode_train_request
 
 TABLES = shared_out(2)
 WIDE = {f"c{number}": ["x" * 250] for number in range(600)}

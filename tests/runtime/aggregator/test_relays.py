@@ -15,7 +15,7 @@ from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.aggregator.seen import Seen
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
-from fedboost.wire.bounds import WIRE_VERSION
+from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import encode_from_party
 
 PARTS, PART = 200, bytes(1 << 20)

@@ -19,7 +19,7 @@ from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.net import channel
 from fedboost.runtime.site import node
-from fedboost.wire.bounds import MAX_TO_AGGREGATOR
+from fedboost.wire.codec import MAX_TO_AGGREGATOR
 from fedboost.wire.messages import decode_to_party, encode_from_party, encode_to_party
 
 

@@ -1,14 +1,13 @@
-"""Queries, splits, leaf values and scales to protobuf and back.
-
-Refuses: values outside their ranges, and longer lists than there can be (PeerError).
-"""
+"""Limits of messages, and reading within them."""
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
 from fedboost.boosting.queries.columns import (
     BinCountsQuery,
     BinsQuery,
@@ -27,42 +26,317 @@ from fedboost.boosting.queries.labels import (
 )
 from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
-from fedboost.errors import PeerError
-from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
+from fedboost.errors import ConfigError, PeerError
+from fedboost.fixedpoint import Float32, Int64, Scale
+from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints, Grids
 from fedboost.gbdt.metrics.registry import is_metric
+from fedboost.gbdt.target_means import FOLDS, MAX_BUCKETS, MIN_BUCKETS
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, Splits
+from fedboost.protocol.messages import Request
 from fedboost.protocol.several import MAX_QUERIES, Several
-from fedboost.terms.objective import MAX_METRICS
+from fedboost.terms.columns import MAX_CLASSES
+from fedboost.terms.objective import MAX_METRICS, MAX_SUBGROUPS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
-from fedboost.terms.trees import MAX_DEPTH
-from fedboost.wire.alignment import (
-    align_from_pb,
-    align_to_pb,
-    id_count_from_pb,
-    id_count_to_pb,
-    places_from_pb,
-    places_to_pb,
-    reach_from_pb,
-)
-from fedboost.wire.bounds import bounded, out_of_bounds, require, rows_of, scale_from_pb, scale_to_pb
-from fedboost.wire.columns import (
-    bin_counts_from_pb,
-    bin_counts_to_pb,
-    bins_from_pb,
-    bins_to_pb,
-    ranges_from_pb,
-    ranges_to_pb,
-    summary_from_pb,
-    summary_to_pb,
-)
-from fedboost.wire.evaluation import (
-    evaluation_from_pb,
-    evaluation_to_pb,
-    magnitudes_from_pb,
-    magnitudes_to_pb,
-)
-from fedboost.wire.target_means import level_sums_from_pb, level_sums_to_pb, means_from_pb, means_to_pb
+from fedboost.terms.terms import Terms
+from fedboost.terms.trees import MAX_DEPTH, MAX_ROUNDS
+
+WIRE_VERSION = 4
+MAX_TO_AGGREGATOR = 4 << 20
+"""Bytes of a message to the aggregator: a part of a report is at most half a megabyte."""
+MAX_FROM_AGGREGATOR = 64 << 20
+"""Bytes of a message from the aggregator: the grids of a wide table are the largest."""
+MAX_TERMS = 16 << 20
+"""Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
+MAX_GREETING = 512 << 10
+"""Bytes of a greeting: that of a key holder has the public key in it. Each goes to every party."""
+MAX_RELAY_PART = 1 << 20
+"""Bytes of a part of what parties relay to each other."""
+CONTEXT_BYTES = 32
+"""Bytes of the context in the first part of a report, if there is one."""
+MAX_REQUEST = 64 << 10
+"""Bytes of an analyst's request: a certificate with its chain is the most of it."""
+
+
+def with_request(message: Any, request: Request | None) -> Any:
+    """A message with an analyst's request in it, if there is one."""
+    if request is not None:
+        message.request.nonce = request.nonce
+        message.request.time = request.time
+        message.request.certificate = request.certificate
+        message.request.signature = request.signature
+    return message
+
+
+def request_from_pb(message: Any) -> Request | None:
+    if not message.HasField("request"):
+        return None
+    request = message.request
+    size = request.ByteSize()
+    require(size <= MAX_REQUEST, f"a request of {size} bytes; {MAX_REQUEST} are allowed")
+    return Request(request.nonce, request.time, request.certificate, request.signature)
+
+
+def terms_of(text: str) -> Terms:
+    require(len(text) <= MAX_TERMS, f"terms of {len(text)} characters; {MAX_TERMS} are allowed")
+    try:
+        return Terms.from_canonical(text)
+    except RecursionError:
+        raise ConfigError("terms: nested too deeply") from None
+
+
+def serialised(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def parsed(kind: Any, data: bytes, limit: int) -> Any:
+    if len(data) > limit:
+        raise out_of_bounds(f"a message of {len(data)} bytes; {limit} are allowed")
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise PeerError("bytes that are not a message of fedboost") from None
+
+
+def bounded(items: Any, most: int, what: str) -> tuple[Any, ...]:
+    """A repeated field, once it is known to be short: its items take more memory here than on the wire."""
+    if len(items) > most:
+        raise out_of_bounds(f"{len(items)} {what}; {most} are allowed")
+    return tuple(items)
+
+
+def rows_of(query: Any) -> int:
+    """The number of rows that a query is about."""
+    rows: int = query.rows
+    require(0 < rows < MAX_ROWS, f"{rows} rows")
+    return rows
+
+
+def require(condition: bool, what: str) -> None:
+    if not condition:
+        raise out_of_bounds(what)
+
+
+def out_of_bounds(what: str) -> PeerError:
+    return PeerError(f"a message out of bounds: {what}")
+
+
+def scale_to_pb(scale: Scale) -> dict[str, Any]:
+    return {"exponent": scale.exponent, "bits": scale.bits}
+
+
+def scale_from_pb(scale: Any) -> Scale:
+    return _scale(scale.exponent, scale.bits)
+
+
+@lru_cache(maxsize=64)
+def _scale(exponent: int, bits: int) -> Scale:
+    require(abs(exponent) <= 256 and 1 <= bits <= 32, "a scale out of range")
+    return Scale(exponent, bits)
+
+
+# ---- Queries about the values of columns to protobuf and back -------------------------------------------
+# Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+
+
+ColumnFields = dict[str, Any]
+
+
+def bins_to_pb(query: BinsQuery) -> ColumnFields:
+    return {"features": query.features}
+
+
+def bins_from_pb(q: Any) -> BinsQuery:
+    """The query for bins."""
+    require(q.features <= MAX_FEATURES, f"{q.features} features; {MAX_FEATURES} are allowed")
+    return BinsQuery(q.features)
+
+
+def ranges_to_pb(query: RangeQuery) -> ColumnFields:
+    return {"rows": query.rows, "features": query.features}
+
+
+def ranges_from_pb(q: Any) -> RangeQuery:
+    """The query for rows by parts of ranges."""
+    return RangeQuery(rows_of(q), q.features)
+
+
+def bin_counts_to_pb(query: BinCountsQuery) -> ColumnFields:
+    return {"sizes": query.sizes, "score": query.score, "rounds": query.rounds}
+
+
+def bin_counts_from_pb(q: Any) -> BinCountsQuery:
+    """The query for rows by bin of features and score."""
+    sizes = tuple(bounded(q.sizes, MAX_FEATURES, "features"))
+    require(all(0 < size <= MAX_CATEGORIES + 1 for size in sizes), "bins of a feature")
+    require(0 < q.score <= MAX_CLASSES and q.rounds <= MAX_ROUNDS, "bins of the score")
+    return BinCountsQuery(sizes, q.score, q.rounds)
+
+
+def summary_to_pb(query: SummaryQuery) -> ColumnFields:
+    return {"numeric": query.numeric, "levels": query.levels, "classes": query.classes}
+
+
+def summary_from_pb(q: Any) -> SummaryQuery:
+    """The query for rows by level."""
+    levels = tuple(bounded(q.levels, MAX_FEATURES, "categorical features"))
+    require(q.numeric <= MAX_FEATURES, f"{q.numeric} features; {MAX_FEATURES} are allowed")
+    require(max(levels, default=0) <= MAX_CATEGORIES, f"{max(levels, default=0)} levels")
+    require(q.classes <= MAX_CLASSES, f"{q.classes} classes; {MAX_CLASSES} are allowed")
+    return SummaryQuery(q.numeric, levels, q.classes)
+
+
+# ---- Queries that match rows, or have them predicted, to protobuf and back ------------------------------
+# Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+
+
+_PLACES = np.dtype("<i4")
+
+
+def id_count_to_pb(query: IdCountQuery) -> dict[str, Any]:
+    return {"parties": query.parties}
+
+
+def id_count_from_pb(q: Any) -> IdCountQuery:
+    require(0 < q.parties <= MAX_PARTIES, f"{q.parties} parties")
+    return IdCountQuery(q.parties)
+
+
+def align_to_pb(query: AlignQuery) -> dict[str, Any]:
+    return {"sizes": query.sizes}
+
+
+def align_from_pb(q: Any) -> AlignQuery:
+    return AlignQuery(bounded(q.sizes, MAX_PARTIES, "parties"))
+
+
+def places_to_pb(query: PlacesQuery) -> dict[str, Any]:
+    """The fields of places, of rows in common or of rows that are predicted."""
+    places = query.places.astype(_PLACES).tobytes()
+    return {"total": query.total, "sizes": query.sizes, "places": places}
+
+
+def places_from_pb(q: Any) -> PlacesQuery:
+    """The query with the places of common rows."""
+    return PlacesQuery(q.total, *_told(q))
+
+
+def reach_from_pb(q: Any) -> ReachQuery:
+    """The query with the places of rows that are predicted."""
+    return ReachQuery(q.total, *_told(q))
+
+
+def _told(q: Any) -> tuple[tuple[int, ...], Int64]:
+    """How many places are told of each party, and the places."""
+    sizes = bounded(q.sizes, MAX_PARTIES, "parties")
+    require(_PLACES.itemsize * sum(sizes) == len(q.places), f"{len(q.places)} bytes of {sum(sizes)} places")
+    return sizes, np.frombuffer(q.places, _PLACES).astype(np.int64)
+
+
+# ---- The queries that measure a model to protobuf and back ----------------------------------------------
+# Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+
+
+MAX_SETS_OF_ROWS = 1 + MAX_SUBGROUPS * (1 + MAX_CATEGORIES)
+
+
+def evaluation_to_pb(query: EvaluationQuery) -> dict[str, Any]:
+    return {
+        "rows": query.rows,
+        "metrics": query.metrics,
+        "sets": query.sets,
+        "sites": query.sites,
+        "scores": query.scores,
+        "classes": query.classes,
+        "threshold": query.threshold,
+        "weight": scale_to_pb(query.weight),
+        "caps": query.caps,
+    }
+
+
+def magnitudes_to_pb(query: MagnitudesQuery) -> dict[str, Any]:
+    return {"metrics": query.metrics}
+
+
+def magnitudes_from_pb(q: Any) -> MagnitudesQuery:
+    """The query for the magnitudes of losses."""
+    return MagnitudesQuery(_metrics(q))
+
+
+def _metrics(q: Any) -> tuple[str, ...]:
+    require(all(map(is_metric, q.metrics)), "a metric this version does not know")
+    return tuple(bounded(q.metrics, MAX_METRICS, "metrics"))
+
+
+def evaluation_from_pb(q: Any) -> EvaluationQuery:
+    """The query for metrics of a model."""
+    require(q.classes <= MAX_CLASSES, f"{q.classes} classes; {MAX_CLASSES} are allowed")
+    require(0 < q.threshold < 1, f"the threshold {q.threshold:g}")
+    return EvaluationQuery(
+        rows_of(q),
+        _metrics(q),
+        bounded(q.sets, MAX_SETS_OF_ROWS, "sets of rows"),
+        bounded(q.sites, MAX_PARTIES, "sites"),
+        q.scores,
+        q.classes,
+        q.threshold,
+        scale_from_pb(q.weight),
+        tuple(bounded(q.caps, MAX_METRICS, "caps")),
+    )
+
+
+# ---- Sums and means of labels by level to protobuf and back ---------------------------------------------
+# Refuses: values outside their ranges, and more levels than there can be (PeerError).
+
+
+LevelFields = dict[str, Any]
+
+MAX_COLUMNS = MAX_BUCKETS // MIN_BUCKETS
+MAX_SLOTS = MAX_BUCKETS * (FOLDS + 1)
+_MEANS = np.dtype("<f4")
+
+
+def level_sums_to_pb(query: LevelSumsQuery) -> LevelFields:
+    return {
+        "rows": query.rows,
+        "slots": query.slots,
+        "gradient": scale_to_pb(query.gradient),
+        "hessian": scale_to_pb(query.hessian),
+        "counted": query.counted,
+        "weight": None if query.weight is None else scale_to_pb(query.weight),
+    }
+
+
+def level_sums_from_pb(q: Any) -> LevelSumsQuery:
+    """The query for sums of labels by level."""
+    slots = bounded(q.slots, MAX_COLUMNS, "columns of target means")
+    require(sum(slots) <= MAX_SLOTS + (FOLDS + 1) * len(slots), f"{sum(slots)} slots of levels")
+    weight = scale_from_pb(q.weight) if q.HasField("weight") else None
+    scales = scale_from_pb(q.gradient), scale_from_pb(q.hessian)
+    return LevelSumsQuery(rows_of(q), slots, *scales, q.counted, weight)
+
+
+def means_to_pb(means: Iterable[Float32]) -> list[LevelFields]:
+    return [{"folds": each.shape[1], "values": each.astype(_MEANS).tobytes()} for each in means]
+
+
+def means_from_pb(means: Any) -> tuple[Float32, ...]:
+    """The means of each column: float32 [buckets, folds]."""
+    return tuple(_means_from_pb(each) for each in bounded(means, MAX_COLUMNS, "columns of target means"))
+
+
+def _means_from_pb(means: Any) -> Float32:
+    require(means.folds in (1, FOLDS + 1), f"means of {means.folds} folds")
+    step = means.folds * _MEANS.itemsize
+    size = len(means.values)
+    require(size % step == 0 and size <= MAX_SLOTS * _MEANS.itemsize, f"{size} bytes of means of levels")
+    return np.frombuffer(means.values, _MEANS).astype(np.float32).reshape(-1, means.folds)
+
+
+# ---- Queries, splits, leaf values and scales to protobuf and back ---------------------------------------
+# Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+
 
 Fields = dict[str, Any]
 """The fields of a message by name, those of messages in it as such a dictionary."""
