@@ -19,7 +19,7 @@ from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.gbdt.cut_points import Grids
-from fedboost.people.description import describe as text_of
+from fedboost.people.results import describe as text_of
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.site.policy_keys import PolicyKeys

@@ -22,7 +22,7 @@ from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.holders.whole_rows import DriftHolder
-from fedboost.people.drift import drifted
+from fedboost.people.results import drifted
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.drift import drift_terms

@@ -27,7 +27,7 @@ from fedboost.gbdt.cut_points import Grids
 from fedboost.gbdt.metrics import registry
 from fedboost.gbdt.metrics.registry import OUTCOMES
 from fedboost.holders.evaluation import EvaluationHolder
-from fedboost.people.evaluation import evaluated, told
+from fedboost.people.results import evaluated, told
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table

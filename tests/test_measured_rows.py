@@ -13,7 +13,7 @@ from sklearn import metrics as reference
 import fedboost as fb
 from fedboost.cli.output import print_text
 from fedboost.errors import ConfigError, Refused, SessionFailed
-from fedboost.people.evaluation import evaluated, rows_in_words
+from fedboost.people.results import evaluated, rows_in_words
 from fedboost.protocol.site import Limits, check_chosen
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table

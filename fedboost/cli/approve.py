@@ -41,7 +41,7 @@ def approve(
     """Say what terms would tell of this site's rows, to names, and which rules of its policy they break; on
     yes allow them, and no others. Exit code 1 for a no."""
     from fedboost.cli.output import notice, print_text
-    from fedboost.people import approval as text
+    from fedboost.people import summary as text
     from fedboost.people.summary import summary
     from fedboost.people.text import entry
     from fedboost.runtime.site.approval import approve as write_approval

@@ -52,8 +52,8 @@ def compare(
     from fedboost.cli.output import show, write
     from fedboost.cli.pages import check_page
     from fedboost.cli.progress import steps
-    from fedboost.people import as_csv, as_json, comparison
-    from fedboost.people.report.comparison import comparison_page
+    from fedboost.people import as_json, comparison
+    from fedboost.people.report.results import comparison_page
     from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.terms_file import read_training
@@ -83,7 +83,7 @@ def compare(
         facts = _of_sites(agreed, terms, sources[""], read, site, held_out, seeds, json)
         blocks = comparison.comparison(facts)
     if csv is not None:
-        write(as_csv.comparison(facts), csv)
+        write(as_json.comparison_as_csv(facts), csv)
     if report is not None:
         write(comparison_page(facts), report)
     show(json, as_json.comparison(facts), blocks)

@@ -27,7 +27,7 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
     from fedboost.cli.demo_training import processes, train
     from fedboost.cli.output import notice, show
     from fedboost.cli.trained import facts_of
-    from fedboost.people import as_json, columns_demo
+    from fedboost.people import as_json, training
     from fedboost.people.facts import DemoFacts
     from fedboost.runtime.local import demo_columns as made
     from fedboost.runtime.local.demo_sites import audit_log
@@ -37,9 +37,9 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
     terms = made.columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
     files: dict[str, Path | None] = {**made.write_patients(out, apart, terms, force)}
     rows = {party: table.num_rows for party, table in apart.tables.items()}
-    shown = columns_demo.ApartFacts(rows, apart.columns, apart.common.num_rows, apart.new.num_rows)
+    shown = training.ApartFacts(rows, apart.columns, apart.common.num_rows, apart.new.num_rows)
     say = (lambda text: None) if json else print
-    for line in columns_demo.beginning(shown, terms):
+    for line in training.beginning(shown, terms):
         say(line)
     if protection is None and not encrypts:
         notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')
@@ -54,8 +54,8 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
     log = shlex.quote(str(audit_log(out, made.LABORATORY)))
     demo = DemoFacts(facts_of(model, traffic, out / "model.json"), scores, equal, log)
     kept = {party: str(file) for party, file in parts.items()}
-    facts = columns_demo.ColumnsDemoFacts(demo, shown, kept)
-    show(json, as_json.columns_demo(facts), columns_demo.end(facts))
+    facts = training.ColumnsDemoFacts(demo, shown, kept)
+    show(json, as_json.columns_demo(facts), training.end(facts))
     if not equal:
         raise FedboostError("the joined model differs from the pooled one: please report this")
 

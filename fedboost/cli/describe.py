@@ -30,7 +30,7 @@ def describe(
     quantiles; and say what to change in the terms. Sites have to agree to it as to a training."""
     from fedboost.cli.pages import check_page
     from fedboost.cli.sessions import ended, show_result
-    from fedboost.people import description
+    from fedboost.people import results
     from fedboost.runtime.config import check_address
     from fedboost.runtime.description import Description
     from fedboost.runtime.terms_file import read_terms
@@ -42,4 +42,4 @@ def describe(
     session = ended(aggregator, keys, insecure_loopback, agreed, wait)
     known = Description.of(session.model, session.traffic)
     result = known.summary | {"advice": [*known.advice]}
-    show_result(json, result, description.describe(known.summary), known, report)
+    show_result(json, result, results.describe(known.summary), known, report)

@@ -40,7 +40,7 @@ def drift(
     """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
     model's terms had reference = true. Labels are not needed."""
     from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of, show_result
-    from fedboost.people.drift import drifted
+    from fedboost.people.results import drifted
     from fedboost.runtime.drift import Drift, drift_terms
     from fedboost.runtime.terms_file import read_terms
 

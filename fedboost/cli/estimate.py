@@ -88,7 +88,7 @@ def _by_rows(
     """The estimate where parties hold different rows."""
     from fedboost.cli.output import show
     from fedboost.people import as_json, training
-    from fedboost.people import layouts as links
+    from fedboost.people import estimates as links
     from fedboost.runtime.local import estimate as calibration
     from fedboost.runtime.local.estimate_workers import of_workers
     from fedboost.runtime.local.layouts import layouts
@@ -120,7 +120,8 @@ def _by_columns(
 ) -> None:
     """The estimate where parties hold different columns. refused: options that others have."""
     from fedboost.cli.output import show
-    from fedboost.people import as_json, columns_estimate
+    from fedboost.people import as_json
+    from fedboost.people import estimates as columns_estimate
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.local import estimate_columns
 

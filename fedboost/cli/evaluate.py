@@ -66,7 +66,7 @@ def evaluate(
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
     from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of, show_result
-    from fedboost.people.evaluation import evaluated
+    from fedboost.people.results import evaluated
     from fedboost.runtime.evaluation import Evaluation, evaluation_terms
     from fedboost.runtime.terms_file import read_terms
 

@@ -113,7 +113,7 @@ def _importances(model: Path, json: bool) -> None:
     from fedboost.cli.output import show
     from fedboost.gbdt.booster import IMPORTANCES
     from fedboost.people import as_json
-    from fedboost.people.model import importances
+    from fedboost.people.training import importances
     from fedboost.runtime.model_file import Model
 
     trained = Model.load(model)
@@ -136,7 +136,7 @@ def _tree(model: Path, tree: int, svg: Path | None) -> None:
 def _contributions(model: Path, data: "str | Database", read: "Reading", out: Path | None) -> None:
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
-    from fedboost.people import as_csv
+    from fedboost.people import as_json
     from fedboost.runtime.data.features import to_base_margin, to_features
     from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.table import read_table
@@ -149,17 +149,17 @@ def _contributions(model: Path, data: "str | Database", read: "Reading", out: Pa
     values = trained.booster.contributions(features, base_margin)
     notice_undeclared(table, columns)
     classes = trained.classes if values.ndim == 3 else ()
-    write(as_csv.contributions(values, trained.booster.features, classes), out)
+    write(as_json.contributions(values, trained.booster.features, classes), out)
 
 
 def _dependence(model: Path, feature: str, data: "str | Database", read: "Reading", out: Path | None) -> None:
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
-    from fedboost.people import as_csv
+    from fedboost.people import as_json
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.model_file import Model
 
     trained, table = Model.load(model), read_table(data, None, read.options)
     grid, means = trained.partial_dependence(table, feature)
     notice_undeclared(table, trained.terms.columns)
-    write(as_csv.dependence(feature, grid, means, trained.classes if means.ndim == 2 else ()), out)
+    write(as_json.dependence(feature, grid, means, trained.classes if means.ndim == 2 else ()), out)

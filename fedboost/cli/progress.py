@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from fedboost.cli.output import notice, print_json
 from fedboost.people import as_json
 from fedboost.people.live import time_left
-from fedboost.people.not_hidden import not_hidden
+from fedboost.people.summary import not_hidden
 from fedboost.people.text import one_line, shorten, size
 from fedboost.people.training import figures
 from fedboost.terms.terms import Terms

@@ -46,7 +46,7 @@ def tune(
     from fedboost.cli.progress import progress
     from fedboost.cli.sessions import check_asked, ended
     from fedboost.gbdt.metrics.registry import grows
-    from fedboost.people import tuning as text
+    from fedboost.people import results as text
     from fedboost.runtime.files import write_atomically
     from fedboost.runtime.terms_file import read_terms, terms_to_toml
     from fedboost.runtime.tuning import Tuning, terms_to_tune

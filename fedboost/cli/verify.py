@@ -36,7 +36,7 @@ def verify(
 
     from fedboost.cli.output import show
     from fedboost.people import as_json
-    from fedboost.people.model import verification
+    from fedboost.people.training import verification
     from fedboost.privacy.identity.certificates import to_pem
     from fedboost.runtime.assembly import load_trained
     from fedboost.runtime.net.keys import read_certificates, read_trust

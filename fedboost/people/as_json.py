@@ -4,21 +4,29 @@ Promises: the keys of an object never change their meaning.
 Refuses: nothing.
 """
 
+import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fedboost.fixedpoint import Float64
 from fedboost.gbdt.metrics.registry import by_party
-from fedboost.people.audit_facts import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
-from fedboost.people.columns_demo import ColumnsDemoFacts
-from fedboost.people.columns_estimate import ColumnsFacts
+from fedboost.people.audit import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
 from fedboost.people.comparison import sentence
+from fedboost.people.estimates import ColumnsFacts, LayoutsFacts
 from fedboost.people.facts import (
+    ALONE,
+    FEDERATED,
+    POOLED,
     VERDICTS,
     ComparisonFacts,
     DemoFacts,
     EstimateFacts,
+    Figure,
     PrivacyFacts,
     SiteComparison,
     Traffic,
@@ -26,12 +34,12 @@ from fedboost.people.facts import (
     VerificationFacts,
     WorkersFacts,
 )
-from fedboost.people.layouts import LayoutsFacts
 from fedboost.people.privacy_report import Outlook, Planned, PrivacyReport
-from fedboost.people.training import metrics_of
+from fedboost.people.training import ColumnsDemoFacts, metrics_of
 
-if TYPE_CHECKING:  # protobuf takes a while to import, and most commands do not talk to an aggregator
+if TYPE_CHECKING:
     from fedboost.wire.services import SiteReply, Status
+
 
 Object = Mapping[str, Any]
 
@@ -284,3 +292,76 @@ def status(facts: "Status") -> Object:
 def site_reply(site: "SiteReply") -> Object:
     """Return a site's answer to a check of terms."""
     return {**asdict(site), "would": site.would}
+
+
+# ---- Predictions, their explanations, and comparisons of sites as CSV -----------------------------------
+# Promises: numbers are written whole, so that they are read back as they were.
+
+
+_MODELS = ALONE, FEDERATED, POOLED
+_GAIN = {"better by": "value", "at least": "low", "at most": "high"}
+BIAS, CLASS, PREDICTION = "bias", "class", "prediction"
+
+
+def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str]:
+    """Return the names of the columns of predictions: those that are kept, that of the prediction, and the
+    classes; the second differs from all others, and a class from those that are kept."""
+    names = [str(name) for name in classes]
+    while {*names} & {*kept}:
+        names = [f"{name}_" for name in names]
+    first = PREDICTION
+    while first in (*kept, *names):
+        first += "_"
+    return [*kept, first, *names]
+
+
+def rows(columns: Mapping[str, Sequence[object]], header: bool) -> str:
+    """Return rows by column, with or without the names above; what is missing is empty."""
+    values = zip(*columns.values(), strict=True)
+    return _written([*columns] if header else None, values)
+
+
+def contributions(values: Float64, features: Sequence[str], classes: Sequence[object]) -> str:
+    """Return SHAP values, [rows, features + 1], or [rows, classes, features + 1]: a line for each class."""
+    several = values.ndim == 3
+    names: list[list[object]] = [[name] for name in classes] if several else [[]]
+    rows = (
+        [*name, *output]
+        for row in values
+        for name, output in zip(names, np.atleast_2d(row).tolist(), strict=True)
+    )
+    return _written([*([CLASS] if several else []), *features, BIAS], rows)
+
+
+def dependence(feature: str, grid: Sequence[object], means: Float64, classes: Sequence[object]) -> str:
+    """Return the mean predictions, [grid] or [grid, classes], by the values of a feature."""
+    rows = ([value, *np.atleast_1d(mean).tolist()] for value, mean in zip(grid, means, strict=True))
+    return _written([feature, *(classes if means.ndim == 2 else [PREDICTION])], rows)
+
+
+def comparison_as_csv(facts: ComparisonFacts) -> str:
+    """Return a line for each site: its rows, its verdict, and the figures of each metric; nothing where there
+    is none."""
+    head = ["site", "rows", "held_out", "different_held_out", "verdict"]
+    head += [f"{name} {figure}" for name in facts.metrics for figure in (*_MODELS, *_GAIN)]
+
+    def line(site: SiteComparison) -> Iterable[object]:
+        yield from (site.site, site.rows, site.held_out, site.different, site.verdict)
+        for name in facts.metrics:
+            yield from (_value(site.models.get(model, {}).get(name), "value") for model in _MODELS)
+            yield from (_value(site.better_by.get(name), end) for end in _GAIN.values())
+
+    return _written(head, map(line, facts.sites))
+
+
+def _value(figure: Figure | None, end: str) -> float | None:
+    return None if figure is None else figure.as_json()[end]
+
+
+def _written(head: Iterable[object] | None, rows: Iterable[Iterable[object]]) -> str:
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    if head is not None:
+        lines.writerow(head)
+    lines.writerows(rows)
+    return text.getvalue()

@@ -13,8 +13,8 @@ from typing import Any
 
 from fedboost.errors import ConfigError, printable
 from fedboost.people.facts import PrivacyFacts, SiteFacts
+from fedboost.people.summary import RELEASES
 from fedboost.people.text import WIDTH, Block, cell, counted, one_line, table
-from fedboost.people.words import RELEASES
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.masked.keys import Group
 from fedboost.terms.noise import CUT_POINTS, SUMMARY, TREES, Release

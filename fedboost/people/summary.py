@@ -6,19 +6,231 @@ Refuses: nothing.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from fedboost.errors import printable
+from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
+from fedboost.boosting.queries.trees import BY_PARTY
+from fedboost.boosting.queries.union import Query
+from fedboost.errors import printable, quoted
 from fedboost.gbdt.metrics.registry import own_name
-from fedboost.people.common_rows import rows_of_blocks, use_of_ids
-from fedboost.people.facts import OriginFacts
-from fedboost.people.other_tasks import few_rows, of_other_tasks
-from fedboost.people.text import delimited, entry, listed
-from fedboost.people.words import PREDICTION_SEEN
+from fedboost.gbdt.tree import NO_CHILD
+from fedboost.people.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
+from fedboost.people.text import delimited, entry, listed, paragraph
+from fedboost.people.training import rows_of_blocks, use_of_ids
 from fedboost.privacy.masked.keys import Group
-from fedboost.terms.session import TO_TRAIN, TO_TUNE, TRAINING
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.several import AND
+from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
+from fedboost.terms.noise import CUT_POINTS, LEVELS, START, SUMMARY, TREES
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE, TRAINING
+from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
+
+# ---- Words for people, looked up by name; those of a query stand in its class ---------------------------
+# Of a protection in its row of the table of protections.
+# Promises: every question that a party can answer, and every release of noise, has its words.
+
+
+UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
+"""The names of releases that answer no question."""
+
+QUERIES: dict[str, str] = {
+    **{kind.__name__: kind.description for kind in get_args(Query)},
+    BY_PARTY: "error of the model: all rows, this site's",
+    EVALUATION_BY_PARTY: "error of a model: all rows, this site's",
+    HELP: "help to open a sum: keys, no data",
+    OPENINGS: "others' sums, opened and not read here",
+    THRESHOLDS: "thresholds of this site's own splits",
+}
+"""The content of an answer, by the name of its query."""
+
+
+OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY})
+"""Queries that include metrics of this site's rows alone, which the aggregator sees whatever hides sums."""
+
+
+def queries_of(name: str) -> list[str]:
+    """The queries that a release answers, by its name: several may share a turn."""
+    return name.split(AND)
+
+
+OF_LABELS = frozenset({"RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY})
+OF_LABEL_HOLDER = frozenset({"PlacesQuery", "ReachQuery"})
+"""Queries that a feature holder answers with zeros: what is about labels, and what the label holder tells for
+all."""
+
+ENCRYPTED_SUMS = "sums over groups of rows, encrypted"
+"""The answer of a feature holder to `HistogramQuery` where gradients are encrypted."""
+
+RELAYED = {
+    "which rows it has": "for each of {rows} people (row ids) asked about, whether it is known here",
+    "leaf bits": "for each of {rows} people (row ids) asked about, on which side of each split of this site "
+    "it falls",
+}
+"""What other parties get by a relay, by its kind, where the kind alone does not say it."""
+
+APPROVE = "fedboost approve terms.toml"
+"""The command by which a site allows terms, as refusals name it."""
+
+MADE = {
+    TO_TRAIN: "model",
+    TO_PREDICT: "prediction",
+    TO_DESCRIBE: "description",
+    TO_EVALUATE: "evaluation",
+    TO_DRIFT: "comparison of rows",
+    TO_TUNE: "result",
+}
+"""What a session ends with, by what it does."""
+
+NO_METRICS = "end of a round: no metrics, no numbers"
+"""The end of a round where the terms want no metrics, as those with noise do."""
+
+NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric sums"
+"""A warning about protections that hide nothing, where each party has all columns."""
+
+PREDICTION_SEEN = "passes on what it cannot read, and learns how many rows there are"
+"""What the aggregator of a prediction does and learns, whatever protection the terms name."""
+
+RELEASES = {
+    CUT_POINTS: "rows",
+    SUMMARY: "rows",
+    LEVELS: "gradients",
+    START: "gradients",
+    TREES: "gradients",
+}
+"""The unit that the noise of a release is stated in, by release."""
+
+PLACEMENTS = {
+    "distributed": "; each site added a share of it",
+    "local": "; this site added it",
+    "central": " for the model alone: the aggregator added the noise itself",
+}
+"""The end of a sentence about noise, by the placement of noise."""
+
+RELAXED: dict[tuple[str, object], str] = {
+    **{
+        ("protections", protection.name): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them."
+        for protection in PROTECTIONS.values()
+        if not protection.hides
+    },
+    ("by_columns", True): "OTHER PARTIES LEARN OF SINGLE ROWS: which go left, and under plain their labels.",
+    ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: with the whole model.",
+    ("evaluate", "any"): "THE ANALYST MAY READ VALUES OF SINGLE ROWS: the model may have leaves of one row.",
+    ("target_means", True): "THE AGGREGATOR SEES LABELS BY LEVEL: of a level of one row that row's own.",
+    ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
+}
+"""A loud sentence besides, by a rule of a policy and the value that an approval relaxes it to."""
+
+
+# ---- Terms of sessions that train nothing, in plain words -----------------------------------------------
+# Promises: what is asked of the rows of all sites, and who is given what.
+
+
+_OF_FEATURES = ("base margin", "features", "categories")
+"""The lines about columns that rows without a label have."""
+Lines = Sequence[tuple[str, str]]
+
+
+def of_other_tasks(
+    terms: Terms,
+    analysts: Sequence[str],
+    participants: Lines,
+    columns: Lines,
+    origin: OriginFacts | None = None,
+) -> list[tuple[str, str]]:
+    """What a session does with rows, and who learns what by it. participants, columns: lines about them."""
+    does, given = _of_task(terms)
+    return [
+        ("terms", terms.digest),
+        *does,
+        *([] if origin is None else _origin(origin)),
+        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
+        ("is given", f"{given}; {few_rows(terms)}"),
+        *(line for line in participants if line[0] != "other sites"),
+        *(line for line in columns if line[0] in _OF_FEATURES or terms.task != TO_DRIFT),
+    ]
+
+
+def given_to_analyst(terms: Terms) -> str:
+    """What the analyst gets of all rows."""
+    return f"{_of_task(terms)[1]}; {few_rows(terms)}"
+
+
+def _of_task(terms: Terms) -> tuple[Lines, str]:
+    """Lines about what is done, and what the analyst is given."""
+    tasks = {TO_DESCRIBE: _description, TO_DRIFT: _drift}
+    return tasks.get(terms.task, _evaluation)(terms)
+
+
+def few_rows(terms: Terms) -> str:
+    """What is left out."""
+    return f"counts of fewer than {terms.evaluation.min_count} rows are left out"
+
+
+def _description(terms: Terms) -> tuple[Lines, str]:
+    of_label = "rows of each value" if class_names(terms) else "quantiles"
+    return [("describes", "the rows of all sites together; nothing is trained")], (
+        "rows, missing values, rows of each level that is declared and of all others, quantiles of numbers; "
+        f"of the label {delimited(terms.columns.label)} {of_label}"
+    )
+
+
+def _evaluation(terms: Terms) -> tuple[Lines, str]:
+    evaluation, by = terms.evaluation, listed(terms.evaluation.subgroups)
+    given = listed(terms.metrics)
+    if is_binary(terms):
+        given += "; ROC curve, calibration, rows by label and prediction at threshold "
+        given += f"{evaluation.threshold:g}"
+    elif class_names(terms):
+        given += "; rows by class and predicted class"
+    parts = [f"of the levels of {by}"] * bool(by) + ["of each site alone"] * evaluation.party_metrics
+    given += f"; also {' and '.join(parts)}" if parts else ""
+    which = {
+        "all": "the rows",
+        "held-out": "the rows that its training held out",
+        "new": "the rows that were added",
+    }
+    of = which[evaluation.evaluate_rows]
+    return [
+        ("evaluates", f"a model on {of} of all sites together; nothing is trained"),
+        _measured_model(terms),
+    ], given
+
+
+def _drift(terms: Terms) -> tuple[Lines, str]:
+    does = "the rows of all sites together against those that a model was trained on; labels are not read"
+    return [("holds", does), _measured_model(terms)], "rows by bin of each column and of the score"
+
+
+def _measured_model(terms: Terms) -> tuple[str, str]:
+    trees = terms.earlier.trees if terms.earlier else ()
+    leaves = sum(tree.left.count(NO_CHILD) for tree in trees)
+    parts = f"{len(trees)} trees with {leaves:,} leaves, which are in the terms"
+    return "model", f"{delimited(terms.objective.name)}, {parts}"
+
+
+def _origin(origin: OriginFacts) -> Lines:
+    """Who signed the model, and what its leaves could tell."""
+    signed = f"{listed(origin.others)}, whose signature this site accepts (evaluate_signers)"
+    if origin.own:
+        signed = "this site, which took part in its training"
+    elif origin.unknown:
+        signed = f"not known: {origin.unknown}"
+    elif not origin.others:
+        signed = "neither this site nor a party whose signature it accepts (evaluate_signers)"
+    leaves = f"each leaf of its trees has at least {origin.rows} rows of its training"
+    if origin.rows == 1:
+        leaves = (
+            "this model may have leaves of single rows; the analyst can read at most "
+            f"{origin.readable:,} values of single people per session"
+        )
+    return [("signed by", signed), ("leaves", leaves)]
+
+
+# ---- Terms in plain words, for a person who decides on them ---------------------------------------------
+
 
 IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
@@ -366,3 +578,101 @@ def _categories(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
     if marked:
         lines.append(("", f"(!) fewer than {few} rows here: what is learned of that value is about them"))
     return lines
+
+
+# ---- A sentence about what a training does not hide of single parties -----------------------------------
+# From the aggregator and from each other.
+# Promises: where every party learns all labels, that comes first, and loud.
+
+
+def not_hidden(terms: Terms) -> str:
+    """Return what others see, under terms whose protection does not hide each party's numbers."""
+    if not terms.blocks:
+        return NOT_HIDDEN
+    return _encrypted(terms) if terms.hides_columns else _plain(terms)
+
+
+def _encrypted(terms: Terms) -> str:
+    sums = _sums(terms, "of no row by itself unless it is alone in a bin")
+    learn = "feature holders learn which rows go left, no gradients"
+    return f"the aggregator sees {sums}; {learn}"
+
+
+def _plain(terms: Terms) -> str:
+    labels = "ALL LABELS"
+    if len(terms.blocks) > 1:
+        labels += " OF ITS ROWS"
+    if terms.vertical.label_epsilon is not None:
+        labels += " AS THE NOISE LEAVES THEM"
+    sums = _sums(terms, "of a row alone in a bin its own")
+    return (
+        f"EVERY PARTY LEARNS {labels}; the aggregator sees of every column how many rows lie in each "
+        f"interval, {sums}, and the metrics"
+    )
+
+
+def _sums(terms: Terms, alone: str) -> str:
+    """Return the sums of gradients that are told. alone: what they show of a row, where no floor is under
+    bins."""
+    fewest = terms.vertical.min_rows_per_bin
+    sums = f"sums of gradients by bin, {alone}"
+    if fewest > 1:
+        sums = f"sums of gradients over groups of bins, each of {fewest} rows at least, or none"
+    if terms.objective.loss.quantile is None:
+        return sums
+    return f"{sums}, and of each leaf how many rows have residuals of which size"
+
+
+# ---- Terms that a person at a site approves, in words: rules that they break, and an earlier approval ----
+# Promises: for each rule that terms break: why, what the rule is for, and a change of the terms that would
+# do.
+
+
+def site(facts: SiteFacts) -> Iterator[str]:
+    """Yield the rows of the site, if it has any, and its sessions so far."""
+    if facts.file is not None:
+        yield entry("this site", f"{facts.name}, {facts.rows} rows of {facts.file}")
+    if facts.renamed:
+        yield entry("its columns", facts.renamed)
+    if facts.predicted is None:
+        yield entry("sessions", f"{facts.took_part} of {facts.max_sessions} used (max_sessions)")
+    else:
+        used, most = facts.predicted
+        yield entry("predictions", f"{used:,} of {most:,} rows used (max_predicted_rows)")
+
+
+def approval(facts: ApprovalFacts) -> Iterator[str]:
+    """Yield the rules that terms break, and the approval that they have already."""
+    if facts.rules or not facts.impossible:
+        yield _rules(facts) + "\n"
+    if facts.earlier is None:
+        return
+    time, kept = facts.earlier
+    when = quoted(time).replace("T", " ").replace("+00:00", " UTC")
+    text = f"already approved at {when}" + (f" for {listed(kept)}" if kept else "")
+    added = [name for name in facts.analysts if name not in kept]
+    if added:
+        text += f"; {listed(added)} {'is' if len(added) == 1 else 'are'} added"
+    yield paragraph(text) + "\n"
+
+
+def _rules(facts: ApprovalFacts) -> str:
+    """Return the rules that terms break, what for, and what is given up."""
+    if not facts.rules:
+        return paragraph("The policy of this site has nothing against these terms; their names are pinned.")
+    rules = "a rule" if len(facts.rules) == 1 else f"{len(facts.rules)} rules"
+    yes = ":" if facts.impossible else ". Yes allows it for these terms alone:"
+    lines = [paragraph(f"The terms break {rules} of this site's policy{yes}")]
+    return "\n".join([*lines, *(line for rule in facts.rules for line in _rule(rule))])
+
+
+def _rule(rule: RuleFacts) -> Iterator[str]:
+    yield f"\n  {rule.key} = {rule.value}"
+    yield paragraph(f"{rule.reason}.", "    ")
+    if rule.names:
+        yield paragraph(f"All {len(rule.names)}: {listed(rule.names)}.", "    ")
+    yield paragraph(f"Why the rule: {rule.purpose}.", "    ")
+    if rule.instead:
+        yield paragraph(f"If you say no, the analyst can: {rule.instead}.", "    ")
+    if rule.loud:
+        yield paragraph(rule.loud, "    ")

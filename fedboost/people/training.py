@@ -4,8 +4,10 @@ Promises: a metric that is not published has a dash.
 Refuses: nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.registry import grows, own_name
 from fedboost.people.facts import (
@@ -14,9 +16,10 @@ from fedboost.people.facts import (
     ModelFacts,
     Traffic,
     TrainingFacts,
+    VerificationFacts,
     WorkersFacts,
 )
-from fedboost.people.text import Block, cell, duration, one_line, size, table
+from fedboost.people.text import Block, cell, delimited, duration, entry, one_line, paragraph, size, table
 from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms
 
@@ -190,3 +193,147 @@ def workers_estimate(facts: WorkersFacts) -> Iterator[Block]:
         "them and the site's own process, and does not leave the site: what leaves is what a party sends, as "
         "without workers. The network inside is not counted."
     )
+
+
+# ---- A model in words: the features it goes by, and who signed it ---------------------------------------
+# Promises: it says where noise makes importances worthless.
+
+
+def importances(
+    booster: Booster, terms: Terms, kinds: Sequence[str], by_feature: Mapping[str, Sequence[float]]
+) -> Iterator[Block]:
+    """Yield a table of importances of each kind, by feature."""
+    yield (
+        f"{booster.objective}, {len(booster.trees)} trees; "
+        f"{len(by_feature)} of {len(booster.features)} features split"
+    )
+    if terms.noise is not None and terms.noise.method != "hist":
+        yield (
+            "trained with noise: splits are drawn, not chosen by gain, so these figures do not say what "
+            "counts; --shap and --partial-dependence do"
+        )
+    lines = table("feature", *kinds, whole=True)
+    lines.columns[0].overflow = "fold"
+    for name, values in by_feature.items():
+        lines.add_row(cell(name), *(f"{value:.6g}" for value in values))
+    yield lines
+
+
+def verification(facts: VerificationFacts) -> Iterator[Block]:
+    """Yield what holds of a model's signatures."""
+    terms = facts.terms
+    yield one_line(f"{facts.file}: {terms.objective.name}, {facts.trees} trees, {terms.hiding.protection}")
+    yield f"fingerprint   {facts.fingerprint}"
+    yield f"terms digest  {terms.digest}"
+    yield ""
+    lines = table("party", "signature", numbers=())
+    for party in dict.fromkeys((*terms.parties, *facts.faults)):
+        fault = facts.faults.get(party)
+        lines.add_row(cell(party), "none" if fault is None else cell(f"WRONG: {fault}" if fault else "holds"))
+    yield lines
+    if facts.analyst:
+        yield one_line(f"asked for by analyst {facts.analyst} on {facts.asked}")
+    yield ""
+    outcome = "It holds" if facts.holds else "It does NOT hold"
+    yield paragraph(one_line(f"{outcome}: {facts.conclusion}."))
+    if facts.holds:
+        yield "Nobody signs metrics, gains and covers, which no prediction depends on."
+
+
+# ---- A demo whose parties hold different columns: its facts, and what is said of it ---------------------
+# Promises: nothing here reads, trains or prints.
+
+
+@dataclass(frozen=True)
+class ApartFacts:
+    """The tables of the parties. rows, columns: how many, and which features, by party; common: rows that all
+    know; new: rows that nobody trains on."""
+
+    rows: Mapping[str, int]
+    columns: Mapping[str, tuple[str, ...]]
+    common: int
+    new: int
+
+
+@dataclass(frozen=True)
+class ColumnsDemoFacts:
+    """A finished demo. kept: the files of the parts of the model, by party."""
+
+    demo: DemoFacts
+    apart: ApartFacts
+    kept: Mapping[str, str]
+
+
+def beginning(facts: ApartFacts, terms: Terms) -> Iterator[str]:
+    """Yield what the parties hold, and what hides it."""
+    indent = max(map(len, facts.columns)) + 2
+    for party, names in facts.columns.items():
+        label = f" and the label {terms.columns.label}" if terms.blocks.has_labels(party) else ""
+        columns = f"{facts.rows[party]} patients, {len(names)} columns{label}: {', '.join(names)}"
+        yield entry(party, columns, indent)
+    matched = f"{facts.common} patients are common to both, matched by the column {terms.columns.row_id}"
+    yield f"{matched}; {facts.new} new ones are held out"
+    hiding = terms.hiding
+    quick = f", key_bits = {hiding.key_bits}: the fewest, chosen for speed" if hiding.key_bits else ""
+    yield f"protection {hiding.protection}{quick}"
+
+
+def end(facts: ColumnsDemoFacts) -> Iterator[Block]:
+    """Yield what joining the columns is worth, and who keeps what."""
+    training, equal = facts.demo.training, facts.demo.equal
+    terms = training.model.terms
+    yield ""
+    yield scores(facts.demo, f"on the {facts.apart.new} new patients")
+    yield f"joined == pooled: {'yes' if equal else 'NO'} (the demo puts the parts together to see)\n"
+    yield traffic(training.traffic, training.model.trained)
+    yield ""
+    yield signatures(training.model)
+    yield from shares(training)
+    for party, file in facts.kept.items():
+        leaves = " and the values of leaves" if terms.blocks.has_labels(party) else ""
+        yield one_line(f"{party} keeps its own splits{leaves}: {file}")
+    yield one_line(f"the analyst has metrics, signatures and the structure of the trees: {training.file}")
+    yield f"what left {terms.parties[-1]}, by its own audit log:"
+    yield one_line(f"fedboost audit {facts.demo.log}")
+
+
+# ---- Rows that parties with different columns have in common, in words ----------------------------------
+
+
+def rows_of_blocks(terms: Terms) -> str:
+    """Which rows of the parties belong together."""
+    if not terms.vertical.aligns:
+        return "those of all tables, in the order in which they stand"
+    vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
+    sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
+    form = {"digits": ", their digits alone", "lower": ", in lower case"}.get(vertical.id_form or "", "")
+    if vertical.takes_all_rows:
+        holder = delimited(vertical.label_holder or "")
+        return (
+            f"all of label holder {holder}, matched by {name}{form}: where another site does not have one, "
+            f"its columns are missing values, and {holder} learns which rows these are; each other site has "
+            f"{vertical.fewest_common_rows:,} at least, and learns which of its own; a site enters "
+            f"{vertical.most_ids:,} ids at most; the aggregator learns how many each site has, and how many "
+            f"are common to which sites{_repeats(terms)}"
+        )
+    return (
+        f"those whose {name} {sites} have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
+        f"{vertical.most_ids:,} ids at most, and learns which of them all others have; the "
+        f"aggregator learns how many each site has, and how many are common to which sites{_repeats(terms)}"
+    )
+
+
+def _repeats(terms: Terms) -> str:
+    """What it means that rows of a label holder may have the same id."""
+    if not terms.vertical.repeated_ids:
+        return ""
+    if terms.vertical.predicts:
+        return "; the label holder may have several rows of one"
+    return "; the label holder may have several rows of one, and each other site is told how many of each"
+
+
+def use_of_ids(terms: Terms) -> str:
+    """What row ids are for."""
+    if not terms.vertical.aligns:
+        return "drawn"
+    return "matched and drawn" if terms.draws_rows else "matched"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import PeerError
-from fedboost.people.description import advice
-from fedboost.people.report.description import description_page
 from fedboost.people.report.facts import ResultFacts, SessionFacts
+from fedboost.people.report.results import description_page
+from fedboost.people.results import advice
 from fedboost.runtime.files import saved
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import is_description

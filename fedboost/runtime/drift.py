@@ -14,8 +14,8 @@ import numpy as np
 from fedboost.boosting.programs.tasks import rows_of_bin, unit_of
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
-from fedboost.people.report.drift import drift_page
 from fedboost.people.report.facts import ResultFacts, SessionFacts
+from fedboost.people.report.results import drift_page
 from fedboost.runtime.continuation import read_file, text_of
 from fedboost.runtime.files import saved
 from fedboost.runtime.model_file import Model

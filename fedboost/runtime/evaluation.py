@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.people.evaluation import rows_in_words
-from fedboost.people.report.evaluation import evaluation_page
 from fedboost.people.report.facts import ResultFacts, SessionFacts
+from fedboost.people.report.results import evaluation_page
+from fedboost.people.results import rows_in_words
 from fedboost.runtime.continuation import read_file, text_of
 from fedboost.runtime.files import saved
 from fedboost.runtime.model_file import Model

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
-from fedboost.people import as_csv
+from fedboost.people import as_json
 from fedboost.runtime.data.features import features_of, undeclared
 from fedboost.runtime.data.forms import FORMS
 from fedboost.runtime.data.locations import TOGETHER
@@ -57,7 +57,7 @@ class Predictor:
             yield predicted
             before += part.num_rows
         if not before:  # a header, or a table without rows
-            yield {name: np.empty(0) for name in as_csv.prediction_names(self._keep, self._classes)}
+            yield {name: np.empty(0) for name in as_json.prediction_names(self._keep, self._classes)}
 
     def _predicted(self, part: Any) -> Columns:
         dense = dense_of(part)
@@ -75,7 +75,7 @@ class Predictor:
 def _columns(keep: Sequence[str], kept: list[Any], values: Float64, classes: Sequence[Any]) -> Columns:
     """Rows to write: kept columns, the prediction, the probability of each class."""
     own: list[Any] = [np.array(classes)[np.argmax(values, axis=1)], *values.T] if classes else [values]
-    return dict(zip(as_csv.prediction_names(keep, classes), [*kept, *own], strict=True))
+    return dict(zip(as_json.prediction_names(keep, classes), [*kept, *own], strict=True))
 
 
 def predicted_columns(
@@ -120,7 +120,7 @@ def csv_writer(write: Callable[[str], Any]) -> Write:
 
     def write_rows(columns: Columns) -> None:
         values = {name: _listed(column) for name, column in columns.items()}
-        write(as_csv.rows(values, header=next(parts) == 0))
+        write(as_json.rows(values, header=next(parts) == 0))
 
     return write_rows
 

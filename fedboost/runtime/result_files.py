@@ -23,11 +23,8 @@ from fedboost.people.facts import (
     Figure,
     SiteComparison,
 )
-from fedboost.people.report.comparison import comparison_page
-from fedboost.people.report.description import description_page
-from fedboost.people.report.drift import drift_page
-from fedboost.people.report.evaluation import evaluation_page
 from fedboost.people.report.facts import ResultFacts
+from fedboost.people.report.results import comparison_page, description_page, drift_page, evaluation_page
 from fedboost.runtime.drift import MOVED, SCORE, SHIFTED, SLIGHT, STABLE, UNKNOWN
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import (

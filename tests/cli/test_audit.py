@@ -23,7 +23,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import audit
 from fedboost.errors import ConfigError
-from fedboost.people.words import QUERIES, UNASKED
+from fedboost.people.summary import QUERIES, UNASKED
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.several import AND

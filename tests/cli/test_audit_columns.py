@@ -11,8 +11,7 @@ from fedboost.cli import audit
 from fedboost.holders.alignment import KNOWN
 from fedboost.holders.columns import VerticalHolder
 from fedboost.holders.prediction import LEAF_BITS
-from fedboost.people.summary import summary
-from fedboost.people.words import OF_LABEL_HOLDER, OF_LABELS, RELAYED
+from fedboost.people.summary import OF_LABEL_HOLDER, OF_LABELS, RELAYED, summary
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.site.audit import AuditLog

@@ -9,7 +9,7 @@ import pytest
 from sites import consortium, fedboost, in_time, rows, shared_out, terms, until
 
 import fedboost as fb
-from fedboost.people.words import NOT_HIDDEN
+from fedboost.people.summary import NOT_HIDDEN
 from fedboost.runtime.drift import drift_terms
 from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.terms_file import read_terms, terms_to_toml

@@ -7,7 +7,7 @@ import pytest
 from sites import consortium, fedboost, in_time, shared_out, terms
 
 import fedboost as fb
-from fedboost.people.words import NOT_HIDDEN
+from fedboost.people.summary import NOT_HIDDEN
 from fedboost.runtime.terms_file import terms_to_toml
 
 ALL = ("north", "south")

@@ -6,13 +6,12 @@ import re
 import pytest
 from console_facts import AWAY, NAMES, ODD, ROUNDS, ended, facts, history
 
-from fedboost.people.console import openapi, overview, pages
-from fedboost.people.console.facts import LiveFacts
-from fedboost.people.console.shell import refused
+from fedboost.people.console import openapi, pages
+from fedboost.people.console.shell import LiveFacts, refused
 from fedboost.runtime.aggregator.pace import STRAGGLER_SECONDS, Pace
 
 ALL = {
-    "overview": lambda: overview.page(overview.parts(facts()), "marie"),
+    "overview": lambda: pages.page(pages.parts(facts()), "marie"),
     "sites": lambda: pages.sites_page(pages.sites_parts(facts()), ""),
     "sessions": lambda: pages.sessions_page(pages.sessions_parts(facts()), ""),
     "session": lambda: pages.session_page(ended().name, pages.session_content(ended()), ODD),
@@ -35,8 +34,8 @@ def test_what_comes_from_outside_is_text(page):
 
 def test_the_same_facts_are_the_same_bytes():
     """And a round more changes two parts."""
-    before, after = overview.parts(facts()), overview.parts(facts(101))
-    assert overview.parts(facts()) == before
+    before, after = pages.parts(facts()), pages.parts(facts(101))
+    assert pages.parts(facts()) == before
     assert {name for name, part in before.items() if part != after[name]} == {"session", "curves"}
 
 

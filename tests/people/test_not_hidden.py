@@ -2,9 +2,7 @@
 
 import pytest
 
-from fedboost.people.not_hidden import not_hidden
-from fedboost.people.summary import summary
-from fedboost.people.words import NOT_HIDDEN
+from fedboost.people.summary import NOT_HIDDEN, not_hidden, summary
 from tests.helpers.columns_apart import LAYOUTS, matched, terms_of
 
 TWO = LAYOUTS["two holders"]

@@ -13,9 +13,8 @@ import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.gbdt.metrics.registry import EDGES
 from fedboost.people.report.charts import Series, bars, lines, points
-from fedboost.people.report.markup import Markup, element
-from fedboost.people.report.privacy import privacy
-from fedboost.people.report.style import STYLE
+from fedboost.people.report.markup import STYLE, Markup, element
+from fedboost.people.report.page import privacy
 from fedboost.runtime.model_file import Model
 
 

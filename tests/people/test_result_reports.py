@@ -13,7 +13,7 @@ import fedboost as fb
 from fedboost.people.facts import Figure
 from fedboost.people.report.charts import MAX_BARS, ends, intervals, pairs
 from fedboost.people.report.facts import SessionFacts
-from fedboost.people.report.session import turns
+from fedboost.people.report.page import turns
 from fedboost.people.text import size
 from fedboost.runtime.result_files import result_of
 

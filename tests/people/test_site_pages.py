@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 from sites import terms
 
-from fedboost.people.audit_facts import AuditFacts, WarningFacts
-from fedboost.people.console.site import audit, overview, requests
-from fedboost.people.console.site.facts import (
+from fedboost.people.audit import AuditFacts, WarningFacts
+from fedboost.people.console import site as audit
+from fedboost.people.console import site as overview
+from fedboost.people.console import site as requests
+from fedboost.people.console.site import (
     DecisionFacts,
     LiveFacts,
     LiveSession,
@@ -33,7 +35,7 @@ def request(text="marie", standing=Standing.OPEN, answer="no"):
 
 
 def seen(live, found=()):
-    return overview.page(
+    return overview.overview_page(
         OverviewFacts("north", "localhost:7070", "93 of x.csv", live, found, None, "no file", False, NOW), JO
     )
 
@@ -64,11 +66,11 @@ def test_any_text_stays_text(text):
     audited = AuditFacts(text, 1, "00" * 32, None, [text], [warning], [], False)
     pages = [
         seen(LiveFacts(), [request(text, answer=text)]),
-        requests.page([request(text, standing, text) for standing in Standing], JO),
+        requests.requests_page([request(text, standing, text) for standing in Standing], JO),
         requests.decision_page(facts, JO),
         requests.decision_page(dataclasses.replace(facts, fault=""), JO),
-        audit.page(audited, "", JO),
-        audit.page(None, text, JO),
+        audit.audit_page(audited, "", JO),
+        audit.audit_page(None, text, JO),
     ]
     for page in pages:
         assert text not in page

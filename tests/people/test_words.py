@@ -10,15 +10,8 @@ import fedboost.people
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
-from fedboost.people.audit_session import ANSWER_WIDTH
-from fedboost.people.words import (
-    NO_METRICS,
-    PLACEMENTS,
-    QUERIES,
-    RELAXED,
-    RELEASES,
-    UNASKED,
-)
+from fedboost.people.audit import ANSWER_WIDTH
+from fedboost.people.summary import NO_METRICS, PLACEMENTS, QUERIES, RELAXED, RELEASES, UNASKED
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS

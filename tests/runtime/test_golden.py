@@ -29,10 +29,10 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.people import as_json
-from fedboost.people.console import assets, openapi, overview, pages
+from fedboost.people.console import openapi, pages, shell
+from fedboost.people.console import site as budget
 from fedboost.people.console.shell import refused
-from fedboost.people.console.site import budget
-from fedboost.people.console.site.facts import BudgetFacts, ChargeFacts, Reader
+from fedboost.people.console.site import BudgetFacts, ChargeFacts, Reader
 from fedboost.people.facts import PrivacyFacts, SiteFacts
 from fedboost.people.summary import summary
 from fedboost.runtime.terms_file import terms_to_toml
@@ -221,7 +221,7 @@ def budget_of_site():
     spent = PrivacyFacts("north", True, 3, 2, 1, 2, 12, 0.0625, 1e-5, 1.25, 3.0, 1.75)
     charges = [ChargeFacts(f"session-{n}", "ab" * 32, f"2026-01-0{n}T10:00:00Z", n / 8) for n in (1, 2)]
     facts = BudgetFacts(SiteFacts("north", 20, 2, 3.0, 1e-5), spent, charges, 12)
-    return budget.page(facts, "", Reader("jo", True, "ab" * 32))
+    return budget.budget_page(facts, "", Reader("jo", True, "ab" * 32))
 
 
 def pages_of_site():
@@ -282,7 +282,7 @@ TEXTS = {
     ),
     "table of terms": lambda: fb.Terms.read(terms().model_dump())._repr_html_(),
     "table of a training": lambda: trained()._repr_html_(),
-    "console, overview": lambda: overview.page(overview.parts(facts()), "marie"),
+    "console, overview": lambda: pages.page(pages.parts(facts()), "marie"),
     "console, sites": lambda: pages.sites_page(pages.sites_parts(facts()), ""),
     "console, sessions": lambda: pages.sessions_page(pages.sessions_parts(facts()), ""),
     "console, session": lambda: pages.session_page("session-1", pages.session_content(ended()), ""),
@@ -290,7 +290,7 @@ TEXTS = {
     "console, api": lambda: openapi.page(""),
     "console, openapi": lambda: as_text(openapi.openapi()),
     "console, refused": lambda: refused(401, "no token"),
-    "console, style and script": lambda: assets.STYLE + assets.ICON + assets.SCRIPT,
+    "console, style and script": lambda: shell.STYLE + shell.ICON + shell.SCRIPT,
     "site, budget": budget_of_site,
     "pages of a site": pages_of_site,
 }

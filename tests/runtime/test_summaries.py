@@ -14,7 +14,7 @@ import fedboost as fb
 from fedboost.cli.output import print_text
 from fedboost.errors import PeerError
 from fedboost.gbdt.metrics.registry import grows
-from fedboost.people import description, evaluation, tuning
+from fedboost.people import results
 from fedboost.runtime.description import Description
 from fedboost.runtime.evaluation import Evaluation, evaluation_terms
 from fedboost.runtime.local.simulation import run_session
@@ -33,17 +33,17 @@ BAD = (
 def described(summary, model):
     known = Description.of(dataclasses.replace(model, summary=summary), {})
     assert all(known.advice)
-    return description.describe(known.summary)
+    return results.describe(known.summary)
 
 
 def tuned(summary, model):
     found = Tuning.of(model.terms, dataclasses.replace(model, summary=summary), {})
     assert found.terms.session.program == "boosting"
-    return tuning.trials(found.metric, found.trials, found.best, grows(found.metric))
+    return results.trials(found.metric, found.trials, found.best, grows(found.metric))
 
 
 def evaluated(summary, model):
-    return evaluation.evaluated(Evaluation.of(dataclasses.replace(model, summary=summary), {}).summary)
+    return results.evaluated(Evaluation.of(dataclasses.replace(model, summary=summary), {}).summary)
 
 
 def sessions():

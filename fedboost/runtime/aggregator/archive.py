@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedboost.errors import FedboostError
-from fedboost.people.console.facts import EndedFacts
+from fedboost.people.console.shell import EndedFacts
 from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.files import write_atomically

@@ -16,8 +16,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from fedboost.errors import ConfigError
-from fedboost.people.console.facts import ConsoleFacts, EndedFacts, LiveFacts
 from fedboost.people.console.openapi import BASE, openapi
+from fedboost.people.console.shell import ConsoleFacts, EndedFacts, LiveFacts
 from fedboost.runtime.aggregator.archive import MAX_ENDED
 from fedboost.runtime.console.downloads import Downloads
 from fedboost.runtime.console.kept import Kept, Recent

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 
-from fedboost.people.console import assets, openapi, overview, pages
+from fedboost.people.console import openapi, pages, shell
 from fedboost.people.report.markup import Markup
 from fedboost.runtime.aggregator.archive import MAX_ENDED
 from fedboost.runtime.console.api import Api
@@ -26,22 +26,22 @@ from fedboost.runtime.web.logins import Caller, Logins
 
 Page = Callable[[Mapping[str, str], str], str]
 PAGES: dict[str, tuple[str, Page]] = {
-    "/": (overview.LIVE, overview.page),
+    "/": (pages.LIVE, pages.page),
     "/sites": (pages.SITES, pages.sites_page),
     "/sessions": (pages.SESSIONS, pages.sessions_page),
     "/log": (pages.LOG, pages.log_page),
 }
 """By their paths: what their parts are called, and how they are put together."""
 PARTS = {
-    overview.LIVE: overview.parts,
+    pages.LIVE: pages.parts,
     pages.SITES: pages.sites_parts,
     pages.SESSIONS: pages.sessions_parts,
     pages.LOG: pages.log_parts,
 }
 ASSETS = {
-    "/style.css": (assets.STYLE, "text/css"),
-    "/script.js": (assets.SCRIPT, "text/javascript"),
-    "/icon.svg": (assets.ICON, "image/svg+xml"),
+    "/style.css": (shell.STYLE, "text/css"),
+    "/script.js": (shell.SCRIPT, "text/javascript"),
+    "/icon.svg": (shell.ICON, "image/svg+xml"),
 }
 MAX_FIELDS = 4
 """Of the form for a token."""

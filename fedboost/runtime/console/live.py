@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fedboost.people.console.facts import ConsoleFacts
+from fedboost.people.console.shell import ConsoleFacts
 from fedboost.runtime.console.office import Office
 from fedboost.runtime.web.guard import Receive, Refusal, Scope, Send
 

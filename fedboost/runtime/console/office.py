@@ -6,7 +6,7 @@ Refuses: nothing.
 
 from collections.abc import Iterable
 
-from fedboost.people.console.facts import ConsoleFacts, LiveFacts
+from fedboost.people.console.shell import ConsoleFacts, LiveFacts
 from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import Archive
 from fedboost.runtime.aggregator.sessions import Sessions

@@ -9,10 +9,9 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from fedboost.people.console.facts import EndedFacts
-from fedboost.people.report.description import description_page
-from fedboost.people.report.evaluation import evaluation_page
+from fedboost.people.console.shell import EndedFacts
 from fedboost.people.report.facts import ResultFacts, SessionFacts
+from fedboost.people.report.results import description_page, evaluation_page
 from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import Archive
 from fedboost.runtime.console.kept import Kept

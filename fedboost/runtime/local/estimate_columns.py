@@ -17,7 +17,7 @@ import numpy as np
 from fedboost.boosting.queries.base import view_of
 from fedboost.errors import ConfigError
 from fedboost.holders.gradients import PAIR_BYTES
-from fedboost.people.columns_estimate import ColumnsFacts, PartyFacts
+from fedboost.people.estimates import ColumnsFacts, PartyFacts
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
 from fedboost.runtime.local.columns_grown import Grown, Turn, block_of, grow, relays
 from fedboost.runtime.local.estimate import FEWER, MAX_VALUES, MESSAGE_BYTES, MESSAGE_SECONDS

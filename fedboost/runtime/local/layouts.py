@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedboost.errors import ConfigError
+from fedboost.people.estimates import LayoutFacts, LayoutsFacts
 from fedboost.people.facts import EstimateFacts
-from fedboost.people.layouts import LayoutFacts, LayoutsFacts
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.local.estimate import MESSAGE_SECONDS, estimate
 from fedboost.terms.terms import Terms

@@ -21,8 +21,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.people.facts import RuleFacts
-from fedboost.people.summary import columns_by_role
-from fedboost.people.words import RELAXED
+from fedboost.people.summary import RELAXED, columns_by_role
 from fedboost.protocol.site import (
     Known,
     Limits,

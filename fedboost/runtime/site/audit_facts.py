@@ -10,7 +10,7 @@ from pathlib import Path
 from fedboost.errors import ConfigError
 from fedboost.holders.column_rows import ROW_SET
 from fedboost.holders.gradients import ENCRYPTED, GRADIENTS
-from fedboost.people.audit_facts import (
+from fedboost.people.audit import (
     AgreementFacts,
     AuditFacts,
     ChecksFacts,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from fedboost.people.words import MADE, UNASKED
+from fedboost.people.summary import MADE, UNASKED
 from fedboost.privacy.noise import epsilon_of
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
 from fedboost.runtime.site.audit_entry import Admitted, Checked, Ended, Entry, OfSession, Released, Sent

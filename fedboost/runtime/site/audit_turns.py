@@ -12,8 +12,8 @@ from fedboost.boosting.queries.base import BaseQuery
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY, EvaluationQuery
 from fedboost.boosting.queries.trees import BY_PARTY, EndRoundQuery, HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
+from fedboost.people.summary import QUERIES, queries_of
 from fedboost.people.text import shown
-from fedboost.people.words import QUERIES, queries_of
 from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed

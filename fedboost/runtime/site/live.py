@@ -8,8 +8,8 @@ Refuses: nothing.
 import time
 
 from fedboost.people.live import PATIENCE_SECONDS, Curve, LiveFacts, passed
+from fedboost.people.summary import QUERIES, queries_of
 from fedboost.people.text import counted, delimited
-from fedboost.people.words import QUERIES, queries_of
 from fedboost.protocol.messages import Ask, Offer
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.terms.session import TRAINING

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fedboost.people.console.site.facts import LiveFacts, LiveSession
+from fedboost.people.console.site import LiveFacts, LiveSession
 from fedboost.protocol.messages import Offer
 from fedboost.runtime.site.asked import ANSWERING, AskedFolder
 from fedboost.runtime.site.config import PartyConfig

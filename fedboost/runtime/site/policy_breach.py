@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedboost.errors import Refused
+from fedboost.people.summary import APPROVE
 from fedboost.people.text import shown
-from fedboost.people.words import APPROVE
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.policy_keys import COMMAND
 from fedboost.terms.session import TO_DESCRIBE

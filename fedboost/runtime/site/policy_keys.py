@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError
-from fedboost.people.words import APPROVE
+from fedboost.people.summary import APPROVE
 from fedboost.privacy.masked.keys import MIN_GROUP_PARTIES
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS
 from fedboost.runtime.site.budget import Budget

@@ -9,7 +9,7 @@ from site_page import SiteWithPage, Visitor, request_paths
 from sites import Log, fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.people.console.site.facts import LiveSession
+from fedboost.people.console.site import LiveSession
 from fedboost.protocol.messages import Offer
 from fedboost.runtime.aggregator import refusals
 from fedboost.runtime.site import asked

@@ -10,7 +10,7 @@ from site_page import SiteWithPage, Visitor
 from sites import PATIENCE, fedboost, rows, terms
 
 from fedboost.errors import Refused
-from fedboost.people.console.site.facts import LiveSession
+from fedboost.people.console.site import LiveSession
 from fedboost.runtime.site import approving
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.page import office

@@ -18,9 +18,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from fedboost.errors import ConfigError
-from fedboost.people.console import assets
-from fedboost.people.console.site import audit, budget, overview, policy, requests, shell, style
-from fedboost.people.console.site.facts import Reader
+from fedboost.people.console import shell as assets
+from fedboost.people.console import site
+from fedboost.people.console.site import Reader
 from fedboost.runtime.site.page.office import Decision, SiteOffice
 from fedboost.runtime.web.forms import asset_routes, read_form
 from fedboost.runtime.web.guard import App, Refusal, asker_of
@@ -29,7 +29,7 @@ from fedboost.runtime.web.tokens import Tokens
 
 T = TypeVar("T")
 READERS, OFFICER = ("viewer", "officer"), "officer"
-ASSETS = {"/style.css": (style.STYLE, "text/css"), "/icon.svg": (assets.ICON, "image/svg+xml")}
+ASSETS = {"/style.css": (site.STYLE, "text/css"), "/icon.svg": (assets.ICON, "image/svg+xml")}
 MAX_FIELDS = 8
 """Of a form."""
 MAX_AT_ONCE = 4
@@ -66,23 +66,23 @@ class _Pages:
         """By the name of the token's owner."""
 
     async def overview(self, request: Request) -> Response:
-        return await self._page(request, lambda reader: overview.page(self._office.overview(), reader))
+        return await self._page(request, lambda reader: site.overview_page(self._office.overview(), reader))
 
     async def requests(self, request: Request) -> Response:
-        return await self._page(request, lambda reader: requests.page(self._office.requests(), reader))
+        return await self._page(request, lambda reader: site.requests_page(self._office.requests(), reader))
 
     async def request(self, request: Request) -> Response:
         name = request.path_params["name"]
         return await self._page(
-            request, lambda reader: requests.decision_page(self._office.decision(name), reader)
+            request, lambda reader: site.decision_page(self._office.decision(name), reader)
         )
 
     async def audit(self, request: Request) -> Response:
         def drawn(reader: Reader) -> str:
             try:
-                return audit.page(self._office.audit(), "", reader)
+                return site.audit_page(self._office.audit(), "", reader)
             except ConfigError as error:
-                return audit.page(None, str(error), reader)
+                return site.audit_page(None, str(error), reader)
 
         return await self._page(request, drawn)
 
@@ -93,21 +93,21 @@ class _Pages:
             sessions = self._office.audit().sessions
             if not 1 <= number <= len(sessions):
                 raise Refusal(HTTPStatus.NOT_FOUND, "the log has no such session")
-            return audit.session_page(number, sessions[number - 1], reader)
+            return site.session_page(number, sessions[number - 1], reader)
 
         return await self._page(request, drawn)
 
     async def budget(self, request: Request) -> Response:
-        return await self._page(request, lambda reader: budget.page(*self._office.budget(), reader))
+        return await self._page(request, lambda reader: site.budget_page(*self._office.budget(), reader))
 
     async def policy(self, request: Request) -> Response:
-        return await self._page(request, lambda reader: policy.page(self._office.policy(), reader))
+        return await self._page(request, lambda reader: site.policy_page(self._office.policy(), reader))
 
     async def _page(self, request: Request, draw: Callable[[Reader], str]) -> Response:
         """A page for who asks, drawn beside the event loop. Raises Refusal."""
         reader = self._reader(request)
         text = await self._beside(reader.name, draw, reader)
-        return HTMLResponse(text, headers={"Content-Security-Policy": shell.POLICY})
+        return HTMLResponse(text, headers={"Content-Security-Policy": site.POLICY})
 
     async def decide(self, request: Request) -> Response:
         caller = self._caller(request)

@@ -15,8 +15,8 @@ from http import HTTPStatus
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused, quoted
-from fedboost.people.audit_facts import AuditFacts
-from fedboost.people.console.site.facts import (
+from fedboost.people.audit import AuditFacts
+from fedboost.people.console.site import (
     BudgetFacts,
     ChargeFacts,
     DecisionFacts,

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedboost.errors import ConfigError
-from fedboost.people.console.site.shell import refused
+from fedboost.people.console.site import refused
 from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.site.config import SitePageConfig
 from fedboost.runtime.site.page.app import OFFICER, application

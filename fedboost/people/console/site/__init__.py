@@ -1,1 +1,0 @@
-"""Pages of a site, for the person who decides for it, drawn from facts."""
