@@ -23,22 +23,22 @@ _HOMES = {
     "FederatedRegressor": "fedboost.estimators",
     "MLflowCallback": "fedboost.runtime.tracking",
     "Terms": "fedboost.sdk",
-    "Model": "fedboost.runtime.model_file",
+    "Model": "fedboost.runtime.model",
     "PartyModel": "fedboost.runtime.party_model",
-    "Result": "fedboost.runtime.result",
+    "Result": "fedboost.runtime.model",
     "Training": "fedboost.runtime.analyst",
-    "assemble": "fedboost.runtime.assembly",
+    "assemble": "fedboost.runtime.model",
     "connect": "fedboost.runtime.analyst",
     "describe": "fedboost.runtime.local.description",
-    "Description": "fedboost.runtime.description",
+    "Description": "fedboost.runtime.results",
     "drift": "fedboost.runtime.local.drift",
-    "Drift": "fedboost.runtime.drift",
+    "Drift": "fedboost.runtime.results",
     "evaluate": "fedboost.runtime.local.evaluation",
-    "Evaluation": "fedboost.runtime.evaluation",
+    "Evaluation": "fedboost.runtime.results",
     "predict_jointly": "fedboost.runtime.local.prediction",
     "simulate": "fedboost.sdk",
     "tune": "fedboost.runtime.local.tuning",
-    "Tuning": "fedboost.runtime.tuning",
+    "Tuning": "fedboost.runtime.results",
     "FedboostError": "fedboost.errors",
     "ConfigError": "fedboost.errors",
     "PeerError": "fedboost.errors",
@@ -51,21 +51,16 @@ if TYPE_CHECKING:
     from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed, TableWarning
     from fedboost.estimators import FederatedClassifier, FederatedRanker, FederatedRegressor
     from fedboost.runtime.analyst import Training, connect
-    from fedboost.runtime.assembly import assemble
     from fedboost.runtime.data.database import Database
-    from fedboost.runtime.description import Description
-    from fedboost.runtime.drift import Drift
-    from fedboost.runtime.evaluation import Evaluation
     from fedboost.runtime.local.description import describe
     from fedboost.runtime.local.drift import drift
     from fedboost.runtime.local.evaluation import evaluate
     from fedboost.runtime.local.prediction import predict_jointly
     from fedboost.runtime.local.tuning import tune
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model, Result, assemble
     from fedboost.runtime.party_model import PartyModel
-    from fedboost.runtime.result import Result
+    from fedboost.runtime.results import Description, Drift, Evaluation, Tuning
     from fedboost.runtime.tracking import MLflowCallback
-    from fedboost.runtime.tuning import Tuning
     from fedboost.sdk import Terms, simulate
 
 __all__ = [

@@ -13,13 +13,12 @@ from pydantic import ValidationError, field_validator
 
 from fedboost.gbdt.objectives.registry import check_objective
 from fedboost.people import html
-from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.check import Watch, of_draft, warn
 from fedboost.runtime.data.draft import draft_schema
 from fedboost.runtime.data.table import as_table, dense_of
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.local import simulation
-from fedboost.runtime.result import Result
+from fedboost.runtime.model import Result, text_of
 from fedboost.runtime.terms_file import read_settings, terms_to_toml
 from fedboost.terms import terms
 from fedboost.terms.reading import first_fault

@@ -25,7 +25,7 @@ from fedboost.holders.whole_rows import DriftHolder
 from fedboost.people.results import drifted
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.drift import drift_terms
+from fedboost.runtime.results import drift_terms
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
 from fedboost.runtime.terms_file import read_terms, terms_to_toml

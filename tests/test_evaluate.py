@@ -31,8 +31,8 @@ from fedboost.people.results import evaluated, told
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
-from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.local.simulation import run_session
+from fedboost.runtime.results import evaluation_terms
 from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches

@@ -17,7 +17,7 @@ from fedboost.people.results import evaluated, rows_in_words
 from fedboost.protocol.site import Limits, check_chosen
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
-from fedboost.runtime.evaluation import evaluation_terms
+from fedboost.runtime.results import evaluation_terms
 from fedboost.runtime.site.policy_rules import breaches
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}

@@ -360,7 +360,7 @@ def test_terms_that_cannot_be_are_one_line(columns, settings, says):
 
 def test_a_model_with_means_is_not_continued(tmp_path):
     trained().save(tmp_path / "m.json")
-    from fedboost.runtime.continuation import text_of
+    from fedboost.runtime.model import text_of
 
     with pytest.raises(ConfigError, match="xgb_model: the means of the model are of other rows"):
         agreed(xgb_model=text_of(fb.Model.load(tmp_path / "m.json")))

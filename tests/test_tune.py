@@ -12,13 +12,13 @@ from sites import NAMES, bundles_of, consortium, in_time, rows, shared_out, term
 import fedboost as fb
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
-from fedboost.runtime import samplers
+from fedboost.runtime import results as samplers
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.local.simulation import run_session
+from fedboost.runtime.results import SPACE, draw, terms_to_tune
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.site.policy_rules import breaches
-from fedboost.runtime.tuning import SPACE, draw, terms_to_tune
 from fedboost.terms import columns as columns_of_terms
 from fedboost.terms.session import MAX_COLUMNS_TRIED, stages, terms_of
 

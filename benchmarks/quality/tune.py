@@ -26,7 +26,7 @@ import fedboost as fb
 from fedboost.runtime.data.features import to_features
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.simulation import run_session
-from fedboost.runtime.tuning import SPACE, TRIALS, Tuning, terms_to_tune
+from fedboost.runtime.results import SPACE, TRIALS, Tuning, terms_to_tune
 from fedboost.terms.session import terms_of
 
 DATASETS = (common.ADULT, common.DEFAULT_CREDIT, common.BANK_MARKETING)

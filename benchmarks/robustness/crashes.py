@@ -30,7 +30,7 @@ from sites import rows, shared_out, terms, written
 
 import fedboost as fb
 from fedboost.runtime.local.cluster import ANYTHING
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.net.channel import KEEPALIVE_MS
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
 

@@ -46,8 +46,7 @@ def _run(
     from fedboost.runtime.aggregator.config import read_aggregator
     from fedboost.runtime.config import choose_keys
     from fedboost.runtime.data.allocator import share_freed_memory
-    from fedboost.runtime.log_tail import LogTail
-    from fedboost.runtime.telemetry import logger
+    from fedboost.runtime.telemetry import LogTail, logger
 
     tail, display = LogTail(), live_display(plain=json or log_format != "text")
     log = logger("aggregator", log_format, log_level, display, tail)

@@ -23,8 +23,8 @@ def assemble(
     party signed."""
     from fedboost.cli.output import show
     from fedboost.people.text import one_line
-    from fedboost.runtime.assembly import assemble
     from fedboost.runtime.files import check_writable
+    from fedboost.runtime.model import assemble
 
     check_writable(out, *parts, force=force)
     model = assemble(parts)

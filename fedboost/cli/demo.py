@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedboost.people.facts import Traffic
     from fedboost.runtime.data.database import Reading
     from fedboost.runtime.local.demo_sites import Sites
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
     from fedboost.terms.terms import Terms
 
 EPILOG = (

@@ -99,10 +99,10 @@ def _compare(
     from fedboost.cli.compare_columns import IN_ORDER, one_party
     from fedboost.evaluation.held_out import HeldOut, score, score_of, shown_metrics
     from fedboost.people.facts import ALONE, POOLED
-    from fedboost.runtime.assembly import assemble
     from fedboost.runtime.data.shard import to_shard
     from fedboost.runtime.local.demo_columns import CLINIC
     from fedboost.runtime.local.simulation import simulate
+    from fedboost.runtime.model import assemble
 
     here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # Ctrl-C may have ended it
     whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))

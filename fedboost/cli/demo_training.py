@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedboost.people.facts import Traffic
     from fedboost.runtime.local.cluster import LocalCluster
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
     from fedboost.runtime.party_model import PartyModel
     from fedboost.terms.terms import Terms
 

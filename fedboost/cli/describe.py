@@ -32,7 +32,7 @@ def describe(
     from fedboost.cli.sessions import ended, show_result
     from fedboost.people import results
     from fedboost.runtime.config import check_address
-    from fedboost.runtime.description import Description
+    from fedboost.runtime.results import Description
     from fedboost.runtime.terms_file import read_terms
     from fedboost.terms.tasks import terms_to_describe
 

@@ -41,7 +41,7 @@ def drift(
     model's terms had reference = true. Labels are not needed."""
     from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of, show_result
     from fedboost.people.results import drifted
-    from fedboost.runtime.drift import Drift, drift_terms
+    from fedboost.runtime.results import Drift, drift_terms
     from fedboost.runtime.terms_file import read_terms
 
     check_asked(aggregator, save_terms)

@@ -67,7 +67,7 @@ def evaluate(
     and rates by subgroup. Sites have to agree to it as to a training."""
     from fedboost.cli.sessions import check_asked, check_report, ended, save_terms_of, show_result
     from fedboost.people.results import evaluated
-    from fedboost.runtime.evaluation import Evaluation, evaluation_terms
+    from fedboost.runtime.results import Evaluation, evaluation_terms
     from fedboost.runtime.terms_file import read_terms
 
     check_asked(aggregator, save_terms)

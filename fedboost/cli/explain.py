@@ -114,7 +114,7 @@ def _importances(model: Path, json: bool) -> None:
     from fedboost.gbdt.booster import IMPORTANCES
     from fedboost.people import as_json
     from fedboost.people.training import importances
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
 
     trained = Model.load(model)
     by_kind = {kind: trained.importance(kind) for kind in IMPORTANCES}
@@ -125,7 +125,7 @@ def _importances(model: Path, json: bool) -> None:
 
 def _tree(model: Path, tree: int, svg: Path | None) -> None:
     from fedboost.cli.output import write
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
 
     if svg is None:
         write(Model.load(model).tree_text(tree), None)
@@ -140,7 +140,7 @@ def _contributions(model: Path, data: "str | Database", read: "Reading", out: Pa
     from fedboost.runtime.data.features import to_base_margin, to_features
     from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
 
     trained = Model.load(model)
     table, columns = read_table(data, None, read.options), trained.terms.columns
@@ -157,7 +157,7 @@ def _dependence(model: Path, feature: str, data: "str | Database", read: "Readin
     from fedboost.cli.output import write
     from fedboost.people import as_json
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
 
     trained, table = Model.load(model), read_table(data, None, read.options)
     grid, means = trained.partial_dependence(table, feature)

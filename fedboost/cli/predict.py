@@ -48,7 +48,7 @@ def predict(
     from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.data.parts import in_parts
     from fedboost.runtime.files import check_writable
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
     from fedboost.runtime.predictions import Predictor, check_form, csv_writer, writing
 
     source = read.source(data)

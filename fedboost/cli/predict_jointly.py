@@ -48,8 +48,8 @@ def predicted_jointly(
     from fedboost.cli.output import notice
     from fedboost.cli.serving import site_and_keys
     from fedboost.people.status import waiting
-    from fedboost.runtime.assembly import load_trained
     from fedboost.runtime.data.read_options import AS_USUAL
+    from fedboost.runtime.model import load_trained
     from fedboost.runtime.party_model import PartyModel
     from fedboost.runtime.predictions import predicted_columns
     from fedboost.runtime.site.predicting import predict_with_parties

@@ -139,7 +139,7 @@ def explain(
     """Print a model's privacy card: what it promises, every release, and what is not covered."""
     from fedboost.cli.output import print_json, write
     from fedboost.people.privacy_report import as_markdown, report_of
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
 
     agreed = Model.load(model).terms
     if agreed.noise is None:

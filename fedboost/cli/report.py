@@ -14,7 +14,7 @@ from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Database, Reading
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
 
 EPILOG = (
     "Example: fedboost report model.json --out report.html\n\n"
@@ -54,7 +54,7 @@ def report(
     from fedboost.cli.output import write
     from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.files import check_writable
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
     from fedboost.runtime.result_files import result_in, result_of
 
     if (read.query or read.query_file) and data is None:
@@ -84,7 +84,8 @@ def _of_model(
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.report import rows_facts, signature_facts, written
+    from fedboost.runtime.report import rows_facts, signature_facts
+    from fedboost.runtime.signed_model import written
 
     rows = None
     signatures = None if keys is None else signature_facts(trained, keys)

@@ -27,7 +27,7 @@ def sign(
     from fedboost.errors import ConfigError
     from fedboost.runtime.config import choose_keys
     from fedboost.runtime.files import check_writable, write_atomically
-    from fedboost.runtime.signed_terms import sign_terms, to_json
+    from fedboost.runtime.signed_model import sign_terms, to_json
     from fedboost.runtime.terms_file import read_terms
 
     check_writable(out, terms, force=force)

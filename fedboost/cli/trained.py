@@ -60,8 +60,9 @@ def write_report(page: Path, model: SignedModel, session: "Training", keys: Path
     """Write the report of a model that was trained, with the traffic and time of its session. keys: a folder
     of keys, to check the signatures by."""
     from fedboost.people.report.facts import SessionFacts
-    from fedboost.runtime.model_file import Model
-    from fedboost.runtime.report import signature_facts, written
+    from fedboost.runtime.model import Model
+    from fedboost.runtime.report import signature_facts
+    from fedboost.runtime.signed_model import written
 
     assert isinstance(model, Model)
     signatures = None if keys is None else signature_facts(model, keys)

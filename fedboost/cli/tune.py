@@ -48,8 +48,8 @@ def tune(
     from fedboost.gbdt.metrics.registry import grows
     from fedboost.people import results as text
     from fedboost.runtime.files import write_atomically
+    from fedboost.runtime.results import Tuning, terms_to_tune
     from fedboost.runtime.terms_file import read_terms, terms_to_toml
-    from fedboost.runtime.tuning import Tuning, terms_to_tune
 
     _check_files(terms, out, save_terms, force)
     check_asked(aggregator, save_terms)

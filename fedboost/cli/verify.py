@@ -38,9 +38,9 @@ def verify(
     from fedboost.people import as_json
     from fedboost.people.training import verification
     from fedboost.privacy.identity.certificates import to_pem
-    from fedboost.runtime.assembly import load_trained
+    from fedboost.runtime.model import load_trained
     from fedboost.runtime.net.keys import read_certificates, read_trust
-    from fedboost.runtime.verification import verified
+    from fedboost.runtime.signed_model import verified
 
     if (keys is None) == (consortium is None):
         raise ConfigError(

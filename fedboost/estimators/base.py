@@ -33,11 +33,11 @@ from fedboost.estimators.rows import (
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.metrics import registry as metrics
 from fedboost.protocol.run import Callback
-from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.draft import draft_features, split_by_site
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model import text_of
 from fedboost.terms.reading import setting_hint
 from fedboost.terms.terms import Terms
 

@@ -18,17 +18,21 @@ from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
-from fedboost.runtime.assembly import read_trained
 from fedboost.runtime.config import check_address, choose_keys
-from fedboost.runtime.description import Description
-from fedboost.runtime.drift import Drift, drift_terms
-from fedboost.runtime.evaluation import Evaluation, evaluation_terms
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model, read_trained
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.party_model import PartyModel
+from fedboost.runtime.results import (
+    Description,
+    Drift,
+    Evaluation,
+    Tuning,
+    drift_terms,
+    evaluation_terms,
+    terms_to_tune,
+)
 from fedboost.runtime.telemetry import Row
-from fedboost.runtime.tuning import Tuning, terms_to_tune
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.wire.services import (

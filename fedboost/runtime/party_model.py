@@ -20,8 +20,7 @@ from fedboost.errors import Altered, ConfigError
 from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import UNTOLD_SCORE, Part, digest_of, model_id
-from fedboost.runtime.model_facts import TERMS
-from fedboost.runtime.signed_model import PART_FORMAT, SignedModel, contents, facts_of, signed_model_of
+from fedboost.runtime.signed_model import PART_FORMAT, TERMS, SignedModel, contents, facts_of, signed_model_of
 from fedboost.terms.terms import Terms
 
 VERSION = 1

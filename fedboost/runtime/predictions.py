@@ -25,8 +25,8 @@ from fedboost.runtime.data.shard import base_margin_of
 from fedboost.runtime.data.table import dense_of
 from fedboost.runtime.data.values import column_of, plain
 from fedboost.runtime.files import replacing
-from fedboost.runtime.model_file import Model
-from fedboost.runtime.model_report import classes_of
+from fedboost.runtime.model import Model
+from fedboost.runtime.signed_model import classes_of
 from fedboost.terms.terms import Terms
 
 Columns = dict[str, Any]

@@ -24,16 +24,15 @@ from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
-from fedboost.runtime.model_report import written as written
 from fedboost.runtime.net.keys import read_trust
-from fedboost.runtime.verification import verified
+from fedboost.runtime.signed_model import verified, written
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.session import TO_TRAIN
 from fedboost.terms.tasks import kept_settings
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
-    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.model import Model
 
 _NOBODY = "party : "
 """How a refusal begins of rows that are no party's."""

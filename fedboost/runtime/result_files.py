@@ -25,7 +25,7 @@ from fedboost.people.facts import (
 )
 from fedboost.people.report.facts import ResultFacts
 from fedboost.people.report.results import comparison_page, description_page, drift_page, evaluation_page
-from fedboost.runtime.drift import MOVED, SCORE, SHIFTED, SLIGHT, STABLE, UNKNOWN
+from fedboost.runtime.results import MOVED, SCORE, SHIFTED, SLIGHT, STABLE, UNKNOWN
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.summaries import (
     IS_SHARES,

@@ -5,28 +5,204 @@ Session and signatures are in the file, or beside it in a file of their own, whe
 Refuses: files that are no such model (ConfigError), and wrong signatures (PeerError).
 """
 
+import base64
 import json
+import os
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from fedboost import __version__
 from fedboost.boosting.queries.base import view_of
 from fedboost.boosting.state import structure as structure_of
 from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.people.facts import ModelFacts
+from fedboost.people.facts import ModelFacts, VerificationFacts
+from fedboost.people.privacy_report import report_of
+from fedboost.people.report.facts import KINDS, ReportFacts, RowsFacts, SessionFacts, TreeFacts
+from fedboost.people.report.page import page
+from fedboost.people.tree_drawing import tree_svg, tree_text
 from fedboost.privacy.identity import certificates as signatures_identity
 from fedboost.privacy.identity.certificates import identify
 from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Attest, Request
 from fedboost.protocol.parts import UNTOLD_SCORE, digest_of, packed
 from fedboost.runtime.files import write_atomically
-from fedboost.runtime.model_facts import SIGNATURES, Facts, SignedSession, session_of
+from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
+from fedboost.wire.codec import MAX_REQUEST
+
+# ---- fedboost's own facts in the attributes of a model file: terms, metrics, signatures -----------------
+# Refuses: attributes that are not such facts (ConfigError).
+
+
+_PREFIX = "fedboost."
+TERMS = _PREFIX + "terms"
+"""The attribute of a model file that has the terms."""
+SUMMARY = _PREFIX + "summary"
+"""The attribute that has what the program said beside the trees."""
+SIGNATURES = _PREFIX + "attestations"
+"""The attribute that has the signatures of the parties."""
+
+_LARGEST = 1 << 1000
+_XGBOOSTS = ("best_iteration",)
+"""Attributes by which XGBoost's estimators leave trees out of a prediction."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of a trained model beside its trees; `Model` says what each is."""
+
+    terms: Terms
+    rounds: tuple[Mapping[str, float], ...]
+    attestations: Mapping[str, Attest]
+    session: bytes
+    rosters: Mapping[int, tuple[str, ...]]
+    request: Request | None
+    salts: Mapping[str, bytes]
+    summary: Mapping[str, Any]
+
+    def to_attributes(self, session: bool = True) -> dict[str, str]:
+        """The attributes that hold these facts, with those of the session unless they are kept elsewhere."""
+        terms = self.terms
+        return {
+            _PREFIX + "version": __version__,
+            TERMS: terms.canonical(),
+            _PREFIX + "terms_digest": terms.digest,
+            _PREFIX + "protection": terms.hiding.protection,
+            _PREFIX + "parties": json.dumps(terms.parties),
+            _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
+            **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
+            **({SUMMARY: json.dumps(self.summary)} if self.summary else {}),
+            **({_PREFIX + "privacy": json.dumps(report_of(terms))} if terms.noise is not None else {}),
+            **(self.session_attributes() if session else {}),
+        }
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, str], source: str) -> "Facts":
+        """The facts in the attributes of a model file. ConfigError if they are not there."""
+        try:
+            terms = Terms.from_canonical(attributes[TERMS])
+            history = json.loads(attributes[_PREFIX + "history"])
+            rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
+            changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
+            rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
+            signed = session_of(attributes)
+            summary = dict(json.loads(attributes.get(SUMMARY, "{}")))
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
+        of_session = signed.attestations, signed.session, rosters, signed.request, signed.salts
+        facts = cls(terms, rounds, *of_session, summary)
+        facts._check_repeated(attributes, source)
+        return facts
+
+    def _check_repeated(self, attributes: Mapping[str, str], source: str) -> None:
+        """Raise Altered for attributes that say something else than the terms, or that XGBoost goes by."""
+        ours = self.to_attributes(session=False)
+        repeated = (_PREFIX + name for name in ("terms_digest", "protection", "parties"))
+        odd = [name for name in repeated if attributes.get(name, ours[name]) != ours[name]]
+        odd += [name for name in _XGBOOSTS if name in attributes]
+        if odd:
+            raise Altered(f"{source}: not as fedboost wrote it: its attribute {odd[0]} was changed or added")
+
+    def session_attributes(self) -> dict[str, str]:
+        """The attributes that two sessions of the same terms differ in; none where nobody signed."""
+        if not self.attestations:
+            return {}
+        signed = {
+            party: {
+                "turns": attest.turns,
+                "transcript": attest.transcript.hex(),
+                "structure": attest.structure.hex(),
+                "certificate": base64.b64encode(attest.certificate).decode(),
+                "signature": base64.b64encode(attest.signature).decode(),
+                **({"thresholds": attest.thresholds.hex()} if attest.thresholds else {}),
+                **({"part": attest.part.hex()} if attest.part else {}),
+            }
+            for party, attest in self.attestations.items()
+        }
+        facts = {SIGNATURES: json.dumps(signed), _PREFIX + "session": self.session.hex()}
+        if self.salts:
+            facts[_PREFIX + "salts"] = json.dumps({name: salt.hex() for name, salt in self.salts.items()})
+        if self.request is not None:
+            facts[_PREFIX + "request"] = json.dumps(
+                {
+                    "nonce": self.request.nonce.hex(),
+                    "time": self.request.time,
+                    "certificate": base64.b64encode(self.request.certificate).decode(),
+                    "signature": base64.b64encode(self.request.signature).decode(),
+                }
+            )
+        return facts
+
+
+@dataclass(frozen=True)
+class SignedSession:
+    """The session of a model: `Model` says what each is."""
+
+    attestations: Mapping[str, Attest]
+    session: bytes
+    request: Request | None
+    salts: Mapping[str, bytes]
+
+
+def session_of(attributes: Mapping[str, str]) -> SignedSession:
+    """The session in these attributes, empty where there is none. ValueError, TypeError, KeyError or
+    AttributeError for what is none."""
+    signed = json.loads(attributes.get(SIGNATURES, "{}"))
+    return SignedSession(
+        {str(party): _attestation(entry) for party, entry in signed.items()},
+        bytes.fromhex(attributes.get(_PREFIX + "session", "")),
+        _request(json.loads(attributes.get(_PREFIX + "request", "null"))),
+        {
+            str(name): bytes.fromhex(salt)
+            for name, salt in json.loads(attributes.get(_PREFIX + "salts", "{}")).items()
+        },
+    )
+
+
+def _attestation(entry: Mapping[str, Any]) -> Attest:
+    return Attest(
+        0,
+        int(entry["turns"]),
+        bytes.fromhex(entry["transcript"]),
+        bytes.fromhex(entry["structure"]),
+        base64.b64decode(entry["certificate"], validate=True),
+        base64.b64decode(entry["signature"], validate=True),
+        bytes.fromhex(entry.get("thresholds", "")),
+        bytes.fromhex(entry.get("part", "")),
+    )
+
+
+def _request(entry: Mapping[str, Any] | None) -> Request | None:
+    if entry is None:
+        return None
+    return Request(
+        bytes.fromhex(entry["nonce"]),
+        int(entry["time"]),
+        base64.b64decode(entry["certificate"], validate=True),
+        base64.b64decode(entry["signature"], validate=True),
+    )
+
+
+def _number(value: object) -> float:
+    """The number itself: an integer stays one, so that a model read and written again is the same file."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r} in the history is no number")
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError("a number in the history is too large for a float")
+    return value
+
+
+# ---- A model of a session, signed by its parties: its file, and the check of the signatures -------------
+
 
 PART_FORMAT = "fedboost.party_model"
 PART_BEGINS = f'{{"format":"{PART_FORMAT}"'
@@ -333,3 +509,130 @@ def part_in(booster: Booster, terms: Terms, party: str) -> Booster:
     nothing = [[0.0] * len(tree.left) for tree in trees]
     trees = tuple(replace(t, gain=none, cover=none) for t, none in zip(trees, nothing, strict=True))
     return replace(booster, base_score=UNTOLD_SCORE, trees=trees)
+
+
+# ---- The report of a model as its file has it: no rows are read for it ----------------------------------
+
+
+MAX_TREES = 3
+MAX_LEAVES = 64
+"""Leaves of a tree that is drawn in a page."""
+
+
+def written(
+    model: SignedModel,
+    rows: RowsFacts | None = None,
+    verification: VerificationFacts | None = None,
+    session: SessionFacts | None = None,
+) -> str:
+    """Return the report of a model as HTML. session: that which trained it, where it was followed."""
+    by_kind = [model.booster.importance(kind) for kind in KINDS]
+    importance = {name: [values[name] for values in by_kind] for name in by_kind[0]}
+    trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
+    has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
+    classes = tuple(map(str, classes_of(model.terms))) if has_classes else ()
+    facts = ReportFacts(model.outline, model.rounds, importance, trees, classes, verification, rows, session)
+    return page(facts)
+
+
+def _tree(model: SignedModel, number: int) -> TreeFacts:
+    tree, title, picture = model.booster.trees[number], tree_title(model, number), ""
+    if len(tree.leaves) <= MAX_LEAVES:
+        categories = model.terms.columns.categorical
+        picture = tree_svg(tree, model.booster.features, categories, title, in_page=True)
+    return TreeFacts(title, len(tree.leaves), picture, tree_text(tree, model.booster.features))
+
+
+def tree_title(model: SignedModel, number: int) -> str:
+    """Which tree that is, in words: its number, round, class, and place among parallel ones."""
+    booster = model.booster
+    in_round, parallel = number % booster.roots, booster.num_parallel_tree
+    title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
+    title += f", class {classes_of(model.terms)[in_round // parallel]}" if booster.loss.outputs > 1 else ""
+    return title + (f", tree {in_round % parallel}" if parallel > 1 else "")
+
+
+def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
+    """The labels: those of columns.classes, else 0, 1, ...; ConfigError for objectives without classes."""
+    if terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
+        raise ConfigError(f"{terms.objective.name} predicts numbers, which have no classes: use predict")
+    return terms.columns.classes or tuple(range(terms.objective.num_class or 2))
+
+
+# ---- Terms that an analyst signed, as a file: for whoever submits them ----------------------------------
+# Who cannot change or make them up.
+# The file is JSON: `terms` as text, and `request` with the analyst's nonce, time, certificate and signature
+# (base64); without `request` where analysts have no keys.
+# Refuses: bytes that are no such file (ConfigError).
+
+
+_BYTES = "nonce", "certificate", "signature"
+
+
+def sign_terms(terms: Terms, bundle: Bundle) -> bytes:
+    """The content of a file with terms that the owner of a bundle signed, good for one session."""
+    nonce = os.urandom(key_exchange.NONCE_BYTES)
+    return to_json(terms, key_exchange.request(bundle.signer, terms, nonce, int(time.time())))
+
+
+def to_json(terms: Terms, request: Request | None) -> bytes:
+    """The content of a file with terms, and the analyst's request for a session."""
+    values: dict[str, Any] = {"terms": terms.canonical()}
+    if request is not None:
+        signed = {name: base64.b64encode(getattr(request, name)).decode() for name in _BYTES}
+        values["request"] = {"time": request.time, **signed}
+    return json.dumps(values, indent=1).encode() + b"\n"
+
+
+def from_json(data: bytes) -> tuple[str, Request | None]:
+    """The text of the terms in the content of a file, unread, and the request if there is one: nobody has
+    checked it. ConfigError."""
+    try:
+        values = json.loads(data)
+        text, given = values["terms"], values.get("request")
+        if not isinstance(text, str) or not {*values} <= {"terms", "request"}:
+            raise ValueError
+        request = None if given is None else _signed_request(given)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ConfigError("not signed terms; `fedboost sign terms.toml` writes them") from None
+    return text, request
+
+
+def _signed_request(given: Any) -> Request:
+    values = {name: base64.b64decode(given[name], validate=True) for name in _BYTES}
+    if type(given["time"]) is not int or sum(map(len, values.values())) > MAX_REQUEST:
+        raise ValueError
+    return Request(time=given["time"], **values)
+
+
+# ---- A model's signatures, checked one by one -----------------------------------------------------------
+# Promises: every signature is checked, and each fault has its sentence; nothing is believed that the file
+# says of itself.
+
+
+def verified(
+    model: SignedModel, source: str, roots: bytes, now: datetime, denied: Collection[str] = ()
+) -> VerificationFacts:
+    """Return what holds of a model's signatures for the consortium with these roots (PEM)."""
+    faults = model.faults(roots, now, denied)
+    analyst, asked, fault = "", "", ""
+    if model.request is None:
+        fault = "there is no analyst's request for it"
+    elif model.attestations:
+        try:
+            trust = Trust(roots, frozenset(denied), lambda: now)
+            analyst = key_exchange.check_request(trust, model.terms, model.request)
+            asked = f"{datetime.fromtimestamp(model.request.time, UTC):%Y-%m-%d %H:%M} UTC"
+        except (PeerError, OverflowError, ValueError, OSError) as error:
+            fault = f"the analyst's request: {error}"
+    return VerificationFacts(
+        source,
+        model.terms,
+        model.fingerprint,
+        len(model.booster.trees),
+        {party: faults.get(party, "") for party in model.attestations},
+        model.terms.signers,
+        analyst,
+        asked,
+        fault,
+    )

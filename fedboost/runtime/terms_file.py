@@ -28,7 +28,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a terms file; instead of the path of a model to continue, that model."""
     settings = read_toml(path, TERMS)
     if "xgb_model" in settings:
-        from fedboost.runtime.continuation import text_of  # most terms continue none
+        from fedboost.runtime.model import text_of
 
         task = next((task for task in MEASURING if settings.get("program") == task), TO_TRAIN)
         settings["xgb_model"] = text_of(settings["xgb_model"], path.parent, task)

@@ -10,9 +10,8 @@ from fedboost.errors import Refused
 from fedboost.gbdt.booster import Booster
 from fedboost.people.summary import columns_by_role, summary
 from fedboost.protocol.site import Limits, SessionOffer, TransientMemory
-from fedboost.runtime.drift import drift_terms
-from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.results import drift_terms, evaluation_terms
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import COMMAND, PROTECTS
 from fedboost.terms import continuation

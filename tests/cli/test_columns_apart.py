@@ -8,7 +8,7 @@ from commands import done
 from pyarrow import csv
 from sites import fedboost
 
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.terms_file import terms_to_toml
 
 LAYOUT = LAYOUTS["three holders"]

@@ -8,7 +8,7 @@ from refusals import refused
 from sites import rows
 
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.terms_file import read_terms
 
 

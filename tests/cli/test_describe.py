@@ -10,8 +10,7 @@ from sites import consortium, fedboost, in_time, rows, shared_out, terms, until
 
 import fedboost as fb
 from fedboost.people.summary import NOT_HIDDEN
-from fedboost.runtime.drift import drift_terms
-from fedboost.runtime.evaluation import evaluation_terms
+from fedboost.runtime.results import drift_terms, evaluation_terms
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
 

@@ -12,7 +12,7 @@ from sites import fedboost, rows, shared_out, terms
 from fedboost.errors import ConfigError
 from fedboost.runtime.data import sparse
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 
 WARD = 2
 LABEL = 4

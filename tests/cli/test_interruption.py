@@ -14,7 +14,7 @@ from fedboost.cli.interruption import Interruption
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.terms_file import terms_to_toml
 
 ROUNDS = 3000

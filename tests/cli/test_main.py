@@ -15,7 +15,7 @@ from sites import fedboost, rows, terms
 from fedboost import __version__
 from fedboost.cli.progress import progress
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.telemetry import logger
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 

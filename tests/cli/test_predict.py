@@ -12,7 +12,7 @@ from pyarrow import csv
 from sites import fedboost, rows
 
 from fedboost.people.summary import summary
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.terms_file import read_terms
 
 

@@ -14,7 +14,7 @@ from fedboost.privacy.noise import noise_of
 from fedboost.protocol.site import Charge, Release, SessionOffer
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.site.audit import AuditLog, read_log
 from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.budget import Budget

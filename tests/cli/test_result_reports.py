@@ -15,10 +15,9 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.evaluation import compare
-from fedboost.runtime.drift import drift_terms
-from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.result_files import result_of
+from fedboost.runtime.results import drift_terms, evaluation_terms
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.tasks import terms_to_describe

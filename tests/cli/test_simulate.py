@@ -8,7 +8,7 @@ from sites import NAMES, rows, terms
 
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
 

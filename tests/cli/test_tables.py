@@ -17,7 +17,7 @@ from sites import fedboost, rows, terms
 from stores import own_certificate, serving
 
 from fedboost.runtime.data.table import read_table
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import terms_to_toml
 

@@ -6,7 +6,7 @@ from commands import done
 from pyarrow import csv
 from sites import fedboost, rows, terms
 
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 

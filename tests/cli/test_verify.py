@@ -10,7 +10,7 @@ from masked_consortia import THREE, masked
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.terms_file import terms_to_toml
 
 REPRODUCIBLE = ("again-1.json", "again-2.json")

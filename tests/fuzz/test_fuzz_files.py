@@ -20,7 +20,7 @@ from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.site import Release
 from fedboost.runtime.aggregator.config import read_aggregator
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, key_to_pem, read_bundle
 from fedboost.runtime.site.audit import AuditLog, read_log
 from fedboost.runtime.site.config import read_party

@@ -13,7 +13,7 @@ import numpy as np
 from fedboost.protocol.messages import Request
 from fedboost.runtime.local import simulation
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.result import Result
+from fedboost.runtime.model import Result
 from fedboost.terms.terms import Terms
 from fedboost.wire import codec
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party

@@ -15,7 +15,7 @@ from fedboost.gbdt.metrics.registry import EDGES
 from fedboost.people.report.charts import Series, bars, lines, points
 from fedboost.people.report.markup import STYLE, Markup, element
 from fedboost.people.report.page import privacy
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 
 
 @pytest.fixture(scope="module")

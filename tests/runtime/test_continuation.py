@@ -11,7 +11,7 @@ import xgboost
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, written
 
 import fedboost as fb
-from fedboost.runtime.continuation import MAX_FILE_BYTES
+from fedboost.runtime.model import MAX_FILE_BYTES
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
 TABLES = shared_out(3)

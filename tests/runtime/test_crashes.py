@@ -40,10 +40,9 @@ from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS
 from fedboost.runtime.aggregator.store import Folder
-from fedboost.runtime.continuation import text_of
 from fedboost.runtime.local.cluster import ANALYST, ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model, text_of
 from fedboost.runtime.net.keys import read_bundle, write_bundle
 from fedboost.runtime.terms_file import terms_to_toml
 

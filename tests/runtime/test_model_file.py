@@ -13,7 +13,7 @@ from fedboost import __version__
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.features import to_features
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.terms.terms import Terms
 
 

@@ -15,11 +15,9 @@ from fedboost.cli.output import print_text
 from fedboost.errors import PeerError
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.people import results
-from fedboost.runtime.description import Description
-from fedboost.runtime.evaluation import Evaluation, evaluation_terms
 from fedboost.runtime.local.simulation import run_session
+from fedboost.runtime.results import Description, Evaluation, Tuning, evaluation_terms, terms_to_tune
 from fedboost.runtime.signed_model import signed_model_of
-from fedboost.runtime.tuning import Tuning, terms_to_tune
 from fedboost.terms.tasks import terms_to_describe
 
 COLUMNS = {"label": "ward", "numeric": ["age", "dose"], "classes": ["a", "b", "c"]}

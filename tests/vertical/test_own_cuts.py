@@ -21,7 +21,7 @@ from fedboost.holders.column_rows import OwnCuts
 from fedboost.protocol import party as membership
 from fedboost.protocol.messages import Ask, Attest, Close, Introduce, Leave, Report
 from fedboost.protocol.parts import packed
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.wire.messages import encode_from_party, encode_to_party
 from tests.vertical.test_equal import SETTINGS

@@ -11,9 +11,8 @@ from fedboost.errors import PeerError
 from fedboost.privacy.identity import issue
 from fedboost.protocol.messages import Close
 from fedboost.runtime.local import simulation
-from fedboost.runtime.model_file import Model
-from fedboost.runtime.signed_model import signed_model_of
-from fedboost.runtime.verification import verified
+from fedboost.runtime.model import Model
+from fedboost.runtime.signed_model import signed_model_of, verified
 from tests.helpers.apart_sessions import LOST, NOW, SMALL, Apart, once
 from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of
 

@@ -22,7 +22,7 @@ from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts, named
 from fedboost.runtime.aggregator.archive import Archive, nonce_of
 from fedboost.runtime.aggregator.callers import check_signed
-from fedboost.runtime.signed_terms import from_json
+from fedboost.runtime.signed_model import from_json
 from fedboost.terms.session import TO_PREDICT
 from fedboost.terms.terms import Terms
 

@@ -15,10 +15,8 @@ from fedboost.people.report.results import description_page, evaluation_page
 from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import Archive
 from fedboost.runtime.console.kept import Kept
-from fedboost.runtime.model_report import written
-from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.signed_model import SignedModel, verified, written
 from fedboost.runtime.summaries import is_description, is_evaluation
-from fedboost.runtime.verification import verified
 from fedboost.runtime.web.guard import Refusal
 from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
 from fedboost.terms.terms import Terms

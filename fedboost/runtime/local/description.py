@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedboost.runtime.description import Description
 from fedboost.runtime.local.simulation import run_session
+from fedboost.runtime.results import Description
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms

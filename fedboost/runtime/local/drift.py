@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedboost.runtime.drift import Drift, drift_terms
 from fedboost.runtime.local.simulation import run_session, terms_for_tables
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
+from fedboost.runtime.results import Drift, drift_terms
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.terms.terms import Terms
 

@@ -36,7 +36,7 @@ from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.stream import keep, stream_of
 from fedboost.runtime.data.table import as_table
-from fedboost.runtime.result import Result, finish
+from fedboost.runtime.model import Result, finish
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.runtime.workers.collections import CollectionRows, is_collection
 from fedboost.terms.session import TO_PREDICT, TO_TRAIN

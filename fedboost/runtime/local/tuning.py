@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedboost.runtime.local.simulation import run_session
+from fedboost.runtime.results import Tuning, terms_to_tune
 from fedboost.runtime.signed_model import signed_model_of
-from fedboost.runtime.tuning import Tuning, terms_to_tune
 from fedboost.terms.terms import Terms
 
 

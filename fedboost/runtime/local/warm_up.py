@@ -23,7 +23,7 @@ from fedboost.privacy.protections import scheme_of
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.local.prediction import predict_jointly
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.terms.terms import Terms
 
 ROWS = 240

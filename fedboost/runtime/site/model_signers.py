@@ -18,9 +18,8 @@ from fedboost.errors import ConfigError, FedboostError
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Attest
-from fedboost.runtime.model_facts import SignedSession, session_of
 from fedboost.runtime.net.keys import read_trust
-from fedboost.runtime.signed_model import SignedModel, belonging
+from fedboost.runtime.signed_model import SignedModel, SignedSession, belonging, session_of
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy_models import UNCHECKED, ModelSigners
 from fedboost.terms import continuation

@@ -4,7 +4,7 @@ Refuses nothing: what is not known is None.
 """
 
 from fedboost.holders.evaluation import TrainingTable
-from fedboost.runtime.model_facts import session_of
+from fedboost.runtime.signed_model import session_of
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms

@@ -15,7 +15,7 @@ from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle, write_bundle
 from fedboost.runtime.signed_model import SignedModel

@@ -11,7 +11,7 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.people.privacy_report import report_of
 from fedboost.people.summary import summary
 from fedboost.protocol.site import Limits, SessionOffer
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.memory_file import NAME, read_spent

@@ -21,12 +21,10 @@ from fedboost.privacy.identity.certificates import Signer, identify, to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Attest
-from fedboost.runtime.continuation import text_of
-from fedboost.runtime.drift import drift_terms
-from fedboost.runtime.evaluation import evaluation_terms
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model_file import Model
+from fedboost.runtime.model import Model, text_of
 from fedboost.runtime.net.keys import write_bundle
+from fedboost.runtime.results import drift_terms, evaluation_terms
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.model_signers import signers_at, signers_of
 from fedboost.runtime.site.policy import Policy

@@ -6,9 +6,11 @@ bytes but for the session and its signatures, which may be saved beside (`reprod
 Refuses: files that are not such models (ConfigError).
 """
 
+import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt import explain
+from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import Tree
 from fedboost.people import html, tree_drawing
+from fedboost.people.report.facts import SessionFacts
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.parts import Part
 from fedboost.runtime.files import saved
-from fedboost.runtime.model_report import classes_of, tree_title
-from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.party_model import PartyModel, assembled, trained_model_of
+from fedboost.runtime.signed_model import PART_BEGINS, SUMMARY, TERMS, SignedModel, classes_of, tree_title
+from fedboost.runtime.telemetry import Meter, Row
+from fedboost.terms import continuation
 from fedboost.terms.reading import nearest
+from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
+from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,3 +208,167 @@ def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:
     if abs(number) > float(np.finfo(np.float32).max):
         raise ConfigError(f"{value!r} in the grid is infinite or too large for a 32-bit float")
     return number
+
+
+# ---- A model to continue, as users name it: a model, or the path of its file ----------------------------
+# Which fedboost or XGBoost wrote.
+# Refuses: files that are no such model, devices and pipes, and files too large to hold a model that fits
+# into terms (ConfigError that names the file).
+
+
+MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
+"""Bytes of a model's file: the model, which may be spelled at more length than in terms, and what is stored
+with it, such as its own terms with a model of their own."""
+
+
+def text_of(model: object, folder: Path = Path(), task: str = TO_TRAIN) -> object:
+    """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
+    of another kind, are returned as they are. task: as for `read_file`."""
+    if isinstance(model, Model):
+        bins = _bins(model.terms, model.summary, "the model", task)
+        facts = {} if task == TO_TRAIN else model.attributes
+        return continuation.written(model.booster, model.terms.columns, bins, facts)
+    if not isinstance(model, (str, Path)) or str(model).startswith("{"):
+        return model
+    path = folder / model
+    return read_file(path, f"xgb_model {quoted(str(path))}", task)[0]
+
+
+def read_file(path: Path, source: str, task: str = TO_TRAIN) -> tuple[str, Terms | None]:
+    """The model in a file as terms of a task hold it, and the terms of its training where the file has them:
+    a model that is measured with the facts of its training and the bins of its reference.
+    source: how errors name the file."""
+    text = _read(path, source)
+    if text.startswith(PART_BEGINS):
+        raise ConfigError(f"{path}: a part of a model: put the parts together (fedboost assemble)")
+    booster, attributes = Booster.from_any_xgboost(text, str(path))
+    terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
+    bins = _bins(terms, _summary(attributes), str(path), task)
+    facts = {} if task == TO_TRAIN or terms is None else Model.load(path).attributes
+    columns = None if terms is None else terms.columns
+    try:
+        return continuation.written(booster, columns, bins, facts), terms
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _bins(
+    terms: Terms | None, summary: Mapping[str, Any], source: str, task: str
+) -> continuation.BinEdges | None:
+    """The bins of a model's reference, where it is measured: the parties signed them with its trees."""
+    has_them = task == TO_EVALUATE and terms is not None and terms.evaluation.reference
+    return edges_in(summary, source) if has_them or task == TO_DRIFT else None
+
+
+def edges_in(summary: Mapping[str, Any], source: str) -> continuation.BinEdges:
+    """The edges of the bins of a model's reference. ConfigError if it has none."""
+    try:
+        known = summary["reference"]
+        numeric = [column["edges"] for column in known["columns"] if "edges" in column]
+        return numeric, known["score"].get("edges", [])
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError(
+            f"{source}: the model has no reference: train it with reference = true in the terms"
+        ) from None
+
+
+def _summary(attributes: Mapping[str, str]) -> Any:
+    """What the program said beside the trees."""
+    try:
+        return json.loads(attributes.get(SUMMARY, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _read(path: Path, source: str) -> str:
+    """The text in a file. What is no regular file is not opened: it may have no end, or wait for ever."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError("not a regular file")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes, and no model of that size fits into terms")
+        return data.decode()
+    except OSError as error:
+        why = error.strerror or str(error)
+    except UnicodeDecodeError:
+        why = "not text; save it as JSON"
+    except ValueError as error:  # the above, or a null byte in the path
+        why = str(error)
+    raise ConfigError(f"{source}: cannot read the model: {why}")
+
+
+# ---- Models and parts of models by their files ----------------------------------------------------------
+# Promises: what a file has is told by its content.
+# Refuses: files that are neither (ConfigError).
+
+
+def read_trained(data: bytes, source: str) -> Model | PartyModel:
+    """What a training gave: a model, or its structure, or a party's part of it."""
+    kind: type[Model | PartyModel] = PartyModel if data.startswith(PART_BEGINS.encode()) else Model
+    return kind.from_bytes(data, source)
+
+
+def load_trained(path: Path) -> Model | PartyModel:
+    """The model, or the part of one, in a file, with the session's file beside it if there is one."""
+    try:
+        with path.open("rb") as file:
+            begins = file.read(len(PART_BEGINS))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the model: {error.strerror}") from None
+    return PartyModel.load(path) if begins == PART_BEGINS.encode() else Model.load(path)
+
+
+def assemble(parts: Iterable[PartyModel | Path | str]) -> Model:
+    """The model of these parts, or of those in these files: those of the label holder and of all parties
+    that have splits in it. With the analyst's it has metrics and signatures, too. ConfigError for parts that
+    do not belong together."""
+    read = [part if isinstance(part, PartyModel) else PartyModel.load(part) for part in parts]
+    return Model(**vars(assembled(read)))
+
+
+# ---- The result of a training: the model, its metrics and traffic ---------------------------------------
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a training.
+
+    history: a row a round with `round`, the metrics by name (as an analyst gets them,
+    `metrics.published`), `seconds`, and `bytes` (sent and received by all parties in that round); traffic:
+    party to (bytes sent, bytes received), all turns together; party_models: party to the part of the model
+    that it would keep, with `model = "parties"` in the terms. As all parties are here, `model` is the whole
+    one even so.
+    """
+
+    model: Model
+    history: list[Row] = field(repr=False)
+    traffic: dict[str, tuple[int, int]] = field(repr=False)
+    party_models: dict[str, PartyModel] = field(default_factory=dict, repr=False)
+
+    def report(
+        self,
+        path: Path | str | None = None,
+        data: Any = None,
+        keys: Path | str | None = None,
+        min_count: int | None = None,
+    ) -> str:
+        """The report of the model as `Model.report` gives it, with traffic and time of each round."""
+        from fedboost.runtime.report import report_of
+
+        session = SessionFacts(self.traffic, self.history)
+        return saved(report_of(self.model, data, keys, min_count, session), path)
+
+    def _repr_html_(self) -> str:
+        return html.result_html(self.model.outline, self.model.importance(), self.traffic)
+
+
+def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ()) -> Result:
+    """The result of a session that is over. parts: of the model, where parties keep them. Raises
+    SessionFailed if it has no model."""
+    model = trained_model_of(session)
+    party_models = {part.party: PartyModel.of(part) for part in parts}
+    if isinstance(model, PartyModel):
+        model = assembled([model, *party_models.values()])
+    return Result(Model(**vars(model)), meter.history, meter.traffic, party_models)
