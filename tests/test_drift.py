@@ -26,8 +26,8 @@ from fedboost.people.results import drifted
 from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.results import drift_terms
+from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
-from fedboost.runtime.site.policy_rules import breaches
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}

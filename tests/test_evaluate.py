@@ -34,8 +34,8 @@ from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.results import evaluation_terms
 from fedboost.runtime.signed_model import PART_BEGINS
+from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
-from fedboost.runtime.site.policy_rules import breaches
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
 

@@ -18,7 +18,7 @@ from fedboost.protocol.site import Limits, check_chosen
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.results import evaluation_terms
-from fedboost.runtime.site.policy_rules import breaches
+from fedboost.runtime.site.policy import breaches
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 GROWING = {"rounds": 20, "learning_rate": 0.5, "max_depth": 6, "min_child_weight": 0.1, "max_bin": 64}

@@ -17,8 +17,8 @@ from fedboost.gbdt.metrics.registry import EDGES
 from fedboost.gbdt.threads import Threads
 from fedboost.holders.evaluation import magnitudes, measured
 from fedboost.protocol.site import MAX_SESSIONS
+from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
-from fedboost.runtime.site.policy_rules import breaches
 
 ROWS = 300
 FEATURES = [f"f{number}" for number in range(5)]

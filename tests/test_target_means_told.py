@@ -26,8 +26,8 @@ from fedboost.privacy import noise as accounting
 from fedboost.protocol import run
 from fedboost.protocol.run import Opened
 from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
-from fedboost.runtime.site.policy_rules import breaches
 from fedboost.terms.noise import LEVELS
 
 ROWS = TABLE.num_rows

@@ -17,8 +17,8 @@ from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.results import SPACE, draw, terms_to_tune
+from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
-from fedboost.runtime.site.policy_rules import breaches
 from fedboost.terms import columns as columns_of_terms
 from fedboost.terms.session import MAX_COLUMNS_TRIED, stages, terms_of
 

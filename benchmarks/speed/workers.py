@@ -183,7 +183,7 @@ def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[fl
     from fedboost.runtime.local.simulation import play, sites_of
     from fedboost.runtime.party_model import trained_model_of
     from fedboost.runtime.site.config import PartyConfig, WorkersConfig
-    from fedboost.runtime.site.worker_rows import WorkerRows
+    from fedboost.runtime.site.workers import WorkerRows
     from fedboost.runtime.telemetry import Meter
 
     columns = {"label": LABEL, "numeric": [f"f{number}" for number in range(case.features)]}

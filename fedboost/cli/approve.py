@@ -10,7 +10,7 @@ from fedboost.cli.options import SiteFile, TermsFile
 from fedboost.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
-    from fedboost.runtime.site.approving import Counted
+    from fedboost.runtime.site.approval import Counted
     from fedboost.runtime.site.config import PartyConfig
     from fedboost.terms.terms import Terms
 
@@ -45,7 +45,7 @@ def approve(
     from fedboost.people.summary import summary
     from fedboost.people.text import entry
     from fedboost.runtime.site.approval import approve as write_approval
-    from fedboost.runtime.site.approving import earlier_approval, look
+    from fedboost.runtime.site.approval import earlier_approval, look
     from fedboost.runtime.site.config import read_party
     from fedboost.runtime.terms_file import read_terms
     from fedboost.terms.tasks import terms_to_describe
@@ -87,7 +87,7 @@ def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[s
     """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
     for a prediction, which the label holder asks for."""
     from fedboost.privacy.identity.certificates import is_name
-    from fedboost.runtime.site.terminal import ask_terminal
+    from fedboost.runtime.site.approval import ask_terminal
 
     if agreed.vertical.predicts:
         if names:
@@ -119,9 +119,9 @@ def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[s
 def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counted | None":
     """Return the rows of this site, counted, if it has any; of rows on workers the number alone. ConfigError
     where they do not fit."""
-    from fedboost.runtime.site.approving import count_columns, count_rows
-    from fedboost.runtime.site.names import site_rows
-    from fedboost.runtime.site.worker_check import workers_of
+    from fedboost.runtime.site.approval import count_columns, count_rows
+    from fedboost.runtime.site.rows import site_rows
+    from fedboost.runtime.site.workers import workers_of
     from fedboost.runtime.workers.refusals import check_under_workers
 
     if site.data is None or site.party not in agreed.holders:
@@ -135,7 +135,7 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counted | None":
 
 def _agreed(analysts: tuple[str, ...]) -> bool:
     from fedboost.people.text import listed
-    from fedboost.runtime.site.terminal import ask_terminal, is_yes
+    from fedboost.runtime.site.approval import ask_terminal, is_yes
 
     names = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
     try:

@@ -15,7 +15,7 @@ from fedboost.cli.options import Json
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedboost.runtime.site.audit_entry import Entry
+    from fedboost.runtime.site.audit import Entry
     from fedboost.runtime.site.audit_sessions import Session
 
 EPILOG = (
@@ -65,7 +65,7 @@ def audit(
     from fedboost.people import as_json
     from fedboost.people import audit as text
     from fedboost.runtime.site.audit import read_log
-    from fedboost.runtime.site.audit_facts import audit_facts
+    from fedboost.runtime.site.audit_rules import audit_facts
     from fedboost.runtime.site.audit_sessions import sessions_of
 
     if session is not None and last is not None:
@@ -87,7 +87,7 @@ def audit(
 def _hash(text: str) -> str:
     """Return a hash as the log writes it. ConfigError if it is none."""
     from fedboost.people.text import shown
-    from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
+    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
 
     digest = text.strip().lower()
     if len(digest) != len(BEFORE_THE_FIRST) or not set(digest) <= set(hexdigits):
@@ -100,7 +100,7 @@ def _hash(text: str) -> str:
 
 def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
     """Return the number of the entry with that hash; 0 for the hash of an empty log. ConfigError."""
-    from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
+    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
 
     hashes = [BEFORE_THE_FIRST, *(entry.hash for entry in entries)]
     if digest not in hashes:

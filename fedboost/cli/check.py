@@ -130,7 +130,7 @@ def _check_table(
         known = ", ".join(agreed.parties)
         raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
     if site is not None and site.workers is not None:
-        from fedboost.runtime.site.worker_check import check_workers
+        from fedboost.runtime.site.workers import check_workers
 
         site = site.model_copy(update={"read": site.read.model_copy(update=read.options.chosen)})
         facts = check_workers(site, agreed, label, exclude)
@@ -156,7 +156,7 @@ def _checked(
     from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.table import dense_of, read_table
     from fedboost.runtime.data.values import column_of
-    from fedboost.runtime.site.names import Names, SiteTable, site_rows
+    from fedboost.runtime.site.rows import Names, SiteTable, site_rows
 
     if site is None:
         assert table is not None

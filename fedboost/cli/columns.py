@@ -67,7 +67,7 @@ def columns(
     from fedboost.runtime.data.offer import draft_offer
     from fedboost.runtime.data.table import dense_of, read_table
     from fedboost.runtime.files import folder_name, write_atomically
-    from fedboost.runtime.site.names import Names
+    from fedboost.runtime.site.rows import Names
 
     holder = party or alias
     if not holder:

@@ -62,8 +62,8 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
 
 def _part_file(folder: Path, party: str, id: str) -> Path:
     """The file of a party's part of the model."""
+    from fedboost.runtime.site.backup import PartFolder
     from fedboost.runtime.site.config import read_party
-    from fedboost.runtime.site.models import PartFolder
 
     file = PartFolder(read_party(folder / f"{party}.toml")).file(id)
     return folder / file.relative_to(folder.resolve())

@@ -109,7 +109,7 @@ def _distinct(name: str) -> str:
 
 
 def _agreed(name: str, role: str) -> bool:
-    from fedboost.runtime.site.terminal import ask_terminal, is_yes
+    from fedboost.runtime.site.approval import ask_terminal, is_yes
 
     try:
         return is_yes(ask_terminal(f"Let {role} {name!r} in, with this key? [y/N] "))

@@ -39,9 +39,9 @@ def budget(
     from fedboost.people import as_json
     from fedboost.people.facts import SiteFacts
     from fedboost.people.privacy_report import spent
+    from fedboost.runtime.site.backup import spent_of
     from fedboost.runtime.site.budget import Spent, facts_of
     from fedboost.runtime.site.config import read_party
-    from fedboost.runtime.site.memory_start import spent_of
 
     site = read_party(config)
     limit, datasets = site.policy.budget, spent_of(site)
@@ -72,8 +72,8 @@ def begin(
     """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
     it was lost. What the audit log has of earlier sessions is taken over."""
     from fedboost.errors import printable
+    from fedboost.runtime.site.backup import accept_restored, init_memory
     from fedboost.runtime.site.config import read_party
-    from fedboost.runtime.site.memory_start import accept_restored, init_memory
 
     if restored and ledger is not None:
         raise ConfigError("--from and --restored exclude each other: the first begins a memory")

@@ -73,7 +73,7 @@ def write_report(page: Path, model: SignedModel, session: "Training", keys: Path
 def notice_parts(model: SignedModel) -> None:
     """Print the id of a model of which each party keeps its part, and what the parts' files are called."""
     from fedboost.cli.output import notice
-    from fedboost.runtime.site.models import NAME_CHARS
+    from fedboost.runtime.site.backup import NAME_CHARS
 
     if isinstance(model, PartyModel):
         name = model.id[:NAME_CHARS]

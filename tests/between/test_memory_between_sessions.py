@@ -18,8 +18,8 @@ from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Repor
 from fedboost.protocol.party import PartySession
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
 from tests.cli.test_privacy import lines
 

@@ -12,8 +12,8 @@ from starts import RULES, SITE, Running, starts
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory_start import memory_path
 from tests.cli.test_privacy import lines
 from tests.runtime.site.test_memory_start import held, site
 

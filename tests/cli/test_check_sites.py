@@ -21,11 +21,12 @@ from fedboost.runtime.aggregator import checks, limits
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
-from fedboost.runtime.site import check_book, review
+from fedboost.runtime.site import review
+from fedboost.runtime.site import review as check_book
 from fedboost.runtime.site.approval import read_past
 from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.wire.services import (
     Objections,

@@ -11,7 +11,7 @@ from dask_rows import networked, table, terms
 from processes import free_port
 from sites import fedboost
 
-from fedboost.runtime.site import names
+from fedboost.runtime.site import rows
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.workers import dask_engine
 from fedboost.runtime.workers.dask_engine import DaskEngine
@@ -24,7 +24,7 @@ SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "rows"\n'
 def site(tmp_path, monkeypatch):
     """Write a site's file and the files of its rows: frames by name. No row may be read in this process."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(names, "site_table", mock.Mock(side_effect=AssertionError("rows are read here")))
+    monkeypatch.setattr(rows, "site_table", mock.Mock(side_effect=AssertionError("rows are read here")))
 
     def write(files, agreed, workers=2, more=""):
         (tmp_path / "rows").mkdir()

@@ -6,8 +6,8 @@ from sites import Log
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.site import Release, SessionOffer
+from fedboost.runtime.site.backup import open_log, open_memory
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.node import PartyNode
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.parquet"\ndataset = "patients"\n'

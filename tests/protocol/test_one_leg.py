@@ -23,8 +23,7 @@ from fedboost.privacy.masked.keys import Group, Handshake, PairMasks, Stream
 from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.several import Several
-from fedboost.runtime.site.memory import FileMemory
-from fedboost.runtime.site.memory_file import make_file
+from fedboost.runtime.site.memory import FileMemory, make_file
 
 PARTS = randomly(len(X), 4)
 MASKED = {"protection": "masked", **SMALL}

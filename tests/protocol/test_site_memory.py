@@ -18,8 +18,7 @@ from fedboost.protocol.site import (
     Standing,
     TransientMemory,
 )
-from fedboost.runtime.site.memory import FileMemory
-from fedboost.runtime.site.memory_file import make_file
+from fedboost.runtime.site.memory import FileMemory, make_file
 from fedboost.terms.terms import Terms
 
 LIMITS = Limits()

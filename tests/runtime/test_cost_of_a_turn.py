@@ -14,7 +14,7 @@ from sites import consortium, shared_out, terms
 import fedboost as fb
 from fedboost.runtime.aggregator import seen
 from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.memory_file import MemoryFile
+from fedboost.runtime.site.memory import MemoryFile
 
 ROUNDS, SITES = 4, 2
 

@@ -22,8 +22,7 @@ from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage, PartyMetrics
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.node import PartyNode
-from fedboost.runtime.site.watch import Watch
+from fedboost.runtime.site.node import PartyNode, Watch
 
 DASHBOARD = Path(__file__).parents[2] / "aggregator" / "dashboard.json"
 TWO = ("north", "south")

@@ -14,8 +14,8 @@ from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.protocol.messages import Attest, Close, Leave
 from fedboost.protocol.transcript import first_transcript, next_transcript
 from fedboost.runtime.party_model import PartyModel, terms_to_predict, trained_model_of
+from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.models import PartFolder
 from fedboost.wire.messages import decode_to_party, encode_to_party
 from tests.helpers.apart_sessions import LOST, NOW, Apart, once
 from tests.helpers.columns_apart import LAYOUTS, pooled, scattered

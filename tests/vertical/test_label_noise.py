@@ -14,8 +14,8 @@ from fedboost.runtime.data.ids import ids_of
 from fedboost.runtime.data.label_noise import with_label_noise
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local import simulation
-from fedboost.runtime.site.label_memory import label_key
-from fedboost.runtime.site.memory_file import put
+from fedboost.runtime.site.memory import put
+from fedboost.runtime.site.rows import label_key
 
 LAYOUT = LAYOUTS["two holders"]
 KEY = bytes(range(32))

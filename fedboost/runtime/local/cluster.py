@@ -33,8 +33,8 @@ from fedboost.runtime.config import to_toml
 from fedboost.runtime.files import party_stems
 from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import approve, review
+from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.telemetry import AT_HAND
 from fedboost.terms.objective import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES

@@ -10,18 +10,26 @@ where the policy names nothing itself, and analysts whom the approval does not n
 be read, or that relaxes a rule which has changed since (Refused).
 """
 
+import hashlib
+import json
 import os
+import select
 import sqlite3
-from collections.abc import Mapping, Sequence
+import sys
+import termios
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedboost.errors import ConfigError, Refused, quoted
-from fedboost.people.facts import RuleFacts
-from fedboost.people.summary import RELAXED, columns_by_role
+from fedboost.errors import ConfigError, FedboostError, Refused, SchemaMismatch, quoted
+from fedboost.people.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
+from fedboost.people.summary import RELAXED, Counts, columns_by_role
 from fedboost.protocol.site import (
     Known,
     Limits,
@@ -32,18 +40,92 @@ from fedboost.protocol.site import (
     splits_told,
 )
 from fedboost.runtime.config import read_toml, to_toml
-from fedboost.runtime.files import write_atomically
+from fedboost.runtime.data.database import Database
+from fedboost.runtime.data.features import category_rows, label_counts, undeclared
+from fedboost.runtime.data.locations import shown
+from fedboost.runtime.data.shard import column_faults, to_shard
+from fedboost.runtime.files import folder_name, write_atomically
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import PartyConfig, state_folder
-from fedboost.runtime.site.memory import known_sessions
-from fedboost.runtime.site.memory_file import costs, open_database
-from fedboost.runtime.site.memory_start import memory_path
-from fedboost.runtime.site.model_signers import signers_at
-from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_breach import SHOWN_NAMES, Breach
-from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, ColumnRules
-from fedboost.runtime.site.refused import check_not_refused
+from fedboost.runtime.site.memory import costs, known_sessions, make_folder, open_database
+from fedboost.runtime.site.policy import Policy, origin_of
+from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, SHOWN_NAMES, Breach, ColumnRules
+from fedboost.runtime.site.rows import SiteTable, names_of
+from fedboost.runtime.site.signers import signers_at
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
+
+# ---- Terms that a person at a site refused: files in its state folder, beside those of approvals --------
+# Promises: a refusal counts for terms of its digest and its analysts, from the next offer on, until its
+# file is removed; it holds whatever the policy allows, but for terms that are approved.
+# Refuses: a refusal that cannot be read (ConfigError).
+
+
+class Refusal(Frozen):
+    """A refusal as its file has it. analysts: those who were refused these terms; none where connections
+    have no keys, and whoever asks is."""
+
+    digest: str
+    time: str
+    analysts: tuple[Name, ...]
+
+    def is_of(self, analyst: str) -> bool:
+        """Tell if an analyst was refused."""
+        return not self.analysts or analyst in self.analysts
+
+
+def refusal_of(config: PartyConfig, digest: str) -> Refusal | None:
+    """The refusal of the terms with a digest; None where there is none. ConfigError if it cannot be read."""
+    if config.state is None:
+        return None
+    path = _file(config, digest)
+    if not path.exists():
+        return None
+    refusal = read_model(Refusal, read_toml(path), str(path))
+    if refusal.digest != digest:
+        raise ConfigError(f"{path}: is of the terms with digest {refusal.digest}")
+    return refusal
+
+
+def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Path:
+    """Write that terms are refused to an analyst, too; the file. ConfigError if it cannot be written."""
+    before = refusal_of(config, digest)
+    analysts: tuple[str, ...] = (analyst,) if analyst else ()
+    if analyst and before is not None:
+        analysts = tuple(dict.fromkeys((*before.analysts, analyst))) if before.analysts else ()
+    path = _file(config, digest)
+    lines = [
+        f"digest = {to_toml(digest)}",
+        f"time = {to_toml(now.isoformat(timespec='seconds'))}",
+        f"analysts = {to_toml(analysts)}",
+    ]
+    make_folder(path.parent)
+    write_atomically(path, "\n".join([*lines, ""]).encode(), OWNER_ALONE)
+    return path
+
+
+def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
+    """Raise Refused where a person refused terms to an analyst, or may have."""
+    try:
+        refusal = refusal_of(config, digest)
+    except ConfigError as error:
+        unread = (
+            f"site {config.party} refuses: its refusal of these terms cannot be read; its own log says why"
+        )
+        raise Refused(unread, str(error)) from None
+    if refusal is not None and refusal.is_of(analyst):
+        raise Refused(
+            f"site {config.party} refuses: a person there refused these terms on {refusal.time[:10]}; ask "
+            f"that person, or change the terms"
+        )
+
+
+def _file(config: PartyConfig, digest: str) -> Path:
+    return state_folder(config) / "refused" / f"{digest}.toml"
+
+
+# ---- What a site approved: terms by their digest --------------------------------------------------------
+
 
 OWNER_ALONE = 0o600
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
@@ -393,3 +475,311 @@ def _folder(config: PartyConfig) -> Path:
 def approval_file(config: PartyConfig, digest: str) -> Path:
     """The path of the approval of the terms with a digest."""
     return _folder(config) / f"{digest}.toml"
+
+
+# ---- What a person at a site is shown of terms before deciding on them ----------------------------------
+# On a terminal or on the site's page.
+# Promises: both are shown the same, of the policy, the memory and the rows as they are now.
+# Refuses: rows that do not fit the terms, an unreadable memory (ConfigError).
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The rows of a site under some terms: how many, and those by category and by value of the label, None
+    where the columns alone were looked at."""
+
+    rows: int
+    counts: Counts | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What terms would tell, and which rules they break. site: the site's rows and past; origin: of the
+    model that they measure; decision: the rules, and an earlier approval; decided: the approval and the
+    refusal that the terms have, as their files have them."""
+
+    review: Review
+    counted: Counted | None
+    site: SiteFacts
+    origin: OriginFacts | None
+    decision: ApprovalFacts
+    decided: str
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that an approval would allow, and of earlier decisions: of other analysts, rules or
+        decisions it is another."""
+        shown = self.review.analysts, [*self.review.breaches], self.review.fault, self.origin, self.decided
+        return hashlib.sha256(repr(shown).encode()).hexdigest()
+
+
+def look(
+    config: PartyConfig,
+    terms: Terms,
+    analysts: Sequence[str],
+    earlier: Approval | None,
+    counted: Counted | None,
+) -> Look:
+    """Hold terms against a site. earlier: an approval that they have, whose analysts stay; counted: its rows
+    under these terms, None where it has none, or they were not looked at."""
+    before = () if earlier is None else analysts_of(config, earlier)
+    reviewed = review(config, terms, tuple(dict.fromkeys((*before, *analysts))))
+    file = None
+    if counted is not None:
+        data = config.data
+        file = data.name if isinstance(data, Database) else Path(shown(data)).name
+    renamed = names_of(config).told(terms.blocks.columns_of(config.party))
+    policy = config.policy
+    site = SiteFacts(
+        config.party,
+        policy.max_sessions,
+        reviewed.used,
+        file=file,
+        rows=0 if counted is None else counted.rows,
+        renamed=renamed,
+        predicted=(reviewed.predicted, policy.max_predicted_rows) if terms.vertical.predicts else None,
+    )
+    rules = [facts_of(breach) for breach in reviewed.breaches]
+    of_before = None if earlier is None else (earlier.time, before)
+    decision = ApprovalFacts(rules, bool(reviewed.fault), reviewed.analysts, of_before)
+    origin = origin_of(policy, terms, config.party, signers_at(config, terms))
+    decided = repr((earlier, _earlier_refusal(config, terms)))
+    return Look(reviewed, counted, site, origin, decision, decided)
+
+
+def earlier_approval(config: PartyConfig, terms: Terms) -> tuple[Approval | None, str]:
+    """The approval that terms have already, and why it counts for nothing, '' if it does."""
+    try:
+        return approved(config, terms), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+def _earlier_refusal(config: PartyConfig, terms: Terms) -> Refusal | str | None:
+    """The refusal that terms have already, or why it cannot be read."""
+    try:
+        return refusal_of(config, terms.digest)
+    except ConfigError as error:
+        return str(error)
+
+
+def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counted:
+    """The rows of a table of this site. ConfigError where they do not fit the terms."""
+    table, columns = read.under(terms.columns.row_id), terms.blocks.columns_of(config.party)
+    try:
+        label = to_shard(table, terms, config.party).label
+    except SchemaMismatch as error:
+        why = read.explained(error.detail)
+        raise ConfigError(f"{shown(config.data)}: its rows do not fit the terms: {why}") from None
+    except Refused as error:
+        raise ConfigError(f"{shown(config.data)}: {read.explained(str(error))}") from None
+    categories = category_rows(table, columns)
+    if terms.blocks.has_labels(config.party):
+        categories[columns.label] = label_counts(label, terms)
+    others = {name: rows for name, _, rows in undeclared(table, columns)}
+    return Counted(table.num_rows, Counts(categories, others, config.policy.min_rows_per_leaf))
+
+
+def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counted:
+    """The number of rows of a site that are on workers, whose columns alone are looked at. ConfigError where
+    one is missing."""
+    for fault in column_faults(read.under(terms.columns.row_id), terms.columns):
+        raise ConfigError(f"{shown(config.data)}: {read.explained(str(fault))}")
+    return Counted(rows)
+
+
+# ---- What was asked of a site: requests of analysts for a session, or for a check -----------------------
+# In files of its state folder.
+# Promises: an entry for each terms and analyst, with what the site answered last; they are bounded in
+# number and bytes, whatever is asked: beyond that the oldest of who asked most goes. A file is written
+# whole or not at all, for its owner's eyes alone. Nothing here ends a session: what cannot be kept is a
+# warning in the log.
+
+
+MAX_REQUESTS = 64
+MAX_TERMS_BYTES = 4 << 20
+"""Of one request: as many as an analyst can send."""
+MAX_BYTES = 64 << 20
+"""Of all requests together."""
+MAX_ANSWER = 2000
+"""Characters of an answer that are kept."""
+SAME_SECONDS = 60.0
+"""The same request with the same answer is written again after this."""
+ANSWERING = "it has not been answered yet"
+
+
+class Asked(Frozen):
+    """A request. analyst: who signed it, '' without keys; first, last: when, seconds since 1970; session: its
+    name, '' of a check; answer: why this site did not take part, or would not; '' where it did, or would;
+    bytes: of its terms; lacks_approval: it was refused, and an approval would have changed that."""
+
+    digest: str
+    analyst: str
+    task: str
+    parties: int
+    first: float
+    last: float
+    session: str
+    answer: str
+    bytes: int
+    lacks_approval: bool
+
+    @property
+    def name(self) -> str:
+        """Its name in addresses and on the disk: of its digest and analyst."""
+        return hashlib.sha256(f"{self.digest} {self.analyst}".encode()).hexdigest()[:32]
+
+
+class AskedFolder:
+    """The requests of a site."""
+
+    def __init__(self, config: PartyConfig, log: Any) -> None:
+        alone = config.rows_name == config.party  # else other parties may have the same folder
+        folder = "asked" if alone else f"{folder_name(config.party)}.asked"
+        self._config = config
+        self._folder = state_folder(config) / folder
+        self._log = log
+        self._lock = threading.Lock()
+        self._known: dict[str, Asked] = {}
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                entry = read_model(Asked, _read(path)["asked"], str(path))
+            except ConfigError as error:
+                log.warning(
+                    "a request that was kept cannot be read", file=str(path), reason=quoted(str(error))
+                )
+                continue
+            self._known[entry.name] = entry
+        self._make_room()
+
+    def all(self) -> list[Asked]:
+        """The requests, those asked last first."""
+        with self._lock:
+            return sorted(self._known.values(), key=lambda entry: -entry.last)
+
+    def find(self, name: str) -> Asked | None:
+        """A request by its name."""
+        with self._lock:
+            return self._known.get(name)
+
+    def terms(self, entry: Asked) -> Terms:
+        """The terms of a request. ConfigError if they are not there as they were written."""
+        path = self._file(entry)
+        terms = Terms.from_canonical(str(_read(path).get("terms")))
+        if terms.digest != entry.digest:
+            raise ConfigError(f"{path}: changed after it was written: it is not of the digest {entry.digest}")
+        return terms
+
+    def note(self, terms: Terms, analyst: str, session: str, answer: str) -> None:
+        """Keep a request, or what was answered to one that is kept."""
+        lacking = answer not in ("", ANSWERING) and self._lacks_approval(terms, analyst)
+        now = time.time()
+        text = terms.canonical()
+        entry = Asked(
+            digest=terms.digest,
+            analyst=analyst,
+            task=terms.task,
+            parties=len(terms.parties),
+            first=now,
+            last=now,
+            session=session,
+            answer=quoted(answer, MAX_ANSWER),
+            bytes=len(text.encode()),
+            lacks_approval=lacking,
+        )
+        if entry.bytes > MAX_TERMS_BYTES:
+            self._log.warning("a request is not kept: its terms are too long", terms=entry.digest)
+            return
+        with self._lock:
+            before = self._known.get(entry.name)
+            if before is not None:
+                same = (before.answer, before.session) == (entry.answer, session)
+                same = same and before.lacks_approval == lacking
+                if same and now - before.last < SAME_SECONDS:
+                    return
+                entry = entry.model_copy(update={"first": before.first})
+            try:
+                make_folder(self._folder)
+                content = {"asked": entry.model_dump(), "terms": text}
+                write_atomically(self._file(entry), json.dumps(content).encode(), OWNER_ALONE)
+            except FedboostError as error:
+                self._log.warning("a request is not kept", terms=entry.digest, reason=str(error))
+                return
+            self._known[entry.name] = entry
+            self._make_room()
+
+    def _lacks_approval(self, terms: Terms, analyst: str) -> bool:
+        try:
+            return lacks_approval(self._config, terms, analyst)
+        except ConfigError as error:
+            self._log.warning("not known if an approval is lacking", reason=str(error))
+            return True
+
+    def _make_room(self) -> None:
+        """Drop the oldest requests of who asked most while there are too many."""
+        while len(self._known) > MAX_REQUESTS or sum(e.bytes for e in self._known.values()) > MAX_BYTES:
+            sizes = Counter[str]()
+            for entry in self._known.values():
+                sizes[entry.analyst] += entry.bytes + MAX_BYTES // MAX_REQUESTS
+            most = sizes.most_common(1)[0][0]
+            oldest = min((e for e in self._known.values() if e.analyst == most), key=lambda e: e.last)
+            del self._known[oldest.name]
+            try:
+                self._file(oldest).unlink(missing_ok=True)
+            except OSError as error:
+                self._log.warning("an old request cannot be removed", reason=quoted(str(error)))
+
+    def _file(self, entry: Asked) -> Path:
+        return self._folder / f"{entry.name}.json"
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """A file of a request. ConfigError."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot read: {error}") from None
+    if not isinstance(values, dict) or not isinstance(values.get("asked"), dict):
+        raise ConfigError(f"{path}: is no request")
+    return values
+
+
+# ---- A question at the terminal of a site ---------------------------------------------------------------
+# Promises: an answer was typed after the question.
+# Refuses: to ask where there is no terminal (Refused).
+
+
+ANSWER_POLL = 0.2
+"""Seconds after which somebody who is asked is asked no longer, once nobody waits for the answer."""
+
+
+def has_terminal() -> bool:
+    """Tell if somebody can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> str:
+    """The line that the person at the terminal answers with. What was typed before is not an answer.
+
+    Refused if there is no terminal, or once `stopped` says that nobody waits for the answer any more.
+    """
+    if not has_terminal():
+        raise Refused("its standard input is no terminal, so nobody can be asked")
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    print(question, end="", file=sys.stderr, flush=True)
+    while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
+        if stopped():
+            print("\nno longer asked for: the session or its connection ended", file=sys.stderr)
+            raise Refused("nobody answered before the session or its connection ended")
+    return sys.stdin.readline().strip()
+
+
+def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Show a text on the terminal; return True if the person there says yes. Refused as `ask_terminal`."""
+    question = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
+    return is_yes(ask_terminal(question, stopped))
+
+
+def is_yes(answer: str) -> bool:
+    """Tell if an answer says yes."""
+    return answer.lower() in ("y", "yes")

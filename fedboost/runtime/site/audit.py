@@ -17,45 +17,400 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import mmap
 import os
 import re
 import stat
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Any, BinaryIO, Literal, Self
+
+from pydantic import Field, ValidationError
 
 from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.people.summary import columns_of
 from fedboost.protocol.site import Relayed, Release
 from fedboost.runtime.aggregator.store import sync_folder
 from fedboost.runtime.files import write_atomically
-from fedboost.runtime.site.audit_entry import (
-    BEFORE_THE_FIRST,
-    Admitted,
-    Checked,
-    Ended,
-    Entry,
-    canonical_event,
-    entry_line,
-    parse_entry,
-)
-from fedboost.runtime.site.audit_files import (
-    NO_LOG,
-    Line,
-    LogEnd,
-    OlderFile,
-    entries_after,
-    lines_of,
-    log_of,
-    older_file,
-    older_files,
-    put_back,
-)
-from fedboost.terms.session import TO_TRAIN, TRAINING
+from fedboost.terms.reading import Frozen
+from fedboost.terms.session import TO_PREDICT, TO_TRAIN, TRAINING
 from fedboost.terms.terms import Terms
+
+# ---- The entries of an audit log: what each line of it says, as canonical JSON with a hash --------------
+# A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII; what is
+# missing is left out). Its hash is the SHA-256 of that JSON without the hash, and each entry holds the hash
+# of the one before.
+
+
+BEFORE_THE_FIRST = "0" * 64
+"""The previous hash of the first entry."""
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Admitted(Frozen):
+    """Agreement of a process of this site to take part in a session, or to go on with it.
+
+    terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
+    there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
+    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party
+    and dataset: the names of this site and of its rows, missing in old logs; names: by its name in the terms
+    the name of each column in this site's table, where that is another; task: what the session does where
+    nothing is trained, missing in old logs of predictions, which have 0 rounds.
+    """
+
+    kind: Literal["admitted"] = "admitted"
+    session: str
+    terms: str
+    protection: str
+    parties: tuple[str, ...]
+    objective: str
+    rounds: Count
+    columns: tuple[str, ...]
+    epsilon: float | None = None
+    delta: float | None = None
+    placement: str | None = None
+    attempt: Count | None = None
+    analyst: str | None = None
+    request: str | None = None
+    party: str | None = None
+    dataset: str | None = None
+    names: dict[str, str] | None = None
+    task: str | None = None
+
+    @property
+    def does(self) -> str:
+        """What the session does (`Terms.task`)."""
+        return self.task or (TO_TRAIN if self.rounds else TO_PREDICT)
+
+
+class Released(Frozen):
+    """A release of this site: the integers in it and their bytes, added to those of the roster.
+
+    charge, cost: where it got noise, its name in the site's memory and the mu squared it was charged there,
+    once however often the name is here; question, position: hashes of the question and of where the session
+    stood, missing for what answers no question.
+    """
+
+    kind: Literal["released"] = "released"
+    session: str
+    turn: Count
+    attempt: Count
+    what: str
+    cells: Count
+    bytes: Count
+    protection: str
+    roster: tuple[str, ...]
+    charge: str | None = None
+    cost: Annotated[float, Field(ge=0)] | None = None
+    question: str | None = None
+    position: str | None = None
+
+
+class Sent(Frozen):
+    """Bytes of this site for other parties, which the aggregator passed on and cannot read. what: their kind;
+    rows: the rows they tell of."""
+
+    kind: Literal["relayed"] = "relayed"
+    session: str
+    turn: Count
+    attempt: Count
+    what: str
+    to: tuple[str, ...]
+    rows: Count
+    bytes: Count
+
+
+class Ended(Frozen):
+    """End of a session for this site; an empty reason means that the model was made. Where this site left,
+    it is what the others were told, without the values and rows that its own log may name. paused: it is not
+    over, and goes on when this site is there again. analyst: who signed the terms of a session that was
+    refused, so that no agreement says it."""
+
+    kind: Literal["ended"] = "ended"
+    session: str
+    reason: str
+    paused: Literal[True] | None = None
+    analyst: str | None = None
+
+
+class Checked(Frozen):
+    """A check of terms, without a session: their digest, the analyst who signed them, and whether this site
+    would take part. No row was read for it. The same answer is here once a day."""
+
+    kind: Literal["checked"] = "checked"
+    terms: str
+    would: bool
+    analyst: str | None = None
+
+
+OfSession = Admitted | Released | Sent | Ended
+Event = Annotated[OfSession | Checked, Field(discriminator="kind")]
+
+
+class Entry(Frozen):
+    """A line of the log. `time` is UTC."""
+
+    n: Annotated[int, Field(ge=1)]
+    time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    event: Event
+    previous: str
+    hash: str = ""
+
+    @property
+    def due_hash(self) -> str:
+        """The hash of all but the hash, 64 hex digits."""
+        return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
+
+    @property
+    def line(self) -> bytes:
+        """Canonical JSON and a line feed."""
+        return _canonical(self._values()) + b"\n"
+
+    def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
+        """The values in the line: optional ones only if they are set."""
+        return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
+
+
+_BEGINNING = b'{"n":'
+"""Each line's first bytes."""
+
+
+def canonical_event(event: Admitted | Ended | Checked | Release | Relayed) -> str:
+    """The JSON of an event in its entry. That of a release, of which there is one a turn, is put together
+    from the JSON of its texts, which were seen before."""
+    if isinstance(event, Relayed):
+        content = {"kind": "relayed", **vars(event)}
+        content["bytes"] = content.pop("size")
+        return _canonical(content).decode()
+    if not isinstance(event, Release):
+        return _canonical(event.model_dump(mode="json", exclude_none=True)).decode()
+    charge = event.charge
+    return "".join(
+        (
+            f'{{"kind":"released","session":{_text(event.session)},"turn":{event.turn},'
+            f'"attempt":{event.attempt},"what":{_text(event.what)},"cells":{event.cells},'
+            f'"bytes":{event.size},"protection":{_text(event.protection)},"roster":{_text(event.roster)}',
+            "" if charge is None else f',"charge":"{charge.name}","cost":{float(charge.cost)!r}',
+            f',"question":"{event.question}"' if event.question else "",
+            f',"position":"{event.position}"' if event.position else "",
+            "}",
+        )
+    )
+
+
+def entry_line(n: int, time: str, event: str, previous: str) -> tuple[bytes, str]:
+    """The line of an entry with this canonical event, and its hash."""
+    content = f'{{"n":{n},"time":"{time}","event":{event},"previous":"{previous}"'
+    digest = hashlib.sha256(f"{content}}}".encode()).hexdigest()
+    return f'{content},"hash":"{digest}"}}\n'.encode(), digest
+
+
+def parse_entry(line: bytes) -> Entry:
+    """The entry on a line; ValueError if it is not as it was written."""
+    if not line.endswith(b"\n") and line.startswith(_BEGINNING[: len(line)]):
+        raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
+    try:
+        entry = Entry.model_validate_json(line, strict=True)
+        whole = entry.line == line
+    except ValidationError:
+        raise ValueError("not an entry of an audit log, or changed after it was written") from None
+    if not whole or entry.hash != entry.due_hash:
+        raise ValueError("changed after it was written: its hash is not the one of its content")
+    return entry
+
+
+def _canonical(values: Any) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
+@lru_cache
+def _text(value: str | tuple[str, ...]) -> str:
+    return _canonical(value).decode()
+
+
+# ---- The files of an audit log: the one that is written, and older ones, which were full ----------------
+# An older file lies beside it and is named after the entries in it: `north.1-24017.audit.jsonl` beside
+# `north.audit.jsonl`. It is never written again.
+# Promises: entries come in order, whichever file they are in; a reader sees each once, also when the writer
+# puts a file aside meanwhile.
+# Refuses: a log that is not there, or cannot be read (ConfigError).
+
+
+LogEnd = tuple[int, str]
+"""The number and the hash of an audit log's last entry."""
+NO_LOG: LogEnd = 0, BEFORE_THE_FIRST
+TAIL_BYTES = 1 << 16
+"""Bytes that are read at a time to find the beginning of the last line."""
+
+
+@dataclass(frozen=True)
+class OlderFile:
+    """A file that was full, with its first and last entry."""
+
+    first: int
+    last: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a file, by its number there, and the number of the entry that is due in it."""
+
+    path: Path
+    number: int
+    due: int
+    data: bytes
+
+    @property
+    def entry(self) -> Entry:
+        """The entry. ConfigError that names the line."""
+        try:
+            return parse_entry(self.data)
+        except ValueError as error:
+            raise ConfigError(f"{self.path}, line {self.number}: {error}") from None
+
+
+def older_file(log: Path, first: int, last: int) -> Path:
+    """The path that a full file of a log gets."""
+    name, dot, kind = log.name.partition(".")
+    return log.with_name(f"{name}.{first}-{last}{dot}{kind}")
+
+
+def older_files(log: Path) -> list[OlderFile]:
+    """The older files of a log, in order. ConfigError."""
+    name, dot, kind = log.name.partition(".")
+    pattern = re.compile(rf"{re.escape(name)}\.([0-9]+)-([0-9]+){re.escape(dot + kind)}")
+    try:
+        matches = [(pattern.fullmatch(path.name), path) for path in log.parent.iterdir()]
+    except OSError as error:
+        raise ConfigError(f"{log}: cannot read: {error.strerror}") from None
+    return sorted(
+        (OlderFile(int(match[1]), int(match[2]), path) for match, path in matches if match),
+        key=lambda older: older.first,
+    )
+
+
+def log_of(older: Path) -> Path | None:
+    """The path of the log that a file is an older one of, by its name; None if it is none."""
+    match = re.fullmatch(r"([^.]*)\.[0-9]+-[0-9]+(\..*)?", older.name)
+    return older.with_name(f"{match[1]}{match[2] or ''}") if match else None
+
+
+def lines_of(log: Path, after: int = 0) -> Iterator[Line]:
+    """The lines of a log, from the file on that has the entry of this number. ConfigError."""
+    with ExitStack() as stack:
+        newest = _open(log, stack)  # before the others are listed: one that is put aside meanwhile is known
+        older = older_files(log)
+        if newest is None and not older:
+            raise ConfigError(f"{log}: cannot read: No such file or directory")
+        same = None if newest is None else os.fstat(newest.fileno())
+        for known in older:
+            if known.last < after or (same and os.path.samestat(same, known.path.stat())):
+                continue
+            with known.path.open("rb") as file:
+                for number, data in enumerate(file):
+                    yield Line(known.path, number + 1, known.first + number, data)
+        if newest is None:
+            return
+        due = 1
+        for number, data in enumerate(newest):
+            if number == 0:
+                due = _number(data) or (older[-1].last + 1 if older else 1)
+            yield Line(log, number + 1, due + number, data)
+
+
+def entries_after(log: Path, end: LogEnd, last: int) -> list[Entry] | None:
+    """The entries up to number `last` since the log ended so; None if it never did. ConfigError."""
+    entries = []
+    try:
+        for line in lines_of(log, end[0]) if last else ():
+            if line.due > last:
+                break
+            if line.due >= end[0]:
+                entries.append(line.entry)
+    except OSError as error:
+        raise ConfigError(f"{log}: cannot read: {error.strerror}") from None
+    if end == NO_LOG:
+        if entries and entries[0].n != 1:
+            raise ConfigError(
+                f"{log}: begins with entry {entries[0].n}: {put_back(log, 1, entries[0].n - 1)}"
+            )
+        return entries
+    if not entries or (entries[0].n, entries[0].hash) != end:
+        return None
+    return entries[1:]
+
+
+def put_back(log: Path, first: int, last: int) -> str:
+    """The remedy where entries are missing that were in an older file."""
+    missing = older_file(log, first, last).name
+    return f"if an older file ({missing}, or several) was moved away, put it back beside this one"
+
+
+def end_of(log: Path) -> LogEnd:
+    """The end of a log, which somebody may be writing; NO_LOG where there is none. ConfigError."""
+    if not log.parent.is_dir():
+        return NO_LOG
+    with ExitStack() as stack:
+        newest = _open(log, stack)
+        files = [(older.path, stack.enter_context(older.path.open("rb"))) for older in older_files(log)[-1:]]
+        for path, file in [*([(log, newest)] if newest else []), *files]:
+            if last := _last_line(file):
+                entry = Line(path, 0, 0, last).entry
+                return entry.n, entry.hash
+    return NO_LOG
+
+
+def owner_of(log: Path) -> tuple[str | None, str | None]:
+    """The party and the dataset that the first session of a log was admitted for, each None where it does
+    not say. ConfigError."""
+    if end_of(log) != NO_LOG:
+        for line in lines_of(log):
+            event = line.entry.event
+            if isinstance(event, Admitted):
+                return event.party, event.dataset
+    return None, None
+
+
+def _open(log: Path, stack: ExitStack) -> BinaryIO | None:
+    """The file that is written, open; None while there is none."""
+    try:
+        return stack.enter_context(log.open("rb"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{log}: cannot read: {error.strerror}") from None
+
+
+def _number(line: bytes) -> int | None:
+    """The number of the entry on a line; None if it cannot be read."""
+    try:
+        return parse_entry(line).n
+    except ValueError:
+        return None
+
+
+def _last_line(file: BinaryIO) -> bytes:
+    """The last whole line of a file; nothing if it has none."""
+    position, tail = file.seek(0, os.SEEK_END), b""
+    while position and tail.rstrip(b"\n").count(b"\n") < 2:
+        step = min(position, TAIL_BYTES)
+        position -= step
+        file.seek(position)
+        tail = file.read(step) + tail
+    whole = tail[: tail.rfind(b"\n") + 1]
+    return whole[whole.rfind(b"\n", 0, len(whole) - 1) + 1 :]
+
+
+# ---- The audit log of a site: one JSON line for each thing that leaves, and for checks ------------------
+
 
 OWNER_ALONE, FOLDER_OF_OWNER = 0o600, 0o700
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"

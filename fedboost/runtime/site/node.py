@@ -10,46 +10,318 @@ error ends the process; once it has been let in, it dials again whatever happens
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from os import urandom
 from typing import Any, NamedTuple
 
 import grpc
+import numpy as np
 
+from fedboost.boosting.queries.ids import UNKNOWN, PlacesQuery
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Ask, Leave, Offer, Report, SessionEnded, ToParty
+from fedboost.protocol.messages import Ask, FromParty, Leave, Offer, Relay, Report, SessionEnded, ToParty
 from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, SessionOffer, Site
+from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
-from fedboost.runtime.site.approval import nothing_approved, policy_for
+from fedboost.runtime.net.tls import TlsFault, tls_fault
+from fedboost.runtime.site.approval import nothing_approved, policy_for, terminal_ask
 from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
-from fedboost.runtime.site.check_book import CheckBook
+from fedboost.runtime.site.backup import PartFolder, open_log, open_memory
+from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.dialling import Dialling
-from fedboost.runtime.site.inbox import Inbox
-from fedboost.runtime.site.label_memory import label_key
+from fedboost.runtime.site.live import PartyProgress
 from fedboost.runtime.site.memory import FileMemory
-from fedboost.runtime.site.memory_start import open_log, open_memory
-from fedboost.runtime.site.model_signers import signers_at
-from fedboost.runtime.site.models import PartFolder
-from fedboost.runtime.site.page.start import page_served
-from fedboost.runtime.site.policy_breach import naming_the_command
-from fedboost.runtime.site.review import Reviewer
-from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.site.session_thread import SessionThread
-from fedboost.runtime.site.signed import analyst_of, vouched
-from fedboost.runtime.site.training_table import training_table
-from fedboost.runtime.site.watch import Watch
-from fedboost.runtime.site.worker_rows import rows_of
+from fedboost.runtime.site.page import PageState, page_served
+from fedboost.runtime.site.policy_keys import naming_the_command
+from fedboost.runtime.site.review import CheckBook, Reviewer
+from fedboost.runtime.site.rows import SiteRows, label_key, training_table
+from fedboost.runtime.site.signers import analyst_of, signers_at, vouched
+from fedboost.runtime.site.workers import rows_of
 from fedboost.runtime.telemetry import AT_HAND
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_party
+
+# ---- The wait of a party for an aggregator that does not answer -----------------------------------------
+# Promises: each try waits longer than the one before, up to a bound; the log says once why nobody is
+# reached.
+# Refuses: to wait longer than it was told, or for what is no aggregator of this consortium (ConfigError).
+
+
+FIRST_RETRY, LAST_RETRY = 0.2, 5.0
+"""Seconds between two tries to reach the aggregator, doubling from the first to the last."""
+SAY_SO = 1.0
+"""Seconds of waiting before the log says that the aggregator is waited for."""
+
+
+class Dialling:
+    """The tries to reach one aggregator, which may be lost and reached again. wait: seconds it may take."""
+
+    def __init__(self, address: str, wait: float, log: Any) -> None:
+        self._address = address
+        self._wait = wait
+        self._log = log
+        self._waited, self._pause, self._reported = 0.0, FIRST_RETRY, ""
+        self._fault: TlsFault | None = None
+
+    async def reached(self, opened: Any, bundle: Bundle | None, attended: bool) -> bool:
+        """Try to reach it over this connection. attended: whether it has let this party in before, and is
+        waited for whatever answers in its place. ConfigError when it is waited for no longer."""
+        try:
+            # Not wait_for, which loses a cancellation that comes with the answer (Python 3.11).
+            async with asyncio.timeout(min(self._pause, max(self._wait - self._waited, 0.05))):
+                await opened.channel_ready()
+        except TimeoutError:
+            self._waited += self._pause
+            if bundle is not None and self._waited >= SAY_SO:
+                self._fault = await asyncio.to_thread(tls_fault, self._address, bundle)
+                if self._fault and not self._fault.passes and not attended:
+                    raise ConfigError(self._fault.reason) from None
+            self._give_up_or_say_so()
+            self._pause = min(2 * self._pause, LAST_RETRY) * random.uniform(0.5, 1.0)
+            return False
+        self._waited, self._pause, self._reported = 0.0, FIRST_RETRY, ""
+        return True
+
+    def _give_up_or_say_so(self) -> None:
+        if self._waited >= self._wait:
+            advice = "check `aggregator` in this site's file and that the aggregator runs"
+            raise channel.unanswered(self._address, self._wait, self._fault, advice) from None
+        why = self._fault.reason if self._fault else "nobody answers there"
+        if self._waited >= SAY_SO and self._reported != why:
+            self._log.info("waiting for the aggregator", address=self._address, reason=why)
+            self._reported = why
+
+
+# ---- The messages of the aggregator that wait for a party to handle them --------------------------------
+# Promises: messages are handled in the order in which they came; a party that is busy takes in what others
+# relay to it meanwhile, so that two parties that relay to each other at once never wait for each other.
+
+
+MAX_UNREAD_MESSAGES = 16
+"""Messages that wait to be handled, beside relays, before the connection is read no further."""
+MAX_UNREAD_RELAYED = 1 << 30
+"""Bytes of relays. A session keeps them anyway until all of them are there; a party whose rows are known does
+not wait for as many."""
+RELAY_OVERHEAD = 200
+"""Bytes that a relay takes beside its content."""
+Message = ToParty | PeerError | None
+"""PeerError: it cannot be read; None: the aggregator has hung up."""
+
+
+class Inbox:
+    """What has arrived on one connection, and was not handled yet."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Message] = asyncio.Queue()
+        self._messages = 0
+        self._relayed = 0
+        self._taken = asyncio.Event()
+
+    async def put(self, message: Message) -> None:
+        """Add a message once there is room for it."""
+        while self._is_full(message):
+            self._taken.clear()
+            await self._taken.wait()
+        self._count(message, 1)
+        self._queue.put_nowait(message)
+
+    async def get(self) -> Message:
+        """The next message."""
+        message = await self._queue.get()
+        self._count(message, -1)
+        self._taken.set()
+        return message
+
+    def _is_full(self, message: Message) -> bool:
+        if isinstance(message, Relay):
+            return self._relayed >= MAX_UNREAD_RELAYED
+        return message is not None and self._messages >= MAX_UNREAD_MESSAGES
+
+    def _count(self, message: Message, sign: int) -> None:
+        if isinstance(message, Relay):
+            self._relayed += sign * (len(message.content) + RELAY_OVERHEAD)
+        else:
+            self._messages += sign
+
+
+# ---- The thread that the sessions of a party compute in, beside that of its connection ------------------
+# Promises: one message at a time is handled; large replies come while the next is computed, and the small
+# ones with the last, so that the thread of the connection is woken once. Nothing is computed further once
+# the aggregator has hung up. Refuses nothing: what a session raises is raised where its replies are read.
+
+
+LARGE_REPLY = 1 << 16
+"""Bytes above which a reply does not wait for the last one."""
+
+Reply = tuple[FromParty, bytes]
+"""A message to the aggregator, and its bytes."""
+Early = asyncio.Queue[list[Reply] | None]
+"""Replies that do not wait for the last, then None. A report's parts are kept by the session anyway, so they
+may all be here."""
+
+
+class SessionThread:
+    """The thread, from the first message to `close`. hung_up: set while nobody waits for replies."""
+
+    def __init__(self) -> None:
+        self.hung_up = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "session")
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self.hung_up.set()
+        self._thread.shutdown(wait=False)
+
+    async def replies(self, session: PartySession, message: ToParty) -> AsyncGenerator[Reply, None]:
+        """Yield the replies to a message. To be closed by who stops in the middle: it waits until the session
+        has stopped, too."""
+        early: Early = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        computing = self._thread.submit(self._compute, session, message, early, loop)
+        computing.add_done_callback(lambda _: loop.call_soon_threadsafe(early.put_nowait, None))
+        try:
+            while (replies := await early.get()) is not None:
+                for reply in replies:
+                    yield reply
+        except BaseException:
+            await asyncio.wrap_future(computing)
+            raise
+        for reply in computing.result():
+            yield reply
+
+    def _compute(
+        self, session: PartySession, message: ToParty, early: Early, loop: asyncio.AbstractEventLoop
+    ) -> list[Reply]:
+        """Handle a message in the thread; the last replies."""
+        ready: list[Reply] = []
+        for reply in session.handle(message):
+            ready.append((reply, encode_from_party(reply)))
+            if self.hung_up.is_set():
+                break  # nobody wants the rest
+            if len(ready[-1][1]) > LARGE_REPLY:
+                loop.call_soon_threadsafe(early.put_nowait, ready)
+                ready = []
+        return ready
+
+
+# ---- Sights of a party from outside: rounds and matched rows in its log, and its metrics ----------------
+# Promises: nothing of the rows but how many were matched; the metrics of a round are the aggregator's and
+# the analyst's, no party is told them.
+# Refuses: an address for the metrics that cannot be listened on (ConfigError).
+
+
+class Watch:
+    """The watch over one party. spent: the privacy that was spent on its rows, at any time."""
+
+    def __init__(self, config: PartyConfig, log: Any, spent: Callable[[], Spent]) -> None:
+        self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
+        self.progress = PartyProgress(config)
+        self.ask = terminal_ask
+        """What a question to the person at the terminal is asked with."""
+        self.page_state = PageState(config, log)
+        self._log, self._config, self._spent = log, config, spent
+        self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
+        self._asked: tuple[Ask, float] | None = None
+        """The question that came last, and when."""
+        self._gives_all = False
+        """True if all its rows take part, since it has the labels."""
+        self._spends = False
+        """True if the session's answers get noise."""
+        self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
+        self._look_at_budget()
+
+    def close(self) -> None:
+        """Serve metrics no more."""
+        if self._page is not None:
+            self._page.close()
+
+    def connected(self, here: bool) -> None:
+        """The aggregator is at hand, or was lost."""
+        self.metrics.connected(here)
+        self.progress.connected(here)
+        self.page_state.connected(here)
+
+    def offered(self, offer: Offer, analyst: str) -> None:
+        """A session was offered, or is offered again."""
+        self.metrics.begun()
+        self.progress.offered(offer, analyst)
+        self.page_state.offered(offer, analyst)
+        self._session, self._rounds = offer.session, offer.terms.trees.rounds
+        terms = offer.terms
+        self._spends = terms.noise is not None
+        self._gives_all = terms.vertical.takes_all_rows and terms.blocks.has_labels(self._config.party)
+        self._round, self._since = 0, time.monotonic()
+
+    def received(self, size: int) -> None:
+        """Count a message of the aggregator."""
+        self.metrics.received(size)
+        self.progress.moved(size, 0)
+
+    def sent(self, data: bytes) -> bytes:
+        """Count a message to the aggregator, and return it."""
+        self.metrics.sent(len(data))
+        self.progress.moved(0, len(data))
+        self.page_state.sent(len(data))
+        return data
+
+    def asked(self, ask: Ask) -> None:
+        """A question came, for the first time or again."""
+        self._asked = ask, time.monotonic()
+        self.progress.asked(ask)
+
+    def answered(self) -> None:
+        """The question was answered: at once, or with what others relayed for it."""
+        assert self._asked is not None
+        ask, since = self._asked
+        self.metrics.turn(time.monotonic() - since)
+        self.progress.answered()
+        self.page_state.answered()
+        if isinstance(ask.query, PlacesQuery):
+            known = np.count_nonzero(ask.query.places != UNKNOWN)
+            rows = ask.query.total if self._gives_all else int(known)
+            self._log.info("rows matched", session=self._session, rows=rows)
+        done = ask.query.tree + 1 if ask.query.ends_tree else 0
+        if done > self._round:
+            now = time.monotonic()
+            self.metrics.round(done, now - self._since)
+            self.progress.round(done, now - self._since)
+            self.page_state.round(done)
+            about = {"round": done, "of": self._rounds, "seconds": round(now - self._since, 3)}
+            self._log.info("round", session=self._session, **about)
+            self._round, self._since = done, now
+            if self._spends:
+                self._look_at_budget()
+
+    def ended(self, session: str, reason: str, left: bool) -> None:
+        """A session is over: with a model if there is no reason, else it failed, or this party left it."""
+        state = "" if not reason else "left" if left else "failed"
+        self.metrics.ended(state or "done")
+        event = "left the session" if left else f"session {state or 'done'}"
+        self.progress.ended(event)
+        self.page_state.ended(reason if left else "")
+        if reason:
+            self._log.warning(event, session=session, reason=reason)
+        else:
+            self._log.info(event, session=session)
+        self._look_at_budget()
+
+    def _look_at_budget(self) -> None:
+        facts = facts_of(self._spent(), self._config.policy.budget, own=True)
+        self.metrics.budget(facts.spent, facts.left, facts.delta)
+
+
+# ---- A party on the network: dials the aggregator, answers what its session lets it answer --------------
+
 
 MAX_REFUSALS = 60
 """Refusals in a row, a second each, before a party that had been let in gives up."""

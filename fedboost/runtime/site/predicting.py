@@ -25,9 +25,9 @@ from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, rows_to_predict
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.party_model import PartyModel, terms_to_predict
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import check_alone
-from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
 from fedboost.runtime.site.review import NO_LIMITS
 from fedboost.terms.terms import Terms

@@ -11,7 +11,7 @@ Refuses: nothing; what cannot be read is a reason.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -23,19 +23,71 @@ from fedboost.protocol.messages import Request
 from fedboost.protocol.party import check_rows
 from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.runtime.net import channel
-from fedboost.runtime.site.approval import policy_for, read_past, with_past
-from fedboost.runtime.site.check_book import CheckBook
+from fedboost.runtime.site.approval import has_terminal, policy_for, read_past, with_past
+from fedboost.runtime.site.audit import AuditLog
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.model_signers import signers_at
 from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_breach import with_the_command
+from fedboost.runtime.site.policy_keys import with_the_command
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.site.signed import check_unread
-from fedboost.runtime.site.terminal import has_terminal
+from fedboost.runtime.site.signers import check_unread, signers_at
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.wire.codec import terms_of
 from fedboost.wire.services import Objections, Review, decode_review, encode_objections
+
+# ---- The checks of terms that a site answered: counted, in its audit log, and on its page ---------------
+# Promises: a check is in the audit log before its answer leaves: the analyst, the terms and whether this
+# site would take part, once a day for the same answer.
+# Refuses: checks of more different terms in a day than `MAX_CHECKS_A_DAY`, of one analyst (Refused); a log
+# that cannot be written (DurabilityError, Refused).
+
+
+MAX_CHECKS_A_DAY = 100
+"""Different terms that are checked for one analyst in a day (UTC): each is a line in the audit log, of half a
+kilobyte, and tells a little of the site's policy and of its columns' names."""
+
+Told = Callable[[Terms, str, Sequence[str]], None]
+"""Takes terms that were checked, the analyst who signed them, and what this site has against them."""
+
+
+def today() -> str:
+    """The day, UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
+class CheckBook:
+    """The checks of one process, by analyst; '' where analysts have no keys. told: is told of each."""
+
+    def __init__(self, audit: AuditLog | None, told: Told) -> None:
+        self._audit = audit
+        self._told = told
+        self._day = ""
+        self._answers: dict[str, dict[str, set[bool]]] = {}
+        """By analyst and digest of terms what was answered on this day."""
+
+    def check(self, party: str, terms: Terms, analyst: str) -> None:
+        """Raise Refused for more different terms of this analyst than a day has."""
+        if (day := today()) != self._day:
+            self._day, self._answers = day, {}
+        answers = self._answers.setdefault(analyst, {})
+        if terms.digest not in answers and len(answers) >= MAX_CHECKS_A_DAY:
+            raise Refused(
+                f"party {party}: it answers checks of {MAX_CHECKS_A_DAY} different terms of an analyst in a "
+                f"day; ask again tomorrow, or begin a session"
+            )
+
+    def note(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
+        """Note a check that is about to be answered. DurabilityError, Refused."""
+        answers = self._answers.setdefault(analyst, {}).setdefault(terms.digest, set())
+        if (would := not reasons) not in answers:
+            if self._audit is not None:
+                self._audit.checked(terms.digest, analyst, would)
+            answers.add(would)
+        self._told(terms, analyst, reasons)
+
+
+# ---- Checks of terms at a site: would it take part? Each is answered without a session ------------------
+
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
 """Seconds between two checks. In between it is as long as the check took: an aggregator could ask without an

@@ -7,32 +7,174 @@ Refuses: tables that cannot be read (ConfigError when the process starts, Refuse
 after MAX_MISFITS that did not fit.
 """
 
+import hashlib
+import json
+import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from fedboost.errors import ConfigError, Refused, SchemaMismatch
+from pydantic import Field, model_validator
+
+from fedboost.errors import ConfigError, Refused, SchemaMismatch, quoted
 from fedboost.gbdt.booster import Booster
 from fedboost.holders.columns import holder_for
-from fedboost.holders.evaluation import TableOf
+from fedboost.holders.evaluation import TableOf, TrainingTable
 from fedboost.holders.shard import Shard
-from fedboost.people.text import shown
+from fedboost.people.text import delimited, shown
 from fedboost.protocol.contracts import Holder
+from fedboost.runtime.config import NAMES, read_toml, to_toml
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.label_noise import with_label_noise
 from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.locations import shown as shown_source
+from fedboost.runtime.data.read_options import ReadOptions
+from fedboost.runtime.data.renamed import renamed
 from fedboost.runtime.data.shard import column_faults, to_shard, type_faults
 from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.table import Table, dense_of, site_table
+from fedboost.runtime.signed_model import session_of
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.names import SiteTable, site_rows
+from fedboost.runtime.site.memory import FileMemory, put
+from fedboost.terms import continuation
+from fedboost.terms.columns import Schema
+from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.reading import Table as Mapped
 from fedboost.terms.terms import Terms
+
+# ---- Names that a site gives its columns and levels in terms: a TOML file that stays at the site --------
+# Promises: terms reach the named columns and levels alone, and others see their names in the terms, never
+# those in the table; what the site's own people read has both.
+# Refuses: a name for a column that the table does not have, a level with two names (ConfigError with the
+# file).
+
+
+IDS = "\x1frow_id"
+"""The column of row ids until terms name it: no column in terms can be called so."""
+_QUOTED = re.compile(r"'[^']*'")
+_HEAD = """\
+# What terms call the columns of this table, and their levels. Keep this file here: nobody else needs it.
+# In the site's file: names = {file}
+"""
+
+Level = Annotated[str, Field(min_length=1)]
+
+
+class Names(Frozen):
+    """A site's names. `row_id`: the column of row ids, whatever the terms call it; `names`: by the name in
+    the terms, the column in the table; `levels`: by the name of a column in the terms, its levels in the
+    table by their names in the terms."""
+
+    row_id: Name | None = None
+    names: Mapped[Name] = Field(default_factory=dict)
+    levels: Mapped[Mapping[Level, Level]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _levels_are_distinct(self) -> Self:
+        for name, levels in self.levels.items():
+            if name not in self.names:
+                raise ValueError(f"levels has {name!r}, which is not under [names]")
+            counts = Counter(levels.values())
+            if twice := next((level for level, count in counts.items() if count > 1), None):
+                raise ValueError(f"level {twice!r} of {name!r} has two names: keep one")
+        return self
+
+    def here(self, columns: Schema) -> dict[str, str]:
+        """By its name in terms, what each of these columns is called here, where that is another name."""
+        names = {name: self.names.get(name, name) for name in (*columns.others, *columns.features)}
+        if self.row_id is not None and columns.row_id is not None:
+            names[columns.row_id] = self.row_id
+        return {name: own for name, own in names.items() if own != name}
+
+    def told(self, columns: Schema) -> str:
+        """These columns of terms, in words: what each is here, with its levels."""
+        words = []
+        for name, own in self.here(columns).items():
+            levels = self.levels.get(name, {})
+            spelled = ", ".join(f"{delimited(key)} {delimited(here)}" for key, here in levels.items())
+            words.append(f"{delimited(name)} is {delimited(own)}" + (f" ({spelled})" if spelled else ""))
+        return "; ".join(words)
+
+    def to_toml(self, file: str) -> str:
+        """The content of a file of this name."""
+        lines = [_HEAD.format(file=to_toml(file))]
+        if self.row_id is not None:
+            lines += [f"row_id = {to_toml(self.row_id)}", ""]
+        for key, values in (("names", self.names), ("levels", self.levels)):
+            if values:
+                lines += [f"[{key}]"]
+                lines += [f"{to_toml(name)} = {to_toml(own)}" for name, own in values.items()] + [""]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """The table of a site, under the names that it gives its columns."""
+
+    table: Table
+    names: Names
+
+    def under(self, row_id: str | None) -> Table:
+        """The table with the column of row ids under this name, that of the terms."""
+        columns = dense_of(self.table).column_names
+        if self.names.row_id is None:
+            return self.table
+        rest = {name: name for name in columns if name not in (IDS, row_id)}
+        return renamed(self.table, rest | ({} if row_id is None else {row_id: IDS}), {})
+
+    def both(self, name: str) -> str:
+        """A name in the terms, and the one in the table where that is another."""
+        own = self.names.names.get(name, name)
+        return name if own == name else f"{name} ({own})"
+
+    def explained(self, text: str) -> str:
+        """A text for the site's own people: each quoted name followed by the one in the table."""
+
+        def both(found: re.Match[str]) -> str:
+            name = found[0][1:-1]
+            own = self.names.names.get(name, name)
+            return found[0] if own == name else f"{found[0]} (here {own!r})"
+
+        return _QUOTED.sub(both, text)
+
+
+def names_of(config: PartyConfig) -> Names:
+    """The names that a site's file points to. ConfigError."""
+    if config.names is None:
+        return Names()
+    return read_model(Names, read_toml(config.names, NAMES), str(config.names))
+
+
+def site_rows(config: PartyConfig, options: ReadOptions | None = None) -> SiteTable:
+    """The rows of a site's file, under the names that it gives. options: how the file is read, if not as the
+    site's file says. Raises ConfigError."""
+    names = names_of(config)
+    assert config.data is not None
+    table = site_table(config.data, config.scratch, config.read if options is None else options)
+    return SiteTable(table, names) if config.names is None else named(table, names, str(config.names))
+
+
+def named(table: Table, names: Names, source: str) -> SiteTable:
+    """A table under the names that a site gives. ConfigError that begins with `source`."""
+    columns = names.names or {name: name for name in dense_of(table).column_names}
+    if names.row_id is not None:
+        columns = {**columns, IDS: names.row_id}
+    try:
+        return SiteTable(renamed(table, columns, names.levels), names)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error.public}", error.detail) from None
+
+
+# ---- The rows of a site: a table that is read when its process starts -----------------------------------
+
 
 KeyOf = Callable[[Terms], bytes]
 ModelOf = Callable[[Terms], Booster]
@@ -213,3 +355,59 @@ def _seen(file: Path) -> tuple[str, int, int, int]:
     if not stat.S_ISREG(known.st_mode):
         return str(file), 0, 0, 0
     return str(file), known.st_mtime_ns, known.st_size, known.st_ino
+
+
+# ---- The table that the model in terms was trained on, as a site's memory knows it ----------------------
+# Refuses nothing: what is not known is None.
+
+
+def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
+    """The table of the training of the model in these terms; None where this site took no part in it, or has
+    another memory."""
+    if terms.xgb_model is None or terms.trained is None:
+        return None
+    try:
+        request = session_of(continuation.facts_of(terms.xgb_model)).request
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    known = memory.table_of(terms.trained, b"" if request is None else request.nonce)
+    if known is None:
+        return None
+    rows, digest = known
+    return TrainingTable(rows, lambda hashed: memory.hash_rows(hashed) == digest)
+
+
+# ---- What noise on labels is drawn from: one secret a label column, kept with the site's memory ---------
+# Promises: the noise of a label is the same in every session: two draws for a label would tell more than
+# one. Refuses (Refused): another epsilon or other classes than before; a column that got noise from a
+# memory that is gone.
+
+
+_WHAT = b"fedboost/1/labels"
+
+
+def label_key(memory: FileMemory, terms: Terms) -> bytes:
+    """The secret that noise on the label of these terms is drawn from: 32 bytes. DurabilityError where it
+    cannot be written down that it was."""
+    columns, epsilon = terms.columns, terms.vertical.label_epsilon
+    name = memory.party, columns.label
+    key = memory.key_for(_WHAT, columns.label.encode())
+    classes = json.dumps([terms.objective.num_class, columns.positive, columns.classes])
+    row = epsilon, classes, hashlib.sha256(key).digest()
+    with memory.transaction() as file:
+        query = "SELECT epsilon, classes, mark FROM labels WHERE (party, label) = (?, ?)"
+        known = file.execute(query, name).fetchone()
+        if known is None:
+            put(file, "labels", *name, *row)
+    if known is not None and known[2] != row[2]:
+        raise Refused(
+            f"party {memory.party}: its labels got noise from a memory that is gone, and noise that is drawn "
+            f"anew would tell more of them: put that memory back, or leave label_epsilon out of the terms"
+        )
+    if known is not None and known != row:
+        raise Refused(
+            f"party {memory.party}: its labels {quoted(columns.label)!r} got noise of label_epsilon = "
+            f"{known[0]:g} before, and other noise, or of other classes, would tell more of them: set "
+            f"label_epsilon and classes as they were"
+        )
+    return key

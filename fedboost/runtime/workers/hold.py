@@ -32,7 +32,7 @@ from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.data.shard import label_values, to_shard
 from fedboost.runtime.data.table import Table, as_table
-from fedboost.runtime.site.names import Names, named
+from fedboost.runtime.site.rows import Names, named
 from fedboost.runtime.workers import link
 from fedboost.runtime.workers.link import Door
 from fedboost.runtime.workers.source import Files, Range

@@ -17,8 +17,9 @@ from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.site import dialling, watch
+from fedboost.runtime.site import node as dialling
 from fedboost.runtime.site import node as party_node
+from fedboost.runtime.site import node as watch
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 from fedboost.wire.messages import decode_to_party

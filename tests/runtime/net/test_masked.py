@@ -19,7 +19,7 @@ from fedboost.runtime.model import Model
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle, write_bundle
 from fedboost.runtime.signed_model import SignedModel
-from fedboost.runtime.site import dialling, node
+from fedboost.runtime.site import node
 
 
 def many(parties):
@@ -127,7 +127,7 @@ def bundle_from(folder, name, role, root=None, days=1, ago=timedelta(0)):
 @pytest.fixture
 def quick(monkeypatch):
     """Faults are looked for at once."""
-    monkeypatch.setattr(dialling, "SAY_SO", 0.1)
+    monkeypatch.setattr(node, "SAY_SO", 0.1)
     monkeypatch.setattr(channel, "FIRST_LOOK", 0.1)
 
 

@@ -15,13 +15,11 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.site import Limits, SessionOffer
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.approval import nothing_approved, policy_for
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory import FileMemory
-from fedboost.runtime.site.memory_file import make_file, put
-from fedboost.runtime.site.memory_start import memory_path
+from fedboost.runtime.site.memory import FileMemory, make_file, put
 from fedboost.runtime.site.node import PartyNode
-from fedboost.runtime.site.policy_breach import naming_the_command
-from fedboost.runtime.site.policy_keys import COMMAND
+from fedboost.runtime.site.policy_keys import COMMAND, naming_the_command
 from fedboost.runtime.terms_file import terms_to_toml
 
 

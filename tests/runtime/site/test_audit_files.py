@@ -12,11 +12,10 @@ from starts import Running, starts
 
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.protocol.site import SessionOffer
-from fedboost.runtime.site import audit_files
-from fedboost.runtime.site.audit import AuditLog, read_log
-from fedboost.runtime.site.audit_files import NO_LOG, end_of, entries_after, lines_of
+from fedboost.runtime.site import audit
+from fedboost.runtime.site.audit import NO_LOG, AuditLog, end_of, entries_after, lines_of, read_log
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory_start import memory_path
 from tests.runtime.site.test_memory_start import held, site
 
 __all__ = ["site"]
@@ -53,7 +52,7 @@ def files(path):
 def test_the_chain_goes_on_from_file_to_file(path):
     write(path, ["a", "b"])
     write(path, ["c", "d"])
-    older = audit_files.older_files(path)
+    older = audit.older_files(path)
     assert len(older) >= 3
     assert all(file.path.stat().st_size <= SMALL for file in older)
     assert all(file.path.stat().st_mode & 0o777 == 0o600 for file in older)
@@ -72,7 +71,7 @@ def test_the_command_reads_them_in_order(path):
     write(path, ["a", "b", "c", "d"])
     out = fedboost("audit", path).out
     assert out.startswith(f"{path}: unbroken, 20 entries")
-    older = audit_files.older_files(path)
+    older = audit.older_files(path)
     end = fedboost("audit", older[1].path)
     assert end.code == 2
     assert f"it is an older file; give the log itself, {path}" in end.err
@@ -86,7 +85,7 @@ def test_the_command_reads_them_in_order(path):
 
 def test_a_change_of_an_older_file_is_found(path):
     write(path, ["a", "b", "c"])
-    older = audit_files.older_files(path)[1].path
+    older = audit.older_files(path)[1].path
     text = older.read_bytes()
     older.write_bytes(text.replace(b'"RowsQuery"', b'"RowsQuerY"', 1))
     with pytest.raises(ConfigError, match=rf"{older.name}, line \d: changed after it was written"):
@@ -149,7 +148,7 @@ def test_who_reads_while_a_file_is_put_aside_reads_each_entry_once(path):
         first = next(reading)
         for turn in range(1, 12):
             log.record(dataclasses.replace(RELEASE, session="a", turn=turn, **PLACE))
-        assert audit_files.older_files(path)
+        assert audit.older_files(path)
         numbers = [line.entry.n for line in (first, *reading)]
     assert numbers == list(range(1, len(numbers) + 1))
 
@@ -158,7 +157,7 @@ def test_a_memory_knows_its_place_in_older_files(site):
     site.write_text(site.read_text() + "audit_size = 0.001\n")
     held(site, "s", 8)
     held(site, "t", 8, ends=False)
-    assert len(audit_files.older_files(read_party(site).audit)) >= 3
+    assert len(audit.older_files(read_party(site).audit)) >= 3
     ((_, values),) = starts(site)
     assert values["sessions"] == 2
     with Running(site) as again:
@@ -168,7 +167,7 @@ def test_a_memory_knows_its_place_in_older_files(site):
         (read_party(site).audit.parent / file).unlink(missing_ok=True)
     end = fedboost("privacy", "init", "--config", site)
     assert "it knows 2 sessions" in end.out
-    audit_files.older_files(read_party(site).audit)[0].path.unlink()
+    audit.older_files(read_party(site).audit)[0].path.unlink()
     memory_path(read_party(site)).unlink()
     end = fedboost("privacy", "init", "--config", site)
     assert (end.code, end.err.count("\n")) == (2, 1)

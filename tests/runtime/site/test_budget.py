@@ -12,9 +12,8 @@ from fedboost.people.privacy_report import report_of
 from fedboost.people.summary import summary
 from fedboost.protocol.site import Limits, SessionOffer
 from fedboost.runtime.model import Model
-from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.audit_entry import Released
-from fedboost.runtime.site.memory_file import NAME, read_spent
+from fedboost.runtime.site.audit import Released, read_log
+from fedboost.runtime.site.memory import NAME, read_spent
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import read_model
 

@@ -13,11 +13,11 @@ from fedboost.errors import SessionFailed
 from fedboost.protocol.messages import Leave
 from fedboost.runtime.aggregator import connected
 from fedboost.runtime.local.cluster import ANYTHING
-from fedboost.runtime.site import node, session_thread
+from fedboost.runtime.site import node
 from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.node import Watch
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.rows import MAX_MISFITS
-from fedboost.runtime.site.watch import Watch
 from fedboost.wire.messages import decode_from_party
 
 # ---- what a site decides, and what it records -------------------------------------------------------
@@ -183,7 +183,7 @@ def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
     monkeypatch.setattr(node, "urandom", draw)
     monkeypatch.setattr(node.PartySession.__init__.__globals__["Handshake"], "pair_keys", pair_keys)
     for direction in ("encode_from_party", "encode_to_party"):
-        end = session_thread if direction == "encode_from_party" else connected
+        end = node if direction == "encode_from_party" else connected
         encode = getattr(end, direction)
 
         def listening(message, encode=encode):

@@ -11,9 +11,9 @@ from starts import RULES, SITE, Running, starts
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.privacy import fields
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory_file import make_file
-from fedboost.runtime.site.memory_start import memory_path
+from fedboost.runtime.site.memory import make_file
 from tests.cli.test_privacy import lines, refused
 
 

@@ -6,8 +6,8 @@ import pytest
 from sites import in_time
 
 from fedboost.protocol.messages import OpenRequest, Relay
-from fedboost.runtime.site import inbox
-from fedboost.runtime.site.inbox import MAX_UNREAD_MESSAGES, Inbox
+from fedboost.runtime.site import node
+from fedboost.runtime.site.node import MAX_UNREAD_MESSAGES, Inbox
 
 REQUEST = OpenRequest(1, 1, b"")
 
@@ -40,7 +40,7 @@ def test_a_party_that_handles_nothing_takes_in_what_is_relayed_and_keeps_the_ord
 
 
 def test_what_is_relayed_to_a_party_is_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(inbox, "MAX_UNREAD_RELAYED", 5000)
+    monkeypatch.setattr(node, "MAX_UNREAD_RELAYED", 5000)
 
     async def scenario():
         box = Inbox()
@@ -57,7 +57,7 @@ def test_what_is_relayed_to_a_party_is_bounded_in_bytes(monkeypatch):
 
 @pytest.mark.parametrize("message", [REQUEST, relay(1)])
 def test_the_end_of_a_connection_is_never_kept_back(message, monkeypatch):
-    monkeypatch.setattr(inbox, "MAX_UNREAD_RELAYED", 1)
+    monkeypatch.setattr(node, "MAX_UNREAD_RELAYED", 1)
 
     async def scenario():
         box = Inbox()

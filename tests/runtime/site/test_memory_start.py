@@ -12,8 +12,8 @@ from starts import RULES, SITE, Running, starts
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.site import Charge
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
 from tests.cli.test_privacy import lines, refused
 

@@ -26,9 +26,8 @@ from fedboost.runtime.model import Model, text_of
 from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.results import drift_terms, evaluation_terms
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.model_signers import signers_at, signers_of
-from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_models import ModelSigners
+from fedboost.runtime.site.policy import ModelSigners, Policy
+from fedboost.runtime.site.signers import signers_at, signers_of
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms import continuation
 from fedboost.terms.reading import read_model

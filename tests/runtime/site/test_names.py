@@ -13,8 +13,7 @@ from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import dense_of, parts_of
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.names import site_rows
-from fedboost.runtime.site.rows import SiteRows
+from fedboost.runtime.site.rows import SiteRows, site_rows
 from fedboost.terms.terms import Terms
 
 NAMES = """

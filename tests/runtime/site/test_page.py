@@ -12,12 +12,10 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.people.console.site import LiveSession
 from fedboost.protocol.messages import Offer
 from fedboost.runtime.aggregator import refusals
-from fedboost.runtime.site import asked
-from fedboost.runtime.site.approval import policy_for
+from fedboost.runtime.site import approval as asked
+from fedboost.runtime.site.approval import policy_for, refusal_of, refuse
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.page.office import SiteOffice
-from fedboost.runtime.site.page_state import PageState
-from fedboost.runtime.site.refused import refusal_of, refuse
+from fedboost.runtime.site.page import PageState, SiteOffice
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import serving, tokens
 from fedboost.runtime.web.tokens import add_token

@@ -11,11 +11,9 @@ from sites import PATIENCE, fedboost, rows, terms
 
 from fedboost.errors import Refused
 from fedboost.people.console.site import LiveSession
-from fedboost.runtime.site import approving
+from fedboost.runtime.site import approval, page
 from fedboost.runtime.site.approval import policy_for
-from fedboost.runtime.site.page import office
-from fedboost.runtime.site.page.app import MAX_AT_ONCE
-from fedboost.runtime.site.page.office import SiteOffice
+from fedboost.runtime.site.page import MAX_AT_ONCE, SiteOffice
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import logins
@@ -132,14 +130,14 @@ def test_rows_are_counted_while_no_session_reads_them(site, officer, monkeypatch
 
     def counted(*given):
         held.append(site_rows[0].reading.locked())
-        return approving.count_rows(*given)
+        return approval.count_rows(*given)
 
     monkeypatch.setattr(SiteRows, "refresh", refreshed)
-    monkeypatch.setattr(office, "count_rows", counted)
-    assert office.BUSY not in officer.get(path)
+    monkeypatch.setattr(page, "count_rows", counted)
+    assert page.BUSY not in officer.get(path)
     assert held == [True]
     meanwhile[0] = LiveSession("session-1", "marie", offered(), 0.0)
-    assert office.BUSY in officer.get(path)
+    assert page.BUSY in officer.get(path)
     assert held == [True]
 
 

@@ -13,7 +13,7 @@ from processes import free_port
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.site.config import WorkersConfig
-from fedboost.runtime.site.worker_rows import engine_of
+from fedboost.runtime.site.workers import engine_of
 from fedboost.runtime.workers import dask_engine
 from fedboost.runtime.workers.dask_engine import DaskEngine
 

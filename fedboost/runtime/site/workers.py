@@ -6,23 +6,31 @@ Refuses: a cluster that does not answer or has no workers, files that cannot be 
 process starts, Refused later); what `SiteRows` refuses.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.holders.evaluation import TableOf
+from fedboost.people.oddities import CheckFacts, Oddity
+from fedboost.people.text import shorten
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import cores
+from fedboost.runtime.data.check import of_ids
+from fedboost.runtime.data.fits import absent, unfit
 from fedboost.runtime.data.locations import shown
+from fedboost.runtime.data.table import dense_of
+from fedboost.runtime.data.values import column_of
 from fedboost.runtime.site.config import LOCAL, PartyConfig, WorkersConfig
-from fedboost.runtime.site.names import SiteTable, named, names_of
-from fedboost.runtime.site.rows import KeyOf, ModelOf, SiteRows, Stamp
+from fedboost.runtime.site.rows import KeyOf, ModelOf, SiteRows, SiteTable, Stamp, named, names_of
+from fedboost.runtime.telemetry import logger
 from fedboost.runtime.workers import link
 from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.engine import Engine, Running, Worker, WorkerLost
-from fedboost.runtime.workers.hold import Held, Load, hold
+from fedboost.runtime.workers.hold import Held, Load
+from fedboost.runtime.workers.hold import hold as hold_rows
 from fedboost.runtime.workers.holder import Share, WorkersHolder
 from fedboost.runtime.workers.refusals import check_under_workers
 from fedboost.runtime.workers.sharing import check_memory, check_together, shares_of, undeclared_of
@@ -162,7 +170,7 @@ class WorkerRows(SiteRows):
             tuple(self._heads.sizes),
         )
         name = f"{'load' if keep else 'check'} rows of {self._party}"
-        return self._engine.run(worker, name, hold, asked)
+        return self._engine.run(worker, name, hold_rows, asked)
 
     def _workers(self) -> list[Worker]:
         """The workers of the cluster. ConfigError if there are none."""
@@ -196,3 +204,63 @@ class WorkerRows(SiteRows):
         worker = self._workers()[0]
         states = self._result(worker, f"look at files of {self._party}", stamp_of, self._files[0])
         return tuple(map(tuple, states))
+
+
+# ---- A look at a site's rows that are on workers, for its own people: the columns -----------------------
+# And whether rows fit terms.
+# Promises: no row is read in this process; what workers read, they drop again.
+# Refuses: what `WorkerRows` refuses, and terms that rows on workers cannot follow.
+
+
+COLUMNS_ALONE = "looked at the columns alone; with --terms they read the rows, too, unless a column is absent"
+ROWS_TOO = "read all rows, and held them against the terms; what else may be odd in them was not looked for"
+
+
+@contextmanager
+def workers_of(site: PartyConfig) -> Iterator[tuple[WorkerRows, SiteTable]]:
+    """The rows of a site's file, and the table without them, until the block is left. ConfigError."""
+    rows = WorkerRows(site, logger("check", log_level="warning"))
+    try:
+        assert rows.table is not None
+        yield rows, rows.table
+    finally:
+        rows.close()
+
+
+def check_workers(
+    site: PartyConfig, terms: Terms | None, label: str | None, exclude: Sequence[str]
+) -> CheckFacts:
+    """The facts about the rows of a site: of columns, and with terms of rows. ConfigError, Refused."""
+    if terms is not None:
+        check_under_workers(terms, site.party)
+    with workers_of(site) as (rows, table):
+        head = dense_of(table.under(None if terms is None else terms.columns.row_id))
+        for name in (*exclude, *([] if label is None else [label])):
+            column_of(head, name)
+        facts = CheckFacts(shown(site.data), 0, rows.rows, len(head.column_names), "", [], COLUMNS_ALONE)
+        if terms is None:
+            return facts
+        odd = _of_terms(rows, table, terms)
+        odd = [replace(oddity, column=table.both(oddity.column)) for oddity in odd]
+        if any(oddity.kind == "absent" for oddity in odd):
+            return replace(facts, oddities=odd)
+        return replace(facts, rows=rows.rows, oddities=odd, workers=ROWS_TOO)
+
+
+def _of_terms(rows: WorkerRows, table: SiteTable, terms: Terms) -> list[Oddity]:
+    """What of the rows does not fit the terms."""
+    schema = terms.columns
+    head = dense_of(table.under(schema.row_id))
+    named = (*schema.others, *schema.features)
+    there = {*head.column_names}
+    others = [name for name in head.column_names if name not in {*named}]
+    if odd := [absent(name, others) for name in named if name not in there]:
+        return odd
+    odd = of_ids(rows.rows, terms)
+    try:
+        held = rows.looked(terms)
+    except Refused as error:
+        return [*odd, unfit(error, named, schema.label)]
+    for column, category, count in undeclared_of(held):
+        odd.append(Oddity("undeclared", column, count, rows.rows, (shorten(repr(category)),)))
+    return odd

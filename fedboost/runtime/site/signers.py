@@ -1,30 +1,65 @@
-"""Who signed the model that some terms measure: the check of its signatures at a site.
+"""Who signed what an aggregator hands on to a site.
 
-Promises: a name is told only if a certificate of that name, along a chain to a root that the site trusts,
-signed all that the model predicts with, under the terms that it brings along; features and levels mean in
-these terms what they meant in the training. A certificate that has expired since counts: it was in date when
-the model was made. One that is denied does not.
-Refuses: nothing; what cannot be read, or is signed otherwise, names nobody.
+Refuses: terms that nobody signed as they were sent, before they are read (PeerError, Refused): to read them
+may take long, and an aggregator may send what it likes.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from cryptography import x509
 
-from fedboost.errors import ConfigError, FedboostError
+from fedboost.errors import ConfigError, FedboostError, PeerError, Refused
 from fedboost.gbdt.booster import Booster
-from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Attest
+from fedboost.protocol import key_exchange
+from fedboost.protocol.key_exchange import SESSION, Credentials
+from fedboost.protocol.messages import Attest, Offer, Request
 from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.signed_model import SignedModel, SignedSession, belonging, session_of
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.policy_models import UNCHECKED, ModelSigners
+from fedboost.runtime.site.policy import UNCHECKED, ModelSigners
 from fedboost.terms import continuation
 from fedboost.terms.session import MEASURING
 from fedboost.terms.terms import Terms
+
+
+def check_unread(
+    party: str, credentials: Credentials | None, text: str, request: Request | None, wish: bytes = SESSION
+) -> None:
+    """Raise PeerError or Refused unless terms of this text are signed for this wish. Without keys nothing
+    is."""
+    if credentials is None:
+        return
+    if request is None:
+        raise Refused(f"party {party}: the terms are signed by no analyst")
+    key_exchange.check_unread(credentials, text, request, wish)
+
+
+def vouched(
+    party: str, credentials: Callable[[], Credentials | None], text: str, request: Request | None
+) -> None:
+    """Raise PeerError or Refused unless terms of this text are signed for a session, by what is trusted
+    now."""
+    check_unread(party, credentials(), text, request)
+
+
+def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
+    """The analyst who signed an offer; '' where nobody did, for which the session leaves it."""
+    if credentials is None or offer.request is None:
+        return ""
+    try:
+        return key_exchange.check_request(credentials, offer.terms, offer.request)
+    except PeerError:
+        return ""
+
+
+# ---- Who signed the model that some terms measure: the check of its signatures at a site ----------------
+# Promises: a name is told only if a certificate of that name, along a chain to a root that the site trusts,
+# signed all that the model predicts with, under the terms that it brings along; features and levels mean in
+# these terms what they meant in the training. A certificate that has expired since counts: it was in date
+# when the model was made. One that is denied does not.
 
 
 def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
