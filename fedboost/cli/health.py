@@ -24,8 +24,8 @@ def health(
     """Ask an aggregator whether it is up: prints `serving`, or exits with code 2."""
     import asyncio
 
+    from fedboost.runtime.aggregator import admission as probe
     from fedboost.runtime.config import check_address
-    from fedboost.runtime.net import health as probe
 
     check_address(aggregator, "--aggregator")
     bundle = choose_member_keys(keys, aggregator, insecure_loopback)

@@ -2,7 +2,7 @@
 
 Promises: keys never print, and the private one is in no file but the site's; nothing is signed before its
 name, role and fingerprint were shown.
-Refuses: what `fedboost.runtime.net.key_requests` refuses (ConfigError).
+Refuses: what `fedboost.runtime.net.keys` refuses (ConfigError).
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ def request(
     folder: OwnFolder = KEYS,
 ) -> None:
     """Make a key that stays here, and a request for its certificate: for the owner of the root to sign."""
-    from fedboost.runtime.net.key_requests import write_request
+    from fedboost.runtime.net.keys import write_request
 
     path, made = write_request(folder, name, role)
     typer.echo(
@@ -57,8 +57,14 @@ def sign(
 
     from fedboost.cli.output import notice
     from fedboost.privacy.identity.issue import certify
-    from fedboost.runtime.net.key_requests import check_new, note_issued, read_request_file, write_answer
-    from fedboost.runtime.net.keys import read_passphrase, read_root
+    from fedboost.runtime.net.keys import (
+        check_new,
+        note_issued,
+        read_passphrase,
+        read_request_file,
+        read_root,
+        write_answer,
+    )
 
     asked, now = read_request_file(request), datetime.now(UTC)
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
@@ -90,8 +96,7 @@ def accept(
     """Put the answer to a request beside the key that it is for: the two are a bundle."""
     from datetime import UTC, datetime
 
-    from fedboost.runtime.net.key_requests import accept_answer
-    from fedboost.runtime.net.keys import CERTIFICATE, ROOTS, read_certificates
+    from fedboost.runtime.net.keys import CERTIFICATE, ROOTS, accept_answer, read_certificates
 
     bundle, owner = accept_answer(folder, answer, datetime.now(UTC))
     leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]

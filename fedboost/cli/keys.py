@@ -165,8 +165,7 @@ def _issue(
     from fedboost.privacy.identity.certificates import to_pem
     from fedboost.privacy.identity.issue import issue
     from fedboost.runtime.files import folder_name
-    from fedboost.runtime.net.key_requests import note_issued
-    from fedboost.runtime.net.keys import read_passphrase, read_root, write_bundle
+    from fedboost.runtime.net.keys import note_issued, read_passphrase, read_root, write_bundle
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     root_key, root = read_root(folder, passphrase)

@@ -35,7 +35,7 @@ def token(
 ) -> None:
     """Make a token for the console of an aggregator, or for the page of a site."""
     from fedboost.cli.output import notice
-    from fedboost.runtime.web.tokens import add_token
+    from fedboost.runtime.web.logins import add_token
 
     made, ends = add_token(file, name, role, days)
     print(made)

@@ -11,12 +11,11 @@ import pytest
 from sites import bundles_of, consortium, in_time, shared_out, terms, until
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.aggregator import connections, limits
-from fedboost.runtime.aggregator.connections import Connections
-from fedboost.runtime.aggregator.refusals import Refusals
+from fedboost.runtime.aggregator import limits
+from fedboost.runtime.aggregator.admission import ask
+from fedboost.runtime.aggregator.limits import Connections, Refusals
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.health import ask
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 
@@ -186,15 +185,15 @@ def test_ends_with_a_call_are_known_by_the_names_grpc_has_for_them(monkeypatch, 
 
 
 def test_addresses_are_counted_by_network():
-    assert connections._network("2001:db8::1") == connections._network("2001:db8::ffff:1")
-    assert connections._network("2001:db8::1") != connections._network("2001:db8:0:1::1")
-    assert connections._plain("::ffff:192.0.2.1") == "192.0.2.1"
-    assert connections._end_of("unix:") == ("", 0)
+    assert limits._network("2001:db8::1") == limits._network("2001:db8::ffff:1")
+    assert limits._network("2001:db8::1") != limits._network("2001:db8:0:1::1")
+    assert limits._plain("::ffff:192.0.2.1") == "192.0.2.1"
+    assert limits._end_of("unix:") == ("", 0)
 
 
 def test_files_are_allowed_as_far_as_the_system_lets(monkeypatch):
     asked = []
-    resource = connections.resource
+    resource = limits.resource
     monkeypatch.setattr(resource, "setrlimit", lambda which, pair: asked.append(pair))
     for (soft, hard), allowed in {
         (1024, 1 << 20): limits.CONNECTIONS,
@@ -204,7 +203,7 @@ def test_files_are_allowed_as_far_as_the_system_lets(monkeypatch):
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY): limits.CONNECTIONS,
     }.items():
         monkeypatch.setattr(resource, "getrlimit", lambda which, pair=(soft, hard): pair)
-        assert connections.allow_files() == allowed
+        assert limits.allow_files() == allowed
     assert asked == [(4096, 1 << 20), (1024, 1024), (4096, resource.RLIM_INFINITY)]
 
 

@@ -14,7 +14,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, SESSION
 from fedboost.protocol.messages import Offer
 from fedboost.runtime.aggregator import connected
-from fedboost.runtime.aggregator.reading import SMALL, Reader
+from fedboost.runtime.aggregator.analysts import SMALL, Reader
 from fedboost.runtime.net import channel
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION

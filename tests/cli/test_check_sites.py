@@ -17,7 +17,7 @@ from fedboost.people import status
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, SESSION, Trust
 from fedboost.protocol.messages import Request
-from fedboost.runtime.aggregator import checks, limits
+from fedboost.runtime.aggregator import analysts, limits
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
@@ -324,7 +324,7 @@ def test_a_person_is_not_asked(tmp_path):
 
 def test_sites_that_cannot_answer_are_named(tmp_path, monkeypatch):
     """One of an older version has no stream for checks; one takes too long."""
-    monkeypatch.setattr(checks, "SITE_SECONDS", 0.05)
+    monkeypatch.setattr(analysts, "SITE_SECONDS", 0.05)
 
     async def ask(one):
         del reviewers_of(one)["north"]
@@ -352,7 +352,7 @@ def test_a_party_goes_on_at_an_aggregator_without_checks(tmp_path, monkeypatch):
 
 
 def test_only_so_many_checks_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "MAX_CHECKS", 0)
+    monkeypatch.setattr(analysts, "MAX_CHECKS", 0)
 
     async def ask(one):
         return await check(one, terms(["north"]))
@@ -372,7 +372,7 @@ def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
         reviewer = one.nodes["north"]._reviewer
         answer, go_on = reviewer._answer, threading.Event()
         monkeypatch.setattr(reviewer, "_answer", lambda data: go_on.wait(PATIENCE) and answer(data))
-        first = [asyncio.create_task(check(one, agreed)) for _ in range(checks.MAX_CHECKS_OF_ONE)]
+        first = [asyncio.create_task(check(one, agreed)) for _ in range(analysts.MAX_CHECKS_OF_ONE)]
         await until(lambda: sum(one.server._services[channel.SERVICE]["Check"].__self__._open.values()) == 2)
         third = await check(one, agreed)
         other = asyncio.create_task(check(one, agreed, "stranger"))

@@ -14,7 +14,7 @@ from sites import PATIENCE, consortium
 
 from fedboost.privacy.identity.certificates import SERVER_NAME
 from fedboost.runtime.aggregator.config import ConsoleConfig
-from fedboost.runtime.web.tokens import add_token
+from fedboost.runtime.web.logins import add_token
 
 LOOPBACK = "127.0.0.1:0"
 ANYWHERE = "0.0.0.0:0"

@@ -17,14 +17,14 @@ from sites import in_time
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity.certificates import SERVER_NAME, to_pem
 from fedboost.privacy.identity.issue import issue, new_root
-from fedboost.runtime.net.keys import write_bundle
-from fedboost.runtime.net.tls import (
+from fedboost.runtime.net.channel import (
     CLIENT_TLS_OPTIONS,
     channel_credentials,
     peer_of,
     server_credentials,
     tls_fault,
 )
+from fedboost.runtime.net.keys import write_bundle
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

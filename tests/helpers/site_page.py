@@ -11,7 +11,7 @@ from sites import PATIENCE, Log, until, written
 
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.node import PartyNode
-from fedboost.runtime.web.tokens import add_token
+from fedboost.runtime.web.logins import add_token
 
 SERVED = "the site's page is served"
 COOKIE = re.compile(r"(fedboost-site-\d+=[^;]+)")

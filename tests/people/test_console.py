@@ -8,7 +8,7 @@ from console_facts import AWAY, NAMES, ODD, ROUNDS, ended, facts, history
 
 from fedboost.people.console import openapi, pages
 from fedboost.people.console.shell import LiveFacts, refused
-from fedboost.runtime.aggregator.pace import STRAGGLER_SECONDS, Pace
+from fedboost.runtime.aggregator.sessions import STRAGGLER_SECONDS, Pace
 
 ALL = {
     "overview": lambda: pages.page(pages.parts(facts()), "marie"),

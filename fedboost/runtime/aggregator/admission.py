@@ -11,14 +11,22 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
-from fedboost.errors import FedboostError, PeerError, quoted
+import grpc
+
+from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
+from fedboost.privacy.identity.certificates import Identified
+from fedboost.protocol import key_exchange
+from fedboost.protocol.key_exchange import Trust
+from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator.limits import Peer, Peers
-from fedboost.runtime.aggregator.refusals import Refusals
+from fedboost.runtime.aggregator.limits import Peer, Peers, Refusals
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.channel import peer_of, tls_fault
 from fedboost.runtime.net.keys import Bundle
-from fedboost.runtime.net.tls import peer_of
+from fedboost.terms.terms import Terms
+from fedboost.wire.codec import WIRE_VERSION
 
 Answer = Callable[[AsyncIterator[bytes], Any, Peer], Awaitable[None]]
 """Answers one call: its messages, gRPC's context, and whose it is."""
@@ -108,3 +116,197 @@ async def refuse(context: Any, error: FedboostError) -> NoReturn:
     """End a call with an error, cut to what fits the trailers that carry it; never returns."""
     await context.abort(channel.status_of(error), quoted(str(error), channel.MAX_DETAILS_LENGTH))
     raise AssertionError("abort raises")
+
+
+# ---- The identity of who calls the aggregator: the wire version they speak, their certificate -----------
+# Its role.
+# Refuses: callers without a certificate of the consortium, or with one of another role or name (Refused);
+# another wire version (ConfigError).
+
+
+_NOT_SIGNED = "the terms are not signed by analyst {!r}, who submits them"
+MAX_VERSION_LENGTH = 20
+"""Characters of a version that are kept."""
+
+
+def check_version(context: Any, who: str) -> None:
+    """Raise ConfigError unless the caller speaks this wire version."""
+    version = dict(context.invocation_metadata() or ()).get(channel.VERSION_KEY)
+    if version != str(WIRE_VERSION):
+        raise ConfigError(
+            f"this aggregator speaks wire version {WIRE_VERSION}, the {who} "
+            f"{version or 'names none'}; install the same version of fedboost"
+        )
+
+
+def plain_end(context: Any) -> str:
+    """Return the address and port that a call comes from, such as 127.0.0.1:1234 or [::1]:1234."""
+    return unquote(str(context.peer())).partition(":")[2]
+
+
+def software_of(context: Any) -> str:
+    """The version of the caller's software, as it says; '' if it says none."""
+    version = dict(context.invocation_metadata() or ()).get(channel.SOFTWARE_KEY)
+    return quoted(version, MAX_VERSION_LENGTH) if isinstance(version, str) else ""
+
+
+def caller_of(bundle: Bundle | None, context: Any) -> Identified | None:
+    """Return the caller's identity, None without keys. Raises Refused for a certificate of nobody here."""
+    if bundle is None:
+        return None
+    try:
+        return peer_of(context.auth_context(), bundle, datetime.now(UTC))
+    except PeerError as error:
+        raise Refused(str(error)) from None
+
+
+def check_role(bundle: Bundle | None, context: Any, role: str, name: str | None = None) -> Identified | None:
+    """Return the caller's identity, None without keys. Raises Refused unless the certificate is of this role,
+    and of this name if there is one."""
+    caller = caller_of(bundle, context)
+    if caller is None:
+        return None
+    if caller.role != role:
+        raise Refused(
+            f"this is the certificate of {caller.role} {caller.name!r}: it may not act as {role}; "
+            f"use a bundle of `fedboost keys {role}`"
+        )
+    if name is not None and caller.name != name:
+        raise Refused(f"party {name!r} dials with the certificate of party {caller.name!r}")
+    return caller
+
+
+def check_asker(bundle: Bundle | None, context: Any, terms: Terms) -> None:
+    """Raise Refused unless the caller may ask for a session under these terms: an analyst, or of a prediction
+    the label holder."""
+    holder = terms.vertical.label_holder
+    if not terms.vertical.predicts:
+        check_role(bundle, context, key_exchange.ANALYST)
+    elif (caller := caller_of(bundle, context)) and (caller.role, caller.name) != (
+        key_exchange.PARTY,
+        holder,
+    ):
+        raise Refused(
+            f"label holder {holder} alone may ask for a prediction, and this is the certificate of "
+            f"{caller.role} {caller.name}"
+        )
+
+
+def party_name(bundle: Bundle | None, context: Any) -> str:
+    """Return the name of the party that calls. ConfigError if it has none, Refused if it is not its own."""
+    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+    try:
+        name = bytes(metadata.get(channel.PARTY_KEY, b"")).decode()
+    except UnicodeDecodeError:
+        name = ""
+    if not 0 < len(name) <= 256:
+        raise ConfigError("a party must give its name")
+    check_role(bundle, context, "party", name)
+    return name
+
+
+def check_signed(
+    trust: Trust | None, terms: Terms, request: Request | None, analyst: str, wish: bytes
+) -> None:
+    """Raise Refused unless the analyst who calls signed this wish for these terms: parties refuse others.
+    Without keys nothing is signed."""
+    if trust is None:
+        return
+    try:
+        signer = "" if request is None else key_exchange.check_request(trust, terms, request, wish)
+    except PeerError as error:
+        raise Refused(str(error)) from None
+    if signer != analyst:
+        raise Refused(_NOT_SIGNED.format(analyst))
+
+
+def check_unread(trust: Trust | None, text: str, request: Request | None, analyst: str, wish: bytes) -> None:
+    """Raise Refused unless whoever calls signed this wish for terms of this text, before they are read."""
+    if trust is None:
+        return
+    try:
+        signer = "" if request is None else key_exchange.check_unread(trust, text, request, wish)
+    except PeerError as error:
+        raise Refused(str(error)) from None
+    if signer != analyst:
+        raise Refused(_NOT_SIGNED.format(analyst))
+
+
+def trust_of(bundle: Bundle | None) -> Trust | None:
+    """The roots that key advertisements and signatures are checked by; None without keys."""
+    return None if bundle is None else Trust(bundle.roots, bundle.denied, _clock)
+
+
+def _clock() -> datetime:
+    return datetime.now(UTC)
+
+
+# ---- Is the aggregator up? The standard service grpc.health.v1.Health, and the question to it -----------
+# Promises: SERVING from the moment the port is open until the aggregator is told to stop; any holder of a
+# certificate of the consortium may ask, and learns that one bit.
+# Refuses: a service of another name (NOT_FOUND).
+# Its two messages are a string and a number, so their bytes are written out here; grpc's own package would
+# bring its generated code and another release to keep in step with.
+
+
+SERVICE = "grpc.health.v1.Health"
+CHECK = f"/{SERVICE}/Check"
+SERVING, NOT_SERVING, UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
+"""HealthCheckResponse: field 1, a number."""
+_NAMED = channel.SERVICE.encode()
+KNOWN = (b"", b"\x0a\x00", b"\x0a" + bytes([len(_NAMED)]) + _NAMED)
+"""HealthCheckRequest: field 1, the name of a service; none, empty, ours."""
+
+
+class Health:
+    """The service's two methods. Set `serving` when that changes."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._serving = False
+        self._changed = asyncio.Event()
+
+    @property
+    def serving(self) -> bool:
+        """True while the aggregator takes calls."""
+        return self._serving
+
+    @serving.setter
+    def serving(self, value: bool) -> None:
+        self._serving = value
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def check(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        """Answer with the status, once."""
+        if await self._admission.only_message(requests, context, peer) not in KNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no service of this name")
+        await context.write(SERVING if self._serving else NOT_SERVING)
+
+    async def watch(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        """Send the status now and at each change, until the aggregator stops."""
+        if await self._admission.only_message(requests, context, peer) not in KNOWN:
+            await context.write(UNKNOWN)
+            return
+        while self._serving:
+            changed = self._changed
+            await context.write(SERVING)
+            await changed.wait()
+        await context.write(NOT_SERVING)
+
+
+async def ask(address: str, bundle: Bundle | None, wait: float) -> None:
+    """Return if the aggregator at HOST:PORT is up; ConfigError if nobody says so within `wait` seconds,
+    Refused if it says that it is not."""
+    async with channel.dial(address, bundle) as opened:
+        try:
+            call: Any = opened.unary_unary(CHECK)
+            answer = await call(b"", timeout=wait, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            silent = error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+            if not silent:
+                raise channel.explained(error, f"the aggregator at {address}") from None
+            fault = await asyncio.to_thread(tls_fault, address, bundle) if bundle else None
+            raise channel.unanswered(address, wait, fault, "check the address") from None
+    if answer != SERVING:
+        raise Refused(f"the aggregator at {address} is being stopped")

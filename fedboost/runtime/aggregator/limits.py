@@ -7,13 +7,26 @@ Refuses: nothing itself; `Peer.fault` and `Outgoing` say what is too much.
 """
 
 import asyncio
-from collections.abc import Callable
+import os
+import resource
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any
+from urllib.parse import unquote
 
 from fedboost.errors import Refused
 from fedboost.privacy.bit_packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.bucket import Bucket
+from fedboost.runtime.metrics import AggregatorMetrics
+from fedboost.runtime.web.guard import Asker, Refusal
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
@@ -228,3 +241,204 @@ class Outgoing:
 def refusal(name: str, fault: str) -> Refused:
     """The error for a peer whose call is too much."""
     return Refused(f"{fault}: {name} has to wait, and call less often")
+
+
+# ---- The log of callers that were refused ---------------------------------------------------------------
+# Promises: each has a line with its name or address and the reason, and none floods the log: after some
+# lines of a kind a peer has one a minute, which counts those that were left out.
+
+
+LINES_PER_SECOND, LINES_SAVED = 1 / 60, 5.0
+"""Lines of one kind about one peer in the log, and how many in one go after it was quiet."""
+OTHERS = "", ""
+"""The key under which peers beyond MAX_PEERS are kept."""
+
+
+@dataclass
+class _Lines:
+    bucket: Bucket
+    left_out: int = 0
+
+
+class Refusals:
+    """Lines about refused callers, and their count in the metrics, if there are any."""
+
+    def __init__(self, log: Any, metrics: AggregatorMetrics | None) -> None:
+        self._log = log
+        self._metrics = metrics
+        self._peers: dict[tuple[str, str], _Lines] = {}
+        self._lock = threading.Lock()
+
+    def note(self, event: str, peer: str, reason: str, **values: str) -> None:
+        """Log a refusal of a peer, unless it had its lines."""
+        if self._metrics is not None:
+            self._metrics.refused(event)
+        now = time.monotonic()
+        with self._lock:
+            lines = self._lines_of((event, peer), now)
+            if not lines.bucket.take(now):
+                lines.left_out += 1
+                return
+            if lines.left_out:
+                values["left_out"] = f"{lines.left_out} since the line before"
+                lines.left_out = 0
+        self._log.warning(event, peer=peer, **values, reason=reason)
+
+    def handshake(self, address: str, reason: str) -> None:
+        """Log that no TLS connection was made with a client, from any thread."""
+        host = address.rpartition(":")[0] or address
+        self.note("handshake refused", f"a client from {host}", reason, address=address)
+
+    def _lines_of(self, key: tuple[str, str], now: float) -> _Lines:
+        if key not in self._peers and len(self._peers) >= MAX_PEERS:
+            self._peers = {known: kept for known, kept in self._peers.items() if not kept.bucket.is_full(now)}
+            if len(self._peers) >= MAX_PEERS:
+                key = OTHERS
+        return self._peers.setdefault(key, _Lines(Bucket(LINES_PER_SECOND, LINES_SAVED, now)))
+
+
+# ---- A limit for connections to the aggregator's port that have no call open ----------------------------
+# That many from one address.
+# gRPC bounds the connections of all addresses together and has no hook before TLS, so that a client that
+# opens sockets and says nothing would keep everybody else from dialling. The sockets of this process are
+# looked at a few times a second; nothing is added to the way that messages take.
+# Promises: an address holds few connections for nothing, the oldest of them are shut down first, and gRPC
+# sees a peer that hung up; a connection with a call, and one that is new, is left alone; one event in the
+# log for each address that floods.
+
+
+_FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+_NETWORK_BITS = 64
+"""Leading bits of an IPv6 address that are its network: a holder of one address has all of them."""
+
+End = tuple[str, int]
+"""A client's end of a connection: address and port."""
+
+
+class Connections:
+    """The connections to one port of this process."""
+
+    def __init__(self, port: int, refusals: Refusals) -> None:
+        self._port = port
+        self._refusals = refusals
+        self._since: dict[End, float] = {}
+        """Connections without a call, and when they were first looked at."""
+        self._flooding: dict[str, float] = {}
+        """Networks that had too many, and when they last had."""
+
+    def look(self, calling: Iterable[str], now: float) -> None:
+        """Shut down what is too much. `calling` has gRPC's name of the peer of each open call."""
+        self._flooding = {
+            network: last for network, last in self._flooding.items() if now - last < FLOOD_IS_OVER_SECONDS
+        }
+        files, busy = [int(name) for name in os.listdir(_FILES)], set(map(_end_of, calling))
+        if len(files) - len(busy) <= IDLE_CONNECTIONS:  # no address has more
+            self._since.clear()
+            return
+        idle: dict[End, int] = {}
+        for file in files:
+            with _connection(file, self._port) as opened:
+                end = opened and _end(opened)
+                if end and end not in busy:
+                    idle[end] = file
+        self._since = {end: self._since.get(end, now) for end in idle}
+        by_network: dict[str, list[End]] = defaultdict(list)
+        for end in idle:
+            by_network[_network(end[0])].append(end)
+        for network, ends in by_network.items():
+            excess = len(ends) - IDLE_CONNECTIONS
+            old = sorted((end for end in ends if self._since[end] < now), key=self._since.__getitem__)
+            if excess <= 0 or not old:
+                continue
+            for end in old[:excess]:
+                self._shut_down(idle[end], end)
+            if network not in self._flooding:
+                allowed = f"{IDLE_CONNECTIONS} of an address are allowed"
+                reason = f"{len(ends)} connections without a call; {allowed}"
+                self._refusals.note("peer refused", f"a client from {network}", reason)
+            self._flooding[network] = now
+
+    def _shut_down(self, file: int, end: End) -> None:
+        with _connection(file, self._port) as opened:
+            if opened and _end(opened) == end:  # else it is closed, and the number is another's
+                with suppress(OSError):
+                    opened.shutdown(socket.SHUT_RDWR)
+
+
+def allow_files() -> int:
+    """Raise this process's limit of open files as far as it may be and `limits.CONNECTIONS` need; the
+    connections that fit."""
+    needed = CONNECTIONS + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+        with suppress(OSError, ValueError):  # the system's own bound may be lower than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    return CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, soft // 2)
+
+
+@contextmanager
+def _connection(file: int, port: int) -> Iterator[socket.socket | None]:
+    """The socket behind a file's number, under another number that nobody else closes; None if it is no
+    connection to that port."""
+    try:
+        copy = os.dup(file)
+    except OSError:  # closed meanwhile
+        yield None
+        return
+    try:
+        opened = socket.socket(fileno=copy)
+    except OSError:  # a file, a pipe
+        os.close(copy)
+        yield None
+        return
+    with opened:
+        internet = opened.family in (socket.AF_INET, socket.AF_INET6)
+        yield opened if internet and opened.getsockname()[1] == port else None
+
+
+def _end(opened: socket.socket) -> End | None:
+    """The client's end of a connection; None of the socket that listens."""
+    try:
+        host, port, *_ = opened.getpeername()
+    except OSError:
+        return None
+    return _plain(host), port
+
+
+def _end_of(peer: str) -> End:
+    """The client's end of a call, by gRPC's name of its peer, such as ipv4:127.0.0.1:1234 or
+    ipv6:%5B::1%5D:1234."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
+
+
+@lru_cache(1 << 12)
+def _plain(host: str) -> str:
+    """An address in one form: an IPv4 one that was mapped to IPv6 as itself."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
+
+
+@lru_cache(1 << 12)
+def _network(host: str) -> str:
+    """The network whose connections are counted together: an IPv4 address, or an IPv6 network."""
+    return str(ip_network(f"{host}/{_NETWORK_BITS}", strict=False)) if ":" in host else host
+
+
+# ---- The refusals of pages in the log of a process, bounded as those of its other callers are -----------
+
+
+def noting(refusals: Refusals, event: str) -> Callable[[Asker, Refusal], None]:
+    """What notes a refusal. event: its name in the log."""
+
+    def note(asker: Asker, refusal: Refusal) -> None:
+        peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
+        refusals.note(event, peer, f"{refusal.status}: {refusal.reason}", address=end, asked=asker.what)
+
+    return note

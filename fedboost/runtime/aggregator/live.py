@@ -21,8 +21,8 @@ from fedboost.people.live import (
     watched,
 )
 from fedboost.people.text import counted, delimited
-from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.server import AggregatorServer
+from fedboost.runtime.aggregator.sessions import ActiveSession
 from fedboost.terms.session import TRAINING
 
 

@@ -8,32 +8,212 @@ that is taken; terms without parties or with an unknown program; everything beyo
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from fedboost.errors import ConfigError
-from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator.admission import Admission
-from fedboost.runtime.aggregator.analysts import Analysts
-from fedboost.runtime.aggregator.callers import trust_of
-from fedboost.runtime.aggregator.checks import Checks
+from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
+from fedboost.protocol.messages import Connected, Disconnected, Relay
+from fedboost.runtime.aggregator import admission, limits
+from fedboost.runtime.aggregator.admission import (
+    Admission,
+    Health,
+    check_version,
+    party_name,
+    plain_end,
+    refuse,
+    software_of,
+    trust_of,
+)
+from fedboost.runtime.aggregator.analysts import Analysts, Checks
+from fedboost.runtime.aggregator.archive import Archive, Submissions
 from fedboost.runtime.aggregator.config import AggregatorConfig
-from fedboost.runtime.aggregator.connected import ConnectedParties
-from fedboost.runtime.aggregator.connections import Connections, allow_files
-from fedboost.runtime.aggregator.pages import Pages
-from fedboost.runtime.aggregator.parties import Parties
-from fedboost.runtime.aggregator.refusals import Refusals
-from fedboost.runtime.aggregator.seen import Seen
+from fedboost.runtime.aggregator.connected import ConnectedParties, Seen, write
+from fedboost.runtime.aggregator.limits import Connections, Outgoing, Peer, Refusals, allow_files
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
-from fedboost.runtime.metrics import AggregatorMetrics
-from fedboost.runtime.net import channel, health
-from fedboost.runtime.net.health import Health
+from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.channel import server_credentials
 from fedboost.runtime.net.keys import Bundle
-from fedboost.runtime.net.tls import server_credentials
+from fedboost.wire.codec import WIRE_VERSION
+from fedboost.wire.messages import decode_from_party
+
+if TYPE_CHECKING:
+    from fedboost.runtime.console import Console
+
+
+# ---- What an aggregator serves over HTTP: metrics for Prometheus, and the console -----------------------
+# Promises: neither is there unless the aggregator's file names an address; the console's libraries are
+# imported only then.
+# Refuses: addresses that cannot be listened on, a missing extra (ConfigError).
+
+
+class Pages:
+    """The pages of one aggregator. `metrics` and `console` are None where they are not served."""
+
+    def __init__(
+        self,
+        config: AggregatorConfig,
+        bundle: Bundle | None,
+        status: StatusOffice,
+        analysts: Analysts,
+        refusals: Refusals,
+        tail: Iterable[str],
+        log: Any,
+    ) -> None:
+        self.metrics: MetricsPage | None = None
+        self.console: Console | None = None
+        self._config = config
+        self._bundle = bundle
+        self._status = status
+        self._analysts = analysts
+        self._refusals = refusals
+        self._tail = tail
+        self._log = log
+        self._archive = Archive(None, log)
+        self._submissions: Submissions | None = None
+
+    def listen(self) -> None:
+        """Listen at the addresses of the file."""
+        sessions = self._analysts.sessions
+        if self._config.metrics is not None:
+            self.metrics = MetricsPage(sessions.metrics, self._config.metrics, self._log)
+        if self._config.console is None:
+            return
+        from fedboost.runtime.web.serving import need_extra
+
+        need_extra("[console]", "console")
+        from fedboost.runtime.console import Console, Office
+
+        archive = Archive(self._config.state, self._log)
+        sessions.on_end = archive.add
+        self._archive = archive
+        self._submissions = Submissions(self._analysts, archive, self._log)
+        office = Office(sessions, self._status, archive, self._submissions, self._tail)
+        self.console = Console(self._config.console, self._bundle, office, self._refusals, self._log)
+
+    async def start(self) -> None:
+        """Serve the console; the state folder is this process's from here on."""
+        if self.console is not None:
+            self._archive.open()
+            await self.console.start()
+
+    async def stop(self) -> None:
+        """End the console, and what was submitted there and has not begun."""
+        if self._submissions is not None:
+            await self._submissions.close()
+        if self.console is not None:
+            await self.console.stop()
+            self.console = None
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self.metrics is not None:
+            self.metrics.close()
+            self.metrics = None
+        if self.console is not None:
+            self.console.close()
+            self.console = None
+
+
+# ---- The parties' side of an aggregator: one call a party, from its arrival to its departure ------------
+# Promises: a connection that breaks the protocol is closed and named, and the process goes on; a lost party
+# is reported to the session at once; a party that relays to others is read no faster than the slowest of
+# them reads.
+# Refuses: callers that are not parties of the consortium; a party with a name that is taken (Refused).
+
+
+class Parties:
+    """The method Attend of the service."""
+
+    def __init__(
+        self,
+        bundle: Bundle | None,
+        refusals: Refusals,
+        sessions: Sessions,
+        connected: ConnectedParties,
+        log: Any,
+    ) -> None:
+        self._refusals = refusals
+        self._bundle = bundle
+        self._sessions = sessions
+        self._connected = connected
+        self._log = log
+
+    async def attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        """Attend to a party, from its arrival to its departure."""
+        try:
+            check_version(context, "party")
+            name = self._free_name(context)
+        except FedboostError as error:
+            address = plain_end(context)
+            self._refusals.note("party refused", peer.name, quoted(str(error)), address=address)
+            await refuse(context, error)
+        task = asyncio.current_task()
+        assert task is not None
+        outgoing = Outgoing(task.cancel)
+        self._connected.add(name, outgoing, software_of(context))
+        self._log.info("party here", party=name)
+        reason, fault = "its connection closed", None
+        writer: asyncio.Task[None] | None = None
+        try:
+            await context.send_initial_metadata([(channel.VERSION_KEY, str(WIRE_VERSION))])
+            writer = asyncio.create_task(write(outgoing, context, task, self._log))
+            self._connected.notify()
+            self._sessions.handle(name, Connected())
+            await self._read(name, requests, peer)
+        except PeerError as error:
+            reason, fault = f"it broke the protocol: {quoted(str(error))}", error
+        except asyncio.CancelledError:
+            if not outgoing.fault:
+                raise
+            peer.bar(time.monotonic())
+            reason, fault = outgoing.fault, PeerError(outgoing.fault)
+        except grpc.RpcError:
+            reason = "its connection broke"
+        finally:
+            if writer is not None:
+                writer.cancel()
+            self._connected.remove(name)
+            self._log.info("party gone", party=name, reason=reason)
+            self._sessions.handle(name, Disconnected(reason))
+        if fault is not None:
+            await refuse(context, fault)  # last: a party that does not read cannot hold up the rest
+
+    async def _read(self, name: str, requests: AsyncIterator[bytes], peer: Peer) -> None:
+        """Pass a party's messages to the active session. PeerError for one, or too many, that it must not
+        send."""
+        spare = 0
+        async for data in requests:
+            active = self._sessions.active
+            if active is not None and name in active.terms.parties:
+                active.meter.sent(name, len(data))
+            message = decode_from_party(data)
+            awaited = active is not None and active.awaits(name, message)
+            spare = limits.LAST_WORDS if awaited else spare - 1
+            if spare < 0 and not peer.unwanted.take(time.monotonic()):
+                peer.bar(time.monotonic())
+                raise PeerError("it keeps sending what nobody asked for")
+            if isinstance(message, Relay):
+                await self._connected.room(message.to)
+            self._sessions.handle(name, message)
+
+    def _free_name(self, context: Any) -> str:
+        """The name of the party that calls; Refused if a party of this name is connected."""
+        name = party_name(self._bundle, context)
+        if name in self._connected:
+            raise Refused(
+                f"a party named {name!r} is connected already; stop the other one, or correct `party` in "
+                f"this site's file"
+            )
+        return name
+
+
+# ---- The aggregator on the network: parties attend, analysts submit terms, one session at a time --------
+
 
 TICK_SECONDS = 0.25
 """Seconds between two looks at deadlines."""
@@ -71,7 +251,7 @@ class AggregatorServer:
                 "Check": checks.answer,
                 "Status": status.answer,
             },
-            health.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
+            admission.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
         }
         connections = ("grpc.max_allowed_incoming_connections", allow_files())
         self._server = grpc.aio.server(

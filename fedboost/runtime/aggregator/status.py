@@ -11,13 +11,11 @@ from typing import Any
 
 from fedboost.errors import FedboostError
 from fedboost.privacy.identity.certificates import Identified
-from fedboost.runtime.aggregator.active_session import ActiveSession
-from fedboost.runtime.aggregator.admission import Admission, refuse
+from fedboost.runtime.aggregator.admission import Admission, caller_of, check_version, refuse
 from fedboost.runtime.aggregator.analysts import Analysts
-from fedboost.runtime.aggregator.callers import caller_of, check_version
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.limits import Peer
-from fedboost.runtime.aggregator.sessions import Sessions
+from fedboost.runtime.aggregator.sessions import ActiveSession, Sessions
 from fedboost.runtime.net.keys import Bundle
 from fedboost.version import VERSION
 from fedboost.wire import services as wire

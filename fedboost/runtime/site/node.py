@@ -32,8 +32,8 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, SessionOffer, Site
 from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.channel import TlsFault, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_again
-from fedboost.runtime.net.tls import TlsFault, tls_fault
 from fedboost.runtime.site.approval import nothing_approved, policy_for, terminal_ask
 from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.runtime.site.backup import PartFolder, open_log, open_memory

@@ -40,7 +40,7 @@ from fedboost.people.summary import summary_lines
 from fedboost.people.text import listed
 from fedboost.privacy import noise
 from fedboost.protocol.messages import Offer
-from fedboost.runtime.aggregator.refusals import Refusals
+from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.site.approval import (
@@ -71,12 +71,17 @@ from fedboost.runtime.site.config import PartyConfig, SitePageConfig
 from fedboost.runtime.site.memory import charges_of, read_spent
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.web.forms import asset_routes, read_form
-from fedboost.runtime.web.guard import App, Guard, Refusal, asker_of, is_loopback_name
-from fedboost.runtime.web.logins import Caller, Logins
-from fedboost.runtime.web.notes import noting
+from fedboost.runtime.web.guard import (
+    App,
+    Guard,
+    Refusal,
+    asker_of,
+    asset_routes,
+    is_loopback_name,
+    read_form,
+)
+from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
-from fedboost.runtime.web.tokens import Tokens
 from fedboost.runtime.workers.refusals import check_under_workers
 from fedboost.terms.terms import Terms
 

@@ -12,13 +12,47 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from http import HTTPStatus
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from fedboost.errors import FedboostError, quoted
 from fedboost.runtime.bucket import Bucket, Buckets
 from fedboost.runtime.config import is_loopback
-from fedboost.runtime.web.addresses import group_of
+
+# ---- Addresses of clients, grouped by who can have them -------------------------------------------------
+# Promises: all loopback addresses are one group, and all addresses of an IPv6 network of 64 bits: whoever
+# has one of these has the others, too.
+
+
+LOOPBACK = "loopback"
+NETWORK_BITS = 64
+
+
+@lru_cache(4096)
+def group_of(address: str) -> str:
+    """The name of the group of an address; what is no address is a group by itself."""
+    try:
+        known = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(known, IPv6Address):
+        known = known.ipv4_mapped or known
+    if known.is_loopback:
+        return LOOPBACK
+    if isinstance(known, IPv6Address):
+        return str(ip_network((known, NETWORK_BITS), strict=False))
+    return str(known)
+
+
+# ---- The guard before the pages of a process: who asks in which name, from where, for what --------------
+
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -297,3 +331,25 @@ def _guarded(headers: Any) -> list[tuple[bytes, bytes]]:
     given = [(name.lower(), value) for name, value in headers]
     names = {name for name, _ in given}
     return given + [(name, value) for name, value in HEADERS.items() if name not in names]
+
+
+# ---- What every application of pages does alike: it reads forms, and answers with what its pages load ----
+# Refuses: bodies that are no form, and forms of more fields than any page has (Refusal).
+
+
+def asset_routes(assets: Mapping[str, tuple[str, str]]) -> list[Route]:
+    """The routes of what pages load. assets: content and media type, by path."""
+    return [Route(path, partial(_asset, *content)) for path, content in assets.items()]
+
+
+async def _asset(content: str, kind: str, request: Request) -> Response:
+    return Response(content, media_type=kind)
+
+
+async def read_form(request: Request, fields: int) -> Callable[[str], str]:
+    """The first value of each field of a form, '' of one that it lacks. fields: how many it has at most."""
+    try:
+        found = parse_qs((await request.body()).decode("latin-1"), max_num_fields=fields)
+    except ValueError:
+        raise Refusal(HTTPStatus.BAD_REQUEST, "this is no form of a page") from None
+    return lambda name: found.get(name, [""])[0]

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.web.addresses import group_of
-from fedboost.runtime.web.guard import App, Asker, Note, Refusal
+from fedboost.runtime.web.guard import App, Asker, Note, Refusal, group_of
 
 MAX_CONNECTIONS = 320
 """Open connections: each takes a file, which sessions need, too. Beyond it the oldest that has no request in

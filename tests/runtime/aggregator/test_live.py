@@ -8,7 +8,7 @@ from sites import terms
 from fedboost.people.live import ANSWERED, AWAITED, AWAY, PRESENT
 from fedboost.runtime.aggregator import live
 from fedboost.runtime.aggregator.live import AggregatorProgress
-from fedboost.runtime.aggregator.pace import Pace
+from fedboost.runtime.aggregator.sessions import Pace
 
 NAMES = ("north", "south", "east")
 

@@ -14,9 +14,8 @@ import pytest
 from processes import ending
 from sites import Log, bundles_of, consortium, in_time, rows, status_of
 
-from fedboost.runtime.aggregator import handshakes, refusals
-from fedboost.runtime.aggregator.limits import MAX_PEERS
-from fedboost.runtime.aggregator.refusals import Refusals
+from fedboost.runtime.aggregator import handshakes, limits
+from fedboost.runtime.aggregator.limits import MAX_PEERS, Refusals
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
 
@@ -26,7 +25,7 @@ END = " shutdown=false index=2, args={endpoint=0x7, args={a=b, endpoint_peer_add
 
 def test_a_flood_is_a_few_lines_and_one_a_minute(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(refusals.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
     log, metrics = Log(), AggregatorMetrics()
     noting = Refusals(log, metrics)
     for _ in range(200):

@@ -8,11 +8,9 @@ from sites import Log, in_time
 
 from fedboost.protocol.messages import Connected, Disconnected, Relay
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator.connected import ConnectedParties
-from fedboost.runtime.aggregator.limits import Peers
-from fedboost.runtime.aggregator.parties import Parties
-from fedboost.runtime.aggregator.refusals import Refusals
-from fedboost.runtime.aggregator.seen import Seen
+from fedboost.runtime.aggregator.connected import ConnectedParties, Seen
+from fedboost.runtime.aggregator.limits import Peers, Refusals
+from fedboost.runtime.aggregator.server import Parties
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
 from fedboost.wire.codec import WIRE_VERSION

@@ -7,7 +7,7 @@ import pytest
 from console_facts import ended
 from consoles import served
 
-from fedboost.runtime.console import downloads
+from fedboost.runtime import console as downloads
 
 SIZE = 24_000_000
 PATH = f"/api/v1/models/{ended(1).name}"

@@ -9,8 +9,9 @@ from console_facts import ended, facts
 from consoles import served
 
 from fedboost.people.console import pages
-from fedboost.runtime.console import api, live
-from fedboost.runtime.console.office import Office
+from fedboost.runtime import console as api
+from fedboost.runtime import console as live
+from fedboost.runtime.console import Office
 
 
 @pytest.fixture

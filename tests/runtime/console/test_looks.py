@@ -9,7 +9,7 @@ from console_facts import ODD, facts
 from consoles import served
 from sites import PATIENCE, rows, terms
 
-from fedboost.runtime.console.office import Office
+from fedboost.runtime.console import Office
 
 LONG = [pytest.param(path, marks=pytest.mark.long) for path in ("/sessions", "/log", "/api")]
 

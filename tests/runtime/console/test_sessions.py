@@ -13,9 +13,9 @@ from sites import PATIENCE, bundles_of, fedboost, rows, shared_out, terms
 from submitting import API, ended, signed, submit, until
 
 import fedboost as fb
+from fedboost.runtime import console as live
 from fedboost.runtime.aggregator.archive import FOLDER
-from fedboost.runtime.console import live
-from fedboost.runtime.console.office import Office
+from fedboost.runtime.console import Office
 from fedboost.runtime.web import serving
 from fedboost.terms.tasks import terms_to_describe
 
@@ -139,7 +139,7 @@ def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
     """Whatever cannot be drawn, or kept, the training goes on."""
     tables = {"north": rows()}
     with served(tmp_path, tables, tokens=["analyst"], state=tmp_path / "state") as console:
-        monkeypatch.setattr("fedboost.runtime.console.office.Office.facts", lambda self: 1 / 0)
+        monkeypatch.setattr("fedboost.runtime.console.Office.facts", lambda self: 1 / 0)
         monkeypatch.setattr("fedboost.runtime.aggregator.archive.facts_of", lambda session: 1 / 0)
         answer = console.ask("/")
         assert (answer.status, answer.json["error"]) == (500, "this page failed; the log has the reason")
@@ -154,8 +154,8 @@ def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_live_events_while_a_session_trains(tmp_path, monkeypatch):
     """A page hears of every change, is drawn once for all, and who reads nothing is dropped."""
-    monkeypatch.setattr("fedboost.runtime.console.live.DRAW_SECONDS", 0.05)
-    monkeypatch.setattr("fedboost.runtime.console.live.UNREAD_EVENTS", 2)
+    monkeypatch.setattr("fedboost.runtime.console.DRAW_SECONDS", 0.05)
+    monkeypatch.setattr("fedboost.runtime.console.UNREAD_EVENTS", 2)
     with served(tmp_path, {"north": rows()}) as console:
         ask = f"GET /events/overview HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode()
         with console.open() as reader:

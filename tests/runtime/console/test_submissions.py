@@ -6,14 +6,14 @@ from consoles import ANYWHERE, served
 from sites import bundles_of, rows, terms
 from submitting import ended, signed, submit, until
 
-from fedboost.runtime.aggregator import submissions
+from fedboost.runtime.aggregator import archive
 
 NO_KEYS = ("--insecure-loopback",)
 
 
 @pytest.mark.slow
 def test_of_an_analyst_few_sessions_wait_and_stopping_a_training_withdraws_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(submissions, "MAX_SUBMITTED", 2)
+    monkeypatch.setattr(archive, "MAX_SUBMITTED", 2)
     with served(tmp_path, tokens=["analyst"]) as console:
         waiting = console.one.server.analysts.waiters
         agreed = [terms(["away"], rounds=rounds) for rounds in (1, 2, 3)]

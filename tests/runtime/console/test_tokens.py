@@ -16,11 +16,10 @@ from sites import bundles_of, fedboost
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator.config import ConsoleConfig, read_aggregator
-from fedboost.runtime.console.office import Office
-from fedboost.runtime.console.server import names_of
+from fedboost.runtime.console import Office, names_of
 from fedboost.runtime.net.keys import read_bundle
-from fedboost.runtime.web import serving, tokens
-from fedboost.runtime.web.tokens import add_token, read_tokens
+from fedboost.runtime.web import logins, serving
+from fedboost.runtime.web.logins import add_token, read_tokens
 
 HTML = {"Accept": "text/html"}
 
@@ -93,7 +92,7 @@ def test_a_wrong_token_is_refused(console, given):
 
 
 def test_after_some_wrong_tokens_an_address_has_to_wait(console):
-    for _ in range(int(tokens.TRIES_SAVED)):
+    for _ in range(int(logins.TRIES_SAVED)):
         assert console.ask("/", Authorization="Bearer wrong").status == 401
     console.one.server.refusals._peers.clear()
     answer = console.ask("/", Authorization="Bearer wrong")

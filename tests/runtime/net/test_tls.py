@@ -17,9 +17,9 @@ from sites import in_time
 
 from fedboost.errors import PeerError
 from fedboost.privacy.identity.certificates import Signer, identify, to_pem
-from fedboost.runtime.net import tls
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.channel import CLIENT_TLS_OPTIONS, TlsFault, channel_credentials, peer_of, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_bundle, read_certificates
-from fedboost.runtime.net.tls import CLIENT_TLS_OPTIONS, TlsFault, channel_credentials, peer_of, tls_fault
 
 
 def loaded(folder, role="party"):
@@ -246,7 +246,7 @@ def test_a_hang_up_says_nothing_of_tls(north, answer):
 
 
 def test_a_silence_says_nothing_of_tls(north, monkeypatch):
-    monkeypatch.setattr(tls, "_PATIENCE", 0.3)
+    monkeypatch.setattr(channel, "_PATIENCE", 0.3)
     with listening(waits) as address:
         seen = tls_fault(address, read_bundle(north, "party"))
     assert seen.passes
@@ -254,7 +254,7 @@ def test_a_silence_says_nothing_of_tls(north, monkeypatch):
 
 
 def test_an_aggregator_that_is_silent_may_be_busy(hub, north, monkeypatch):
-    monkeypatch.setattr(tls, "_PATIENCE", 0.3)
+    monkeypatch.setattr(channel, "_PATIENCE", 0.3)
     with listening(encrypted(waits, hub, hub.roots)) as address:
         assert tls_fault(address, read_bundle(north, "party")) is None
 

@@ -11,14 +11,14 @@ from sites import Log, fedboost, rows, terms
 from fedboost.errors import ConfigError, Refused
 from fedboost.people.console.site import LiveSession
 from fedboost.protocol.messages import Offer
-from fedboost.runtime.aggregator import refusals
+from fedboost.runtime.aggregator import limits
 from fedboost.runtime.site import approval as asked
 from fedboost.runtime.site.approval import policy_for, refusal_of, refuse
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.page import PageState, SiteOffice
 from fedboost.runtime.terms_file import terms_to_toml
-from fedboost.runtime.web import serving, tokens
-from fedboost.runtime.web.tokens import add_token
+from fedboost.runtime.web import logins, serving
+from fedboost.runtime.web.logins import add_token
 
 NOBODY = "127.0.0.1:9"
 THREE = ("north", "south", "east")
@@ -40,8 +40,8 @@ def site(tmp_path):
 @pytest.fixture
 def patient(monkeypatch):
     """Each refusal has its line in the log, and nobody has to wait after wrong tokens."""
-    monkeypatch.setattr(refusals, "LINES_SAVED", 1000.0)
-    monkeypatch.setattr(tokens, "TRIES_SAVED", 1000.0)
+    monkeypatch.setattr(limits, "LINES_SAVED", 1000.0)
+    monkeypatch.setattr(logins, "TRIES_SAVED", 1000.0)
 
 
 @pytest.fixture
@@ -443,7 +443,7 @@ def test_a_page_without_its_extra_says_which(tmp_path, monkeypatch):
 
 
 def test_tokens_are_throttled_by_address(site, officer):
-    for _ in range(int(tokens.TRIES_SAVED)):
+    for _ in range(int(logins.TRIES_SAVED)):
         assert Visitor(site.address).ask("POST", "/login", {"token": "wrong"})[0] == 401
     assert Visitor(site.address).ask("POST", "/login", {"token": "wrong"})[0] == 429
     officer.get("/")  # who is logged in goes on
