@@ -24,8 +24,7 @@ import xgboost as xgb
 from sklearn.metrics import roc_auc_score, root_mean_squared_error
 
 import fedboost as fb
-from fedboost.runtime.data.features import to_features
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_features, to_shard
 
 DATASETS = (
     common.ADULT,

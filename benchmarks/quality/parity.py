@@ -35,8 +35,7 @@ from sklearn import metrics
 
 import fedboost as fb
 from fedboost.holders.shard import Shard
-from fedboost.runtime.data.features import to_features
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_features, to_shard
 from fedboost.runtime.data.values import column_of, texts
 
 Float64 = npt.NDArray[np.float64]

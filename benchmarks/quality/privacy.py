@@ -38,8 +38,7 @@ from sklearn.metrics import roc_auc_score
 import fedboost as fb
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.noise import noise_of
-from fedboost.runtime.data.features import to_features
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_features, to_shard
 
 DELTA = 1e-5
 EPSILONS = (0.1, 1.0, 8.0)

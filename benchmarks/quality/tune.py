@@ -23,8 +23,7 @@ import pyarrow as pa
 import xgboost as xgb
 
 import fedboost as fb
-from fedboost.runtime.data.features import to_features
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_features, to_shard
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.results import SPACE, TRIALS, Tuning, terms_to_tune
 from fedboost.terms.session import terms_of

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fedboost.people.text import Block
     from fedboost.runtime.data.database import Reading
-    from fedboost.runtime.data.offer import DraftedOffer
+    from fedboost.runtime.data.draft import DraftedOffer
 
 EPILOG = "Example: fedboost columns customers.parquet --row-id customer_no --alias telco"
 OWNER_ONLY = 0o600
@@ -63,8 +63,8 @@ def columns(
     """Offer this site's columns to an analyst, who drafts terms with them. Terms then reach these columns and
     levels alone, by the names of the offer."""
     from fedboost.cli.output import print_text, unless_nobody_reads
+    from fedboost.runtime.data.draft import draft_offer
     from fedboost.runtime.data.locations import local_files, shown
-    from fedboost.runtime.data.offer import draft_offer
     from fedboost.runtime.data.table import dense_of, read_table
     from fedboost.runtime.files import folder_name, write_atomically
     from fedboost.runtime.site.rows import Names
@@ -110,7 +110,7 @@ def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], sourc
     every row: it may well be the row ids, which are no feature."""
     from pyarrow import types
 
-    from fedboost.runtime.data.odd_numbers import MIN_ROWS
+    from fedboost.runtime.data.oddities import MIN_ROWS
     from fedboost.runtime.data.values import is_text, texts
 
     for name in table.column_names if row_id is None else ():

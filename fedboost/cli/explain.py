@@ -137,8 +137,8 @@ def _contributions(model: Path, data: "str | Database", read: "Reading", out: Pa
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
     from fedboost.people import as_json
-    from fedboost.runtime.data.features import to_base_margin, to_features
     from fedboost.runtime.data.locations import shown
+    from fedboost.runtime.data.shard import to_base_margin, to_features
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.model import Model
 

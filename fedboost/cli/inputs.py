@@ -14,9 +14,8 @@ from fedboost.cli.output import notice
 from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.runtime.data.check import alike_sites
 from fedboost.runtime.data.draft import split_by_site, split_by_weights
-from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.locations import shown
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_shard, undeclared
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import listing
 from fedboost.terms.columns import Schema

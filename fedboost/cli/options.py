@@ -97,8 +97,7 @@ def reads_a_table(command: Callable[..., None]) -> Callable[..., None]:
     def run(**arguments: Any) -> None:
         from pydantic import ValidationError
 
-        from fedboost.runtime.data.database import Reading
-        from fedboost.runtime.data.read_options import ReadOptions
+        from fedboost.runtime.data.database import Reading, ReadOptions
 
         values = {name: arguments.pop(name) for name in _READ}
         query = values.pop("query"), values.pop("query_file")

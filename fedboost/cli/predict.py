@@ -46,7 +46,7 @@ def predict(
     from fedboost.cli.output import write
     from fedboost.cli.progress import rows_done
     from fedboost.runtime.data.locations import local_files
-    from fedboost.runtime.data.parts import in_parts
+    from fedboost.runtime.data.table import in_parts
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.model import Model
     from fedboost.runtime.predictions import Predictor, check_form, csv_writer, writing

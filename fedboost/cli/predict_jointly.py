@@ -10,7 +10,7 @@ from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Database, Reading
-    from fedboost.runtime.data.parts import TableParts
+    from fedboost.runtime.data.table import TableParts
     from fedboost.runtime.predictions import Columns
 
 Party = Annotated[
@@ -48,7 +48,7 @@ def predicted_jointly(
     from fedboost.cli.output import notice
     from fedboost.cli.serving import site_and_keys
     from fedboost.people.status import waiting
-    from fedboost.runtime.data.read_options import AS_USUAL
+    from fedboost.runtime.data.database import AS_USUAL
     from fedboost.runtime.model import load_trained
     from fedboost.runtime.party_model import PartyModel
     from fedboost.runtime.predictions import predicted_columns

@@ -11,8 +11,7 @@ from fedboost.errors import ConfigError
 if TYPE_CHECKING:
     from fedboost.people.oddities import Oddity
     from fedboost.runtime.data.database import Database, Reading
-    from fedboost.runtime.data.draft import Draft
-    from fedboost.runtime.data.offer import Offer
+    from fedboost.runtime.data.draft import Draft, Offer
 
 EPILOG = (
     "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml\n\n"
@@ -97,9 +96,8 @@ def terms(
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.output import notice, write
     from fedboost.runtime.data.check import of_draft
-    from fedboost.runtime.data.draft import draft_schema, split_by_site
+    from fedboost.runtime.data.draft import draft_schema, split_by_site, with_offers
     from fedboost.runtime.data.locations import shown
-    from fedboost.runtime.data.offer import with_offers
     from fedboost.runtime.data.table import dense_of, read_table
 
     source = read.source(data)
@@ -145,8 +143,8 @@ def _offers(
     """Return the offers in these files, and the parties: the one with the labels, then those that offer."""
     from fedboost.cli.output import notice
     from fedboost.runtime.data.database import Database
+    from fedboost.runtime.data.draft import read_offer
     from fedboost.runtime.data.locations import is_remote, shown
-    from fedboost.runtime.data.offer import read_offer
 
     if not files:
         return [], party

@@ -149,7 +149,7 @@ class Model(SignedModel):
     def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[explain.Rows]]:
         """A function that yields the features of rows, and their base margins if they have any; the rows of a
         sparse table in parts."""
-        from fedboost.runtime.data.features import to_base_margin, to_features
+        from fedboost.runtime.data.shard import to_base_margin, to_features
         from fedboost.runtime.data.sparse import SparseTable
         from fedboost.runtime.data.table import as_table
 

@@ -17,12 +17,9 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.people import as_json
-from fedboost.runtime.data.features import features_of, undeclared
-from fedboost.runtime.data.forms import FORMS
 from fedboost.runtime.data.locations import TOGETHER
-from fedboost.runtime.data.parts import TableParts
-from fedboost.runtime.data.shard import base_margin_of
-from fedboost.runtime.data.table import dense_of
+from fedboost.runtime.data.shard import base_margin_of, features_of, undeclared
+from fedboost.runtime.data.table import FORMS, TableParts, dense_of
 from fedboost.runtime.data.values import column_of, plain
 from fedboost.runtime.files import replacing
 from fedboost.runtime.model import Model

@@ -11,7 +11,7 @@ from sites import rows, shared_out, terms
 
 from fedboost import __version__
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.features import to_features
+from fedboost.runtime.data.shard import to_features
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
 from fedboost.terms.terms import Terms

@@ -6,26 +6,185 @@ have no names once they are open, so nothing is left behind however the process 
 Refuses: a file that is no Parquet, a folder without room (ConfigError).
 """
 
+import contextlib
 import io
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.binned import allocate_in_memory
-from fedboost.runtime.data.locations import Locations
-from fedboost.runtime.data.parquet_files import ParquetFiles
+from fedboost.runtime.data.allocator import give_back
+from fedboost.runtime.data.database import Database
+from fedboost.runtime.data.locations import Location, Locations, check_scratch
+from fedboost.runtime.data.sql import normal_column, normal_field
 from fedboost.runtime.data.values import BadRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import parquet
+
+    from fedboost.runtime.data.sql import Batches
+
+
+# ---- Parquet files as one table -------------------------------------------------------------------------
+# Promises: the rows of several files come in the order of the files; what folders are named after, `a=1`,
+# is a column of the rows in them.
+# Refuses: a file that is no Parquet, or has other columns than the first one (ConfigError that names file
+# and column).
+
+
+class ParquetFiles:
+    """Parquet files that are one table. Opening them reads no row."""
+
+    def __init__(self, locations: Locations) -> None:
+        import pyarrow as pa
+
+        self._files = locations.files
+        self._metadata = []
+        heads = []
+        for location in self._files:
+            with _opened(location) as file:
+                self._metadata.append(file.metadata)
+                heads.append(file.schema_arrow)
+        for location, head in zip(self._files[1:], heads[1:], strict=True):
+            _check_same(location, head, self._files[0], heads[0])
+        self._partitions = _partitions(self._files, heads[0])
+        head = pa.Table.from_batches([], heads[0])  # empty_table() imports pandas
+        for name, values in self._partitions.items():
+            head = head.append_column(name, pa.array([], values.type))
+        self.head: pa.Table = head
+        groups = [range(metadata.num_row_groups) for metadata in self._metadata]
+        self._groups = [(number, group) for number, every in enumerate(groups) for group in every]
+        sizes = (self._metadata[number].row_group(group).num_rows for number, group in self._groups)
+        self.ends = np.cumsum([0, *sizes])
+        """Where each group of rows begins, and the last one ends."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.ends[-1])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of rows of each file."""
+        return tuple(metadata.num_rows for metadata in self._metadata)
+
+    def read(self) -> "pa.Table":
+        """The whole table."""
+        import pyarrow as pa
+
+        names = self.head.column_names
+        tables = []
+        for number, location in enumerate(self._files):
+            with _opened(location, self._metadata[number]) as file:
+                tables.append(self._completed(number, file.read(), names))
+        return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+
+    def group(self, number: int, column: str) -> "pa.Table":
+        """A group of rows of one column. ConfigError if the file has become another, or is gone."""
+        import pyarrow as pa
+
+        at, group = self._groups[number]
+        location = self._files[at]
+        stored = [] if column in self._partitions else [column]
+        try:
+            with _opened(location, self._metadata[at], mapped=True) as file:
+                rows = file.read_row_group(group, stored)
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigError("its table can no longer be read", f"{location.shown}: {error}") from None
+        size = int(self.ends[number + 1] - self.ends[number])
+        return self._completed(at, rows, [column], size)
+
+    def parts(self, columns: Collection[str], rows: int) -> "Iterator[pa.Table]":
+        """Yield so many rows of these columns at a time."""
+        import pyarrow as pa
+
+        stored = [name for name in columns if name not in self._partitions]
+        for number, location in enumerate(self._files):
+            with _opened(location, self._metadata[number]) as file:
+                for batch in file.iter_batches(rows, columns=stored):
+                    part = pa.Table.from_batches([batch])
+                    yield self._completed(number, part, list(columns), batch.num_rows)
+
+    def _completed(
+        self, number: int, rows: "pa.Table", names: Sequence[str], size: int | None = None
+    ) -> "pa.Table":
+        """These columns of rows of a file, with what its folders say."""
+        import pyarrow as pa
+
+        if not self._partitions:
+            return rows if rows.column_names == list(names) else rows.select(list(names))
+        count = rows.num_rows if size is None else size
+        columns = [
+            pa.repeat(self._partitions[name][number], count)
+            if name in self._partitions
+            else rows.column(name)
+            for name in names
+        ]
+        return pa.table(columns, names=list(names))
+
+
+def _opened(location: Location, metadata: Any = None, mapped: bool = False) -> "parquet.ParquetFile":
+    """Open a Parquet file. ConfigError that names it if it is none."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        source = location.open() if location.path is None else location.path
+        return parquet.ParquetFile(source, metadata=metadata, memory_map=mapped)
+    except (pa.ArrowInvalid, OSError) as error:
+        if metadata is not None or isinstance(error, FileNotFoundError):
+            raise
+        raise ConfigError(
+            f"{location.shown}: cannot be read as Parquet", (str(error).splitlines() or [""])[0]
+        ) from None
+
+
+def _check_same(location: Location, head: "pa.Schema", first: Location, expected: "pa.Schema") -> None:
+    """ConfigError unless a file has the columns of the first one, whatever their order."""
+    for name, kind in zip(expected.names, expected.types, strict=True):
+        if name not in head.names:
+            raise ConfigError(f"{location.shown}: column {name!r} is missing, which {first.shown} has")
+        if head.field(name).type != kind:
+            types = f"{head.field(name).type} here, {kind} in {first.shown}"
+            raise ConfigError(f"{location.shown}: column {name!r} is {types}; write both as one type")
+    if more := [name for name in head.names if name not in expected.names]:
+        raise ConfigError(f"{location.shown}: has a column {more[0]!r}, which {first.shown} lacks")
+
+
+def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.Array]":
+    """The columns that folders are named after, with the value of each file: whole numbers if all are."""
+    import pyarrow as pa
+
+    columns = {}
+    for name in dict.fromkeys(name for location in files for name in location.partition):
+        lacking = next((location for location in files if name not in location.partition), None)
+        if lacking is not None:
+            raise ConfigError(f"{lacking.shown}: is in no folder {name}=..., as other files are")
+        if name in head.names:
+            raise ConfigError(
+                f"{files[0].shown}: has a column {name!r}, which its folder is named after, too"
+            )
+        values = pa.array([location.partition[name] for location in files], pa.string())
+        try:
+            columns[name] = values.cast(pa.int64())
+        except pa.ArrowInvalid:
+            columns[name] = values
+    return columns
+
+
+# ---- Rows that stay in files: a party's table may be larger than its memory -----------------------------
+
 
 STRETCH = 1 << 20
 """Rows of a column that are kept at a time where all are wanted."""
@@ -143,3 +302,130 @@ class ParquetColumn:
         """Read the whole column; ConfigError if it cannot be read."""
         for start in range(0, self.size, STRETCH):
             self[start : start + STRETCH]
+
+
+# ---- Rows that come as a stream: they are kept in a file, some at a time --------------------------------
+# And read from it column by column.
+# Promises: the memory holds some ten thousand rows of the stream at a time; the file has no name once it is
+# open and can be read by its owner alone, so nothing is left behind however the process ends.
+# Refuses: two columns of one name, no rows, a folder without room (ConfigError).
+
+
+GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24
+"""Rows, or bytes, that make a group of the file, which is read at a time."""
+
+
+def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None) -> ParquetTable:
+    """The rows of a query, or of an Arrow stream, in a file. ConfigError."""
+    check_scratch(scratch)
+    if not isinstance(source, Database):
+        return kept(NormalBatches(source), "the stream", scratch)
+    from fedboost.runtime.data.sql import opened
+
+    with opened(source) as batches:
+        return kept(batches, str(source), scratch)
+
+
+def read_query(source: Database) -> "pa.Table":
+    """The rows of a query, in memory. ConfigError."""
+    import pyarrow as pa
+
+    from fedboost.runtime.data.sql import opened
+
+    with opened(source) as batches:
+        _check_distinct(batches, str(source))
+        table = pa.Table.from_batches(batches, batches.schema)
+    if not table.num_rows:
+        raise ConfigError(f"{source}: there are no rows")
+    return table
+
+
+def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
+    """The source of rows that come once, from the first to the last; None for a table that is in memory or a
+    file."""
+    import pyarrow as pa
+
+    home = type(data).__module__.split(".")[0]
+    if isinstance(data, (Database, pa.RecordBatchReader)):
+        return data
+    lazy = hasattr(data, "__arrow_c_stream__") and home not in ("pandas", "polars", "pyarrow")
+    try:
+        return pa.RecordBatchReader.from_stream(data) if lazy else None
+    except pa.ArrowException as error:
+        raise ConfigError(f"cannot make a table of this {type(data).__name__}: {error}") from None
+
+
+class NormalBatches:
+    """The batches of an Arrow stream, with the types that the rest of fedboost reads."""
+
+    def __init__(self, reader: "pa.RecordBatchReader") -> None:
+        import pyarrow as pa
+
+        self._reader = reader
+        self.schema: pa.Schema = pa.schema([normal_field(field) for field in reader.schema])
+
+    def __iter__(self) -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        for batch in self._reader:
+            pairs = zip(batch.columns, self.schema.types, strict=True)
+            yield pa.record_batch([normal_column(*pair) for pair in pairs], schema=self.schema)
+
+
+def kept(batches: "Batches", source: str, scratch: Path | None = None) -> ParquetTable:
+    """The rows in a file of the scratch folder, or of the system's folder for temporary files."""
+    import pyarrow as pa
+
+    _check_distinct(batches, source)
+    folder = scratch or Path(tempfile.gettempdir())
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - as long as there is the table
+        with contextlib.ExitStack() as unless_written:
+            unless_written.callback(file.close)
+            _write(batches, file)
+            unless_written.pop_all()
+    except OSError as error:
+        raise ConfigError(f"no room for the rows of {source}: {folder}: {error.strerror or error}") from None
+    except pa.ArrowException as error:
+        raise ConfigError(f"{source}: its rows cannot be kept in a file: {quoted(str(error))}") from None
+    give_back()
+    location = Location(
+        f"the rows that were kept of {source}", "", lambda: pa.PythonFile(UnnamedFile(file.fileno()))
+    )
+    table = ParquetTable(Locations(location.shown, (location,)), scratch)
+    weakref.finalize(table, file.close)
+    if not table.num_rows:
+        raise ConfigError(f"{source}: there are no rows")
+    return table
+
+
+def _check_distinct(batches: "Batches", source: str) -> None:
+    twice = next((name for name, count in Counter(batches.schema.names).items() if count > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{source}: there are two columns named {twice!r}; rename one: AS another_name")
+
+
+def _write(batches: "Batches", file: BinaryIO) -> None:
+    """Write the rows as Parquet, group by group."""
+    import pyarrow as pa
+    from pyarrow import parquet, types
+
+    schema = batches.schema
+    words = [field.name for field in schema if not types.is_floating(field.type)]
+    options = {"compression": "none", "use_dictionary": words, "write_statistics": False}
+    group: list[pa.RecordBatch] = []
+
+    def flush() -> None:
+        table = pa.Table.from_batches(group, schema)
+        writer.write_table(table, row_group_size=table.num_rows)
+        group.clear()
+
+    with parquet.ParquetWriter(file, schema, **options) as writer:
+        for batch in batches:
+            group.append(batch)
+            rows, size = (sum(getattr(part, what) for part in group) for what in ("num_rows", "nbytes"))
+            if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                flush()
+        if group:
+            flush()
+    file.flush()

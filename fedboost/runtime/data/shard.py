@@ -13,6 +13,7 @@ text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow ta
 ...).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,19 +26,15 @@ from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.gbdt.objectives.objective import MAX_LABEL
+from fedboost.gbdt.target_means import NO_MEANS, TargetMeans
 from fedboost.holders.shard import Ranges, Shard, places_of
+from fedboost.privacy.noise import noised
 from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.ids import check_distinct, ids_of
-from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
-from fedboost.terms.columns import Schema
-from fedboost.terms.session import TO_DESCRIBE, TRAINING
-from fedboost.terms.terms import Terms, have_folds
-
-if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
-    import pyarrow as pa
 from fedboost.runtime.data.table import Table, dense_of, parts_of
+from fedboost.runtime.data.text import in_file
 from fedboost.runtime.data.values import (
     UNKNOWN,
     BadRow,
@@ -58,6 +55,14 @@ from fedboost.runtime.data.values import (
     spelled_as,
     texts,
 )
+from fedboost.terms.columns import Schema
+from fedboost.terms.session import TO_DESCRIBE, TRAINING
+from fedboost.terms.tasks import class_names
+from fedboost.terms.terms import Terms, have_folds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 Reader = Callable[["pa.Table"], Float32]
 NO_LABELS = np.zeros(0, np.float32)
@@ -384,3 +389,108 @@ def base_margin_of(table: "pa.Table", name: str, terms: Terms) -> Float32:
     beyond = np.abs(terms.objective.loss.predict(margin.astype(np.float64))) > MAX_LABEL
     refuse(table, name, beyond, "has a base margin that predicts more than 2**60")
     return margin
+
+
+# ---- Features of rows to predict, and counts of categories and labels -----------------------------------
+
+
+def to_features(
+    table: "pa.Table | SparseTable", schema: Schema, source: str, means: TargetMeans = NO_MEANS
+) -> Float32:
+    """The features of rows to predict: float32 [rows, features]. A category the schema does not declare
+    counts as missing. means: those of the model, where it has target means. Raises ConfigError that begins
+    with `source`."""
+    try:
+        return features_of(table, schema, means)
+    except ConfigError as error:
+        error = in_file(error, dense_of(table))
+        raise ConfigError(f"{source}: {error.public}", error.detail) from None
+
+
+def features_of(table: "pa.Table | SparseTable", schema: Schema, means: TargetMeans = NO_MEANS) -> Float32:
+    """The features of rows to predict: float32 [rows, features]. means: as for `to_features`. Raises
+    ConfigError."""
+    out = np.empty((table.num_rows, len(schema.features)), np.float32)
+    for column, name in enumerate(schema.numeric):
+        sparse = table.column(name) if isinstance(table, SparseTable) else None
+        out[:, column] = finite(dense_of(table), name) if sparse is None else sparse[:]
+    for column, name in enumerate(schema.target_means, len(schema.numeric)):
+        out[:, column] = means_of(dense_of(table), name, means[name])
+    for column, (name, categories) in enumerate(schema.categorical.items(), len(schema.ordered)):
+        out[:, column] = declared_codes(dense_of(table), name, categories)
+    return out
+
+
+def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -> Float32 | None:
+    """The base margins of rows to predict, float32 [rows], if the terms name a column of them. Raises
+    ConfigError that begins with `source`."""
+    name = terms.columns.base_margin
+    if name is None:
+        return None
+    try:
+        return base_margin_of(dense_of(table), name, terms)
+    except ConfigError as error:
+        error = in_file(error, dense_of(table))
+        raise ConfigError(f"{source}: {error.public}", error.detail) from None
+
+
+def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
+    """Each categorical column with categories the schema does not declare: its name, one of them, the number
+    of rows that have one. Raises ConfigError."""
+    example: dict[str, str] = {}
+    rows: Counter[str] = Counter()
+    for name, categories in schema.categorical.items():
+        for part in parts_of(table, name):
+            strange = codes_of(part, name, categories) == UNKNOWN
+            if strange.any():
+                codes, distinct = texts(column_of(part, name), name)
+                example.setdefault(name, distinct[codes[np.argmax(strange)]])
+                rows[name] += int(strange.sum())
+    for name, category in example.items():
+        yield name, category, rows[name]
+
+
+def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
+    """The rows that have each declared category, for each categorical column. Raises ConfigError."""
+    counts = {name: np.zeros(len(categories), np.int64) for name, categories in schema.categorical.items()}
+    for name, categories in schema.categorical.items():
+        for part in parts_of(table, name):
+            codes = codes_of(part, name, categories)
+            declared = codes[np.isfinite(codes) & (codes != UNKNOWN)].astype(np.int64)
+            counts[name] += np.bincount(declared, minlength=len(categories))
+    return {
+        name: dict(zip(categories, map(int, counts[name]), strict=True))
+        for name, categories in schema.categorical.items()
+    }
+
+
+def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
+    """The rows that have each value of a label of two values or of classes; nothing for other labels."""
+    if not class_names(terms):
+        return {}
+    codes, rows = np.unique(label, return_counts=True)
+    rows_by_code = dict(zip(codes.tolist(), rows.tolist(), strict=True))
+    return {value: rows_by_code.get(code, 0) for code, value in enumerate(class_names(terms))}
+
+
+# ---- Labels with the noise that the terms want, as the label holder's rows are read ---------------------
+# Promises: nothing that is computed of these rows knows the labels that they had before.
+# Refuses: what the reader and the key refuse (Refused).
+
+
+LabelReader = Callable[[Terms], Shard]
+
+
+def with_label_noise(read: LabelReader, party: str, key_of: Callable[[Terms], bytes]) -> LabelReader:
+    """A reader of the same rows, whose labels have noise where the terms say so. key_of: the secret that the
+    noise is drawn from, the same over all sessions."""
+
+    def read_noised(terms: Terms) -> Shard:
+        shard, epsilon = read(terms), terms.vertical.label_epsilon
+        if epsilon is None or terms.vertical.predicts or not terms.blocks.has_labels(party):
+            return shard
+        assert shard.ids is not None
+        classes = terms.objective.num_class or 2
+        return replace(shard, label=noised(shard.label, shard.ids, classes, epsilon, key_of(terms)))
+
+    return read_noised

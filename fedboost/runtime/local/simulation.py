@@ -31,10 +31,8 @@ from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.allocator import give_back, keep_freed_memory
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
-from fedboost.runtime.data.label_noise import with_label_noise
-from fedboost.runtime.data.parquet import ParquetTable
-from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.data.stream import keep, stream_of
+from fedboost.runtime.data.parquet import ParquetTable, keep, stream_of
+from fedboost.runtime.data.shard import to_shard, with_label_noise
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.model import Result, finish
 from fedboost.runtime.telemetry import Meter, Row

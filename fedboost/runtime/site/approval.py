@@ -41,9 +41,8 @@ from fedboost.protocol.site import (
 )
 from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.data.database import Database
-from fedboost.runtime.data.features import category_rows, label_counts, undeclared
 from fedboost.runtime.data.locations import shown
-from fedboost.runtime.data.shard import column_faults, to_shard
+from fedboost.runtime.data.shard import category_rows, column_faults, label_counts, to_shard, undeclared
 from fedboost.runtime.files import folder_name, write_atomically
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import PartyConfig, state_folder

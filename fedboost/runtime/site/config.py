@@ -16,9 +16,8 @@ from fedboost.runtime.config import (
     require_address,
     require_dialable,
 )
-from fedboost.runtime.data.database import Database, database_of, with_query
+from fedboost.runtime.data.database import Database, ReadOptions, database_of, with_query
 from fedboost.runtime.data.locations import is_remote, shown
-from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import Frozen, Name, read_model

@@ -31,16 +31,12 @@ from fedboost.holders.shard import Shard
 from fedboost.people.text import delimited, shown
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import NAMES, read_toml, to_toml
-from fedboost.runtime.data.database import Database
-from fedboost.runtime.data.features import undeclared
-from fedboost.runtime.data.label_noise import with_label_noise
+from fedboost.runtime.data.database import Database, ReadOptions
 from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.locations import shown as shown_source
-from fedboost.runtime.data.read_options import ReadOptions
-from fedboost.runtime.data.renamed import renamed
-from fedboost.runtime.data.shard import column_faults, to_shard, type_faults
+from fedboost.runtime.data.shard import column_faults, to_shard, type_faults, undeclared, with_label_noise
 from fedboost.runtime.data.sparse import SparseTable
-from fedboost.runtime.data.table import Table, dense_of, site_table
+from fedboost.runtime.data.table import Table, dense_of, renamed, site_table
 from fedboost.runtime.signed_model import session_of
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import FileMemory, put

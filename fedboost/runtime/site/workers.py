@@ -18,8 +18,7 @@ from fedboost.people.oddities import CheckFacts, Oddity
 from fedboost.people.text import shorten
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import cores
-from fedboost.runtime.data.check import of_ids
-from fedboost.runtime.data.fits import absent, unfit
+from fedboost.runtime.data.check import absent, of_ids, unfit
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.table import dense_of
 from fedboost.runtime.data.values import column_of

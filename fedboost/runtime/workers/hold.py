@@ -28,9 +28,8 @@ from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.contracts import Answering, Holder
 from fedboost.runtime.config import is_loopback
 from fedboost.runtime.data.allocator import give_back, keep_freed_memory
-from fedboost.runtime.data.features import undeclared
-from fedboost.runtime.data.read_options import ReadOptions
-from fedboost.runtime.data.shard import label_values, to_shard
+from fedboost.runtime.data.database import ReadOptions
+from fedboost.runtime.data.shard import label_values, to_shard, undeclared
 from fedboost.runtime.data.table import Table, as_table
 from fedboost.runtime.site.rows import Names, named
 from fedboost.runtime.workers import link

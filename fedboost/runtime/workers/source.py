@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.forms import form_of
+from fedboost.runtime.data.database import ReadOptions
 from fedboost.runtime.data.locations import is_remote, local_files, locations_of
 from fedboost.runtime.data.parquet import ParquetTable
-from fedboost.runtime.data.read_options import ReadOptions
-from fedboost.runtime.data.table import Table, as_config_error, distinct, read_table
+from fedboost.runtime.data.table import Table, as_config_error, distinct, form_of, read_table
 from fedboost.runtime.data.values import is_text, kind_of
 
 if TYPE_CHECKING:

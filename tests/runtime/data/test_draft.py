@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.runtime.data.draft import (
     FEW_NUMBERS,
-    MAX_CATEGORIES,
     MAX_CLASSES,
     MEDIAN,
     draft_schema,

@@ -11,8 +11,7 @@ from columns import COLOURS, NAN, bits, config_error, feature, same, terms
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedboost.runtime.data.features import to_features, undeclared
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_features, to_shard, undeclared
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.data.values import numbers, texts
 from fedboost.terms.columns import Schema

@@ -12,10 +12,9 @@ import pytest
 from columns import config_error
 from pyarrow import feather
 
-from fedboost.runtime.data import delimited, json_lines
-from fedboost.runtime.data.parts import TableParts
-from fedboost.runtime.data.read_options import ReadOptions
-from fedboost.runtime.data.table import read_table
+from fedboost.runtime.data import text
+from fedboost.runtime.data.database import ReadOptions
+from fedboost.runtime.data.table import TableParts, read_table
 
 GERMAN = {"separator": ";", "decimal": ",", "encoding": "latin-1"}
 WIDE = {"separator": "tab", "encoding": "utf-16", "na": ["-", "?"]}
@@ -98,7 +97,7 @@ def test_each_form_gives_the_same_table(tmp_path, name, content, options):
 )
 def test_a_column_in_parts_has_the_type_of_the_whole_column(tmp_path, monkeypatch, values, kind):
     """The first value stands in the first parts, the second late."""
-    monkeypatch.setattr(delimited, "_BLOCK", 64)
+    monkeypatch.setattr(text, "_BLOCK", 64)
     quoted = ['"' + value.replace('"', '""') + '"' if set(value) & {",", '"'} else value for value in values]
     early, late = (f"1,{value}\n" for value in quoted)
     (tmp_path / "t.csv").write_text("k,v\n" + early * 100 + late + early * 9)
@@ -113,7 +112,7 @@ def test_a_column_in_parts_has_the_type_of_the_whole_column(tmp_path, monkeypatc
 
 
 def test_json_lines_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_lines, "_PART", 50)
+    monkeypatch.setattr(text, "_PART", 50)
     lines = [{"a": n, "b": f"{n}"} if n % 5 else {"c": n / 2} for n in range(40)]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
     parts = list(TableParts(tmp_path / "t.jsonl").read(["a", "b", "c"], ["a"]))

@@ -11,10 +11,9 @@ from columns import config_error
 from pyarrow import parquet
 from stores import own_certificate, serving
 
-from fedboost.runtime.data import fetch
+from fedboost.runtime.data import locations
 from fedboost.runtime.data.locations import shown
-from fedboost.runtime.data.parts import TableParts
-from fedboost.runtime.data.table import read_table
+from fedboost.runtime.data.table import TableParts, read_table
 
 CSV = b"a,b\n1,x\n2,y\n"
 VALUES = {"a": [1, 2], "b": ["x", "y"]}
@@ -102,7 +101,7 @@ def test_what_can_go_wrong_by_https(https, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE")
     untrusted = config_error(lambda: read_table(f"{address}/t.csv"))
     assert "its certificate is not trusted: self-signed certificate; SSL_CERT_FILE names" in untrusted
-    monkeypatch.setattr("fedboost.runtime.data.fetch.SILENT_SECONDS", 1.0)
+    monkeypatch.setattr("fedboost.runtime.data.locations.SILENT_SECONDS", 1.0)
     assert "cannot be fetched: " in config_error(lambda: read_table("https://127.0.0.1:1/t.csv"))
 
 
@@ -128,14 +127,16 @@ def test_addresses_that_are_refused_unseen(address, said):
 
 def test_another_machine_redirects_not_to_this_one(https, monkeypatch):
     """What a service of this machine answers is nothing for another machine to choose as a table."""
-    here = fetch._is_this_machine
+    here = locations._is_this_machine
     for other in ("127.0.0.1", "localhost", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254"):
         assert here(other.strip("[]")), other
     assert not here("192.0.2.1")
     https.moved["away.csv"] = f"https://{https.address}/t.csv"
     assert read_table(f"https://{https.address}/away.csv").to_pydict() == VALUES
     asked = len(https.asked)
-    monkeypatch.setattr(fetch, "_is_this_machine", lambda host: host == "localhost")  # its number is another
+    monkeypatch.setattr(
+        locations, "_is_this_machine", lambda host: host == "localhost"
+    )  # its number is another
     https.moved["away.csv"] = f"https://localhost:{https.address.rpartition(':')[2]}/t.csv"
     said = config_error(lambda: read_table(f"https://{https.address}/away.csv"))
     assert said.endswith("the server redirects to this machine, localhost: refused")

@@ -13,8 +13,7 @@ from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt import cut_points, histogram
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.runtime.data import parquet as stored
-from fedboost.runtime.data.features import undeclared
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_shard, undeclared
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.site.config import read_party
 

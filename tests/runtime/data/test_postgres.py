@@ -17,7 +17,7 @@ from sites import fedboost, rows, terms
 import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.database import Database
-from fedboost.runtime.data.stream import keep
+from fedboost.runtime.data.parquet import keep
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.site.config import read_party
 

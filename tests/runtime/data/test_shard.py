@@ -9,8 +9,7 @@ import pytest
 from columns import NAN, NUMERIC, REGRESSION, WEIGHTED, refusal, same, terms
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.features import to_base_margin
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_base_margin, to_shard
 from fedboost.terms.terms import Terms
 
 HELD_OUT = terms(numeric=["x"], validation="v")

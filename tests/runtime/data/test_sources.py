@@ -21,9 +21,10 @@ from sites import fedboost, rows, terms
 
 import fedboost as fb
 from fedboost.errors import ConfigError
-from fedboost.runtime.data import sql, stream
+from fedboost.runtime.data import parquet as stream
+from fedboost.runtime.data import sql
 from fedboost.runtime.data.database import Database, database_of
-from fedboost.runtime.data.stream import keep
+from fedboost.runtime.data.parquet import keep
 from fedboost.runtime.data.table import as_table, read_table, site_table
 from fedboost.runtime.site.config import read_party
 

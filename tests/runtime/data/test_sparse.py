@@ -9,7 +9,7 @@ import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles, count_cells, first_bits
 from fedboost.runtime.data.draft import split_by_site, split_by_weights
-from fedboost.runtime.data.features import to_features
+from fedboost.runtime.data.shard import to_features
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_table, read_table
 

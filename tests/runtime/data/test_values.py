@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedboost.errors import Refused, SchemaMismatch
-from fedboost.runtime.data.features import to_features
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_features, to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.terms.terms import Terms
 

@@ -11,7 +11,7 @@ from dask_rows import cluster, cuts_of, on_workers, shared_out, table, terms
 
 import fedboost as fb
 from fedboost.errors import ConfigError, SessionFailed
-from fedboost.runtime.data.read_options import AS_USUAL
+from fedboost.runtime.data.database import AS_USUAL
 from fedboost.runtime.workers import collections, holder
 from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.engine import WorkerLost

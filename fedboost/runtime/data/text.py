@@ -7,20 +7,26 @@ Refuses: other separators and encodings than the options say, rows of another le
 
 import csv as rows_of_text
 import io
+import json
+import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import counted, shorten
-from fedboost.runtime.data.locations import Location
-from fedboost.runtime.data.read_options import ReadOptions
-from fedboost.runtime.data.values import DECIMAL_COMMA, is_text
+from fedboost.runtime.data.database import ReadOptions
+from fedboost.runtime.data.locations import Location, Locations, locations_of
+from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.values import DECIMAL_COMMA, BadRow, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import csv
+
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _HEADER = 1 << 24
@@ -284,3 +290,233 @@ def _check_separator(header: str, separator: str, source: str) -> None:
     for character, (name, spelled) in _NAMES.items():
         if character in unquoted and character != separator and (separator != "," or character != "|"):
             raise ConfigError(f"{source}: {name} stand between the columns: {_advice('separator', spelled)}")
+
+
+# ---- Tables of JSON lines: one object a line, a name and a value for each column ------------------------
+# Promises: read at once or in parts, a file gives the same values; a name that an object lacks is missing.
+# Refuses: lines that are no object, with their number; values that are lists or objects (ConfigError).
+
+
+_PART = 1 << 23
+"""Bytes that are read at once; a line may be as long."""
+
+
+def read_json_lines(location: Location) -> "pa.Table":
+    """The whole table."""
+    import pyarrow as pa
+    from pyarrow import json as reader
+
+    try:
+        with opened(location) as stream:
+            return reader.read_json(stream, reader.ReadOptions(block_size=_PART))
+    except pa.ArrowInvalid as error:
+        raise _fault(location, error) from None
+
+
+def json_parts(
+    location: Location, columns: Collection[str], as_text: Collection[str] = ()
+) -> "Iterator[pa.Table]":
+    """Yield the rows in parts, with these columns; some of them as text, whatever their type."""
+    import pyarrow as pa
+
+    for part in _parts(location):
+        lacking = [name for name in columns if name not in part.column_names]
+        for name in lacking:
+            part = part.append_column(name, pa.nulls(part.num_rows))
+        part = part.select(list(columns))
+        for name in as_text:
+            at = part.column_names.index(name)
+            part = part.set_column(at, name, part.column(name).cast(pa.string()))
+        yield part
+
+
+def json_names(location: Location) -> list[str]:
+    """The names in all objects, in the order in which they come."""
+    return list(dict.fromkeys(name for part in _parts(location) for name in part.column_names))
+
+
+def _parts(location: Location) -> "Iterator[pa.Table]":
+    import pyarrow as pa
+    from pyarrow import json as reader
+
+    with opened(location) as stream:
+        for block in _blocks(stream):
+            try:
+                yield reader.read_json(io.BytesIO(block), reader.ReadOptions(block_size=len(block) + 1))
+            except pa.ArrowInvalid as error:
+                raise _fault(location, error) from None
+
+
+def _blocks(stream: "pa.NativeFile") -> Iterator[bytes]:
+    """Yield the file in pieces of whole lines."""
+    rest = b""
+    while piece := stream.read(_PART):
+        lines, newline, begun = (rest + piece).rpartition(b"\n")
+        rest = begun
+        if lines.strip():
+            yield lines + newline
+    if rest.strip():
+        yield rest
+
+
+def _fault(location: Location, error: Exception) -> ConfigError:
+    """The first line that does not fit; else what pyarrow says."""
+    kinds: dict[str, str] = {}
+    with opened(location) as stream:
+        for number, line in enumerate(io.BufferedReader(stream), 1):
+            if not line.strip():
+                continue
+            where = f"{location.shown}: line {number}"
+            try:
+                values = json.loads(line)
+            except ValueError as fault:
+                why = (
+                    f"{fault.msg}, at character {fault.pos + 1}"
+                    if isinstance(fault, json.JSONDecodeError)
+                    else fault
+                )
+                return ConfigError(f"{where} is no JSON: {why}")
+            if not isinstance(values, dict):
+                return ConfigError(f'{where} is no object: write {{"column": value, ...}}')
+            for name, value in values.items():
+                kind = _KINDS.get(type(value))
+                if kind and kinds.setdefault(name, kind) != kind:
+                    return ConfigError(f"{where} has {kind} for {name!r}, lines above have {kinds[name]}")
+    return ConfigError(f"{location.shown}: cannot be read as JSON lines", str(error).splitlines()[0])
+
+
+_KINDS = {
+    int: "a number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
+
+
+# ---- Lines of a file: where a row of a table stands in the text that it was read from -------------------
+# Promises: row 1 is the first below the header; blank lines are lines, and no rows. Refuses nothing: of a
+# file that has changed since, or is no text of this machine, no line is known.
+
+
+_KEY = b"fedboost.file"
+"""Metadata of a table: the file that it is, and the options by which it was read."""
+
+
+def with_source(table: "pa.Table", locations: Locations, options: ReadOptions) -> "pa.Table":
+    """The table, with the file of this machine that it was read from written down."""
+    path = locations.files[0].path
+    if path is None or locations.together or not _is_text(locations.files[0]):
+        return table
+    facts = {"path": str(path), "state": _state(path), "options": options.model_dump(mode="json")}
+    return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
+
+
+def without_source(table: "pa.Table | SparseTable") -> "Any":
+    """The table, as one of other rows than the file's."""
+    if isinstance(table, SparseTable):
+        return replace(table, dense=table.dense.replace_schema_metadata())
+    return table.replace_schema_metadata()
+
+
+def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
+    """The error, with the line of the file where that is known."""
+    facts = (table.schema.metadata or {}).get(_KEY)
+    if facts is None or not isinstance(error, BadRow):
+        return error
+    source = json.loads(facts)
+    path = Path(source["path"])
+    if _state(path) != source["state"]:
+        return error
+    return error.on_line(line_of(locations_of(path).files[0], ReadOptions(**source["options"]), error.row))
+
+
+def row_of(table: "pa.Table", row: int) -> str:
+    """Return a row, counted from 0, for a message: from 1, with its line."""
+    return in_file(BadRow("", "", row), table).detail.strip().removeprefix("in ")
+
+
+def line_of(location: Location, options: ReadOptions, row: int) -> int | None:
+    """The line of a row, counted from 0; None in a form that has no lines."""
+    if not _is_text(location):
+        return None
+    if ".jsonl" in location.name or ".ndjson" in location.name:
+        with opened(location) as stream:
+            lines = enumerate(io.BufferedReader(stream), 1)
+            filled = (number for number, line in lines if line.strip())
+            return next((number for count, number in enumerate(filled) if count == row), None)
+    records = Delimited(location, options).records()
+    return next((line for count, (line, _) in enumerate(records, -1) if count == row), None)
+
+
+def _is_text(location: Location) -> bool:
+    return any(suffix in location.name for suffix in (".csv", ".tsv", ".jsonl", ".ndjson"))
+
+
+def _state(path: Path) -> list[int]:
+    """Figures that change with a file."""
+    try:
+        known = os.stat(path)
+    except OSError:
+        return []
+    return [known.st_mtime_ns, known.st_size]
+
+
+# ---- Tables in Excel workbooks: one sheet, its first row the names of the columns -----------------------
+# Promises: numbers stay numbers, also beside words that mean a missing value; rows without any value are
+# left out.
+# Refuses: sheets that are not there (the message lists those that are), workbooks without the extra `excel`
+# (ConfigError).
+
+
+def read_workbook(location: Location, options: ReadOptions) -> "pa.Table":
+    """The table of a sheet."""
+    import pyarrow as pa
+
+    try:
+        from python_calamine import CalamineError, CalamineWorkbook
+    except ImportError:
+        advice = "pip install 'fedboost[excel]', or save the sheet as CSV"
+        raise ConfigError(f"{location.shown}: a workbook needs python-calamine: {advice}") from None
+    try:
+        with location.open() as file:
+            book = CalamineWorkbook.from_filelike(io.BytesIO(file.read()))
+        name = options.sheet or book.sheet_names[0]
+        if name not in book.sheet_names:
+            listed = ", ".join(map(repr, book.sheet_names))
+            raise ConfigError(f"{location.shown}: has no sheet {name!r}; it has {listed}")
+        rows = book.get_sheet_by_name(name).to_python(skip_empty_area=True)
+    except CalamineError as error:
+        raise ConfigError(f"{location.shown}: cannot be read as an Excel workbook", str(error)) from None
+    if not rows:
+        raise ConfigError(f"{location.shown}: sheet {name!r} is empty; --sheet names another one")
+    head, body = rows[0], [row for row in rows[1:] if any(value != "" for value in row)]
+    columns = list(zip(*body, strict=True)) if body else [()] * len(head)
+    missing = frozenset(("", *options.na))
+    made = [
+        (_text(title), _column(values, missing))
+        for title, values in zip(head, columns, strict=True)
+        if title != "" or any(value != "" for value in values)
+    ]
+    return pa.table([values for _, values in made], names=[title for title, _ in made])
+
+
+def _column(values: Sequence[Any], missing: frozenset[str]) -> "pa.Array":
+    """The values of a column; as text where they are not all numbers or all true and false."""
+    import pyarrow as pa
+
+    known = [None if isinstance(value, str) and value.strip() in missing else value for value in values]
+    kinds = {type(value) for value in known if value is not None}
+    if kinds <= {int, float}:
+        return pa.array([None if value is None else float(value) for value in known], pa.float64())
+    if kinds == {bool}:
+        return pa.array(known, pa.bool_())
+    return pa.array([None if value is None else _text(value) for value in known], pa.string())
+
+
+def _text(value: Any) -> str:
+    """A cell as text: of a whole number without a point, as Excel shows it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
