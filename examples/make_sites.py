@@ -10,8 +10,7 @@ from pathlib import Path
 from pyarrow import csv
 
 from fedboost.runtime.local.cluster import write_consortium
-from fedboost.runtime.local.demo_columns import patients
-from fedboost.runtime.local.demo_sites import hospitals
+from fedboost.runtime.local.demo import hospitals, patients
 
 tables, keys = Path(sys.argv[1]), Path(sys.argv[2])
 tables.mkdir(parents=True, exist_ok=True)

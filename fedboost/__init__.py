@@ -29,15 +29,15 @@ _HOMES = {
     "Training": "fedboost.runtime.analyst",
     "assemble": "fedboost.runtime.model",
     "connect": "fedboost.runtime.analyst",
-    "describe": "fedboost.runtime.local.description",
+    "describe": "fedboost.runtime.local.simulation",
     "Description": "fedboost.runtime.results",
-    "drift": "fedboost.runtime.local.drift",
+    "drift": "fedboost.runtime.local.simulation",
     "Drift": "fedboost.runtime.results",
-    "evaluate": "fedboost.runtime.local.evaluation",
+    "evaluate": "fedboost.runtime.local.simulation",
     "Evaluation": "fedboost.runtime.results",
-    "predict_jointly": "fedboost.runtime.local.prediction",
+    "predict_jointly": "fedboost.runtime.local.simulation",
     "simulate": "fedboost.sdk",
-    "tune": "fedboost.runtime.local.tuning",
+    "tune": "fedboost.runtime.local.simulation",
     "Tuning": "fedboost.runtime.results",
     "FedboostError": "fedboost.errors",
     "ConfigError": "fedboost.errors",
@@ -52,11 +52,7 @@ if TYPE_CHECKING:
     from fedboost.estimators import FederatedClassifier, FederatedRanker, FederatedRegressor
     from fedboost.runtime.analyst import Training, connect
     from fedboost.runtime.data.database import Database
-    from fedboost.runtime.local.description import describe
-    from fedboost.runtime.local.drift import drift
-    from fedboost.runtime.local.evaluation import evaluate
-    from fedboost.runtime.local.prediction import predict_jointly
-    from fedboost.runtime.local.tuning import tune
+    from fedboost.runtime.local.simulation import describe, drift, evaluate, predict_jointly, tune
     from fedboost.runtime.model import Model, Result, assemble
     from fedboost.runtime.party_model import PartyModel
     from fedboost.runtime.results import Description, Drift, Evaluation, Tuning

@@ -20,7 +20,7 @@ from unprivileged import open_folder
 
 import fedboost as fb
 from fedboost.cli.endings import REFUSED
-from fedboost.runtime.local.demo_columns import columns_terms, patients
+from fedboost.runtime.local.demo import columns_terms, patients
 from fedboost.runtime.terms_file import read_terms
 
 ROOT = Path(__file__).parents[1]

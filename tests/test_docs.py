@@ -26,7 +26,7 @@ from sites import fedboost
 import fedboost as fb
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.local.cluster import LocalCluster
-from fedboost.runtime.local.demo_sites import demo_terms, hospitals, write_files
+from fedboost.runtime.local.demo import demo_terms, hospitals, write_files
 from fedboost.runtime.terms_file import read_terms
 
 ROOT = Path(__file__).parents[1]

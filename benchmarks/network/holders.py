@@ -30,7 +30,7 @@ import workers as on_workers
 from common import verdict
 
 from fedboost.privacy.bit_packing import chunks_of
-from fedboost.runtime.workers import link
+from fedboost.runtime.workers import hold
 from fedboost.runtime.workers.holder import WorkersHolder
 
 HOLDERS = (1, 2, 4, 8)
@@ -71,15 +71,15 @@ def measured(holders: int, large: Path, small: Path, case: on_workers.Case, roun
     exchange, turns, empty = WorkersHolder._exchange, list[tuple[float, int, int]](), list[float]()
 
     def timed(holder: WorkersHolder, placed: Any, request: bytes) -> Any:
-        if request[:1] == link.ANSWER and not empty:
-            nothing = link.going_to(holder.state)
+        if request[:1] == hold.ANSWER and not empty:
+            nothing = hold.going_to(holder.state)
             for _ in range(EMPTY_TURNS):
                 begin = time.perf_counter()
                 exchange(holder, placed, nothing)
                 empty.append(time.perf_counter() - begin)
         answers, lost = exchange(holder, placed, request)
-        if request[:1] == link.ANSWER:
-            due = sum(chunk.size for chunk in chunks_of(link.query_in(request[1:]).segments)) + 1
+        if request[:1] == hold.ANSWER:
+            due = sum(chunk.size for chunk in chunks_of(hold.query_in(request[1:]).segments)) + 1
             turns.append((time.process_time(), len(answers[0]), due))
         return answers, lost
 

@@ -30,7 +30,7 @@ import common
 import workers as on_workers
 from common import spread, verdict
 
-from fedboost.runtime.workers import link
+from fedboost.runtime.workers import hold
 from fedboost.runtime.workers.holder import Placed, WorkersHolder
 
 MOMENTS = ("before the first question", "before the last question", "in a question")
@@ -84,7 +84,7 @@ def killed(
         seen[1] += 1
         last = holder.state.levels == on_workers.DEPTH
         due = {MOMENTS[0]: seen[1] == 1, MOMENTS[1]: last, MOMENTS[2]: seen[1] == 3}[moment]
-        if times or done != tree or not due or request[:1] != link.ANSWER:
+        if times or done != tree or not due or request[:1] != hold.ANSWER:
             return exchange(holder, placed, request)
         pids = client.run(os.getpid)
         if moment == MOMENTS[2]:
@@ -94,7 +94,7 @@ def killed(
         os.kill(pids[placed[0].worker.address], signal.SIGKILL)
         if moment != MOMENTS[2]:
             return exchange(holder, placed, request)
-        with mock.patch.object(link.Link, "send"):
+        with mock.patch.object(hold.Link, "send"):
             return exchange(holder, placed, request)
 
     asked = WorkersHolder._ask

@@ -122,7 +122,7 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counted | None":
     from fedboost.runtime.site.approval import count_columns, count_rows
     from fedboost.runtime.site.rows import site_rows
     from fedboost.runtime.site.workers import workers_of
-    from fedboost.runtime.workers.refusals import check_under_workers
+    from fedboost.runtime.workers.holder import check_under_workers
 
     if site.data is None or site.party not in agreed.holders:
         return None

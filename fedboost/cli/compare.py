@@ -16,7 +16,7 @@ from fedboost.cli.options import Force, Json, PageFile, Site, Tables, TermsFile,
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
-    from fedboost.evaluation.compare import Trial
+    from fedboost.evaluation import Trial
     from fedboost.people.facts import ComparisonFacts
     from fedboost.runtime.data.database import Reading
     from fedboost.terms.terms import Terms
@@ -102,8 +102,7 @@ def _of_sites(
     """The comparison of sites with different rows, by the column that names them."""
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.progress import steps
-    from fedboost.evaluation.compare import Trial, together
-    from fedboost.evaluation.held_out import shown_metrics, unprotected
+    from fedboost.evaluation import Trial, shown_metrics, together, unprotected
     from fedboost.people.facts import ComparisonFacts
     from fedboost.runtime.data.table import read_table
 
@@ -151,7 +150,7 @@ def _split(
     one."""
     from pyarrow import concat_tables
 
-    from fedboost.evaluation.held_out import HeldOut
+    from fedboost.evaluation import HeldOut
     from fedboost.people.facts import ALONE, FEDERATED, POOLED
     from fedboost.runtime.config import cores
     from fedboost.runtime.data.shard import to_shard

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
-    from fedboost.evaluation.compare import Trial
+    from fedboost.evaluation import Trial
     from fedboost.people.facts import ComparisonFacts
     from fedboost.runtime.data.database import Reading
     from fedboost.terms.terms import Terms
@@ -40,8 +40,7 @@ def compare_columns(
     """The comparison, and the rows of each party's table. sources: of the table of each party, or of one of
     all columns; step: called with the name of each training."""
     from fedboost.cli.output import notice
-    from fedboost.evaluation.compare import Trial
-    from fedboost.evaluation.held_out import shown_metrics
+    from fedboost.evaluation import Trial, shown_metrics
     from fedboost.people.facts import ComparisonFacts
 
     if agreed.vertical.label_holder is None:
@@ -137,7 +136,7 @@ def _split(
 ) -> bool:
     """Train on the rows of one split and score the models; return whether the joined model is the pooled
     one."""
-    from fedboost.evaluation.held_out import HeldOut
+    from fedboost.evaluation import HeldOut
     from fedboost.people.facts import ALONE, FEDERATED, POOLED
     from fedboost.runtime.data.shard import to_shard
     from fedboost.runtime.local.simulation import simulate

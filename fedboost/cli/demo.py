@@ -19,7 +19,7 @@ from fedboost.errors import ConfigError, FedboostError
 if TYPE_CHECKING:
     from fedboost.people.facts import Traffic
     from fedboost.runtime.data.database import Reading
-    from fedboost.runtime.local.demo_sites import Sites
+    from fedboost.runtime.local.demo import Sites
     from fedboost.runtime.model import Model
     from fedboost.terms.terms import Terms
 
@@ -70,7 +70,7 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train across several processes on this machine, and compare with pooled rows."""
-    from fedboost.runtime.local.demo_sites import check_number, hospitals, own_sites
+    from fedboost.runtime.local.demo import check_number, hospitals, own_sites
 
     if columns:
         if (data, label, site, parties) != (None, None, None, None):
@@ -104,7 +104,7 @@ def _demo_rows(
     from fedboost.cli.trained import facts_of
     from fedboost.people import as_json, training
     from fedboost.people.facts import DemoFacts
-    from fedboost.runtime.local.demo_sites import audit_log, demo_terms, write_files
+    from fedboost.runtime.local.demo import audit_log, demo_terms, write_files
 
     terms = demo_terms(sites, rounds, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
@@ -140,7 +140,7 @@ def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, 
     the model is the one that the pooled rows give."""
     from pyarrow import concat_tables
 
-    from fedboost.evaluation.held_out import HeldOut, score, shown_metrics, unprotected
+    from fedboost.evaluation import HeldOut, score, shown_metrics, unprotected
     from fedboost.runtime.data.shard import to_shard
     from fedboost.runtime.local.simulation import simulate
 

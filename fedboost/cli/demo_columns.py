@@ -14,7 +14,7 @@ from fedboost.errors import FedboostError
 if TYPE_CHECKING:
     from fedboost.holders.prediction import Prediction
     from fedboost.runtime.local.cluster import LocalCluster
-    from fedboost.runtime.local.demo_columns import Apart
+    from fedboost.runtime.local.demo import Apart
     from fedboost.runtime.party_model import PartyModel
     from fedboost.terms.terms import Terms
 
@@ -29,8 +29,8 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
     from fedboost.cli.trained import facts_of
     from fedboost.people import as_json, training
     from fedboost.people.facts import DemoFacts
-    from fedboost.runtime.local import demo_columns as made
-    from fedboost.runtime.local.demo_sites import audit_log
+    from fedboost.runtime.local import demo as made
+    from fedboost.runtime.local.demo import audit_log
     from fedboost.runtime.party_model import PartyModel
 
     encrypts, apart = made.can_encrypt(), made.patients()
@@ -72,7 +72,7 @@ def _part_file(folder: Path, party: str, id: str) -> Path:
 def _predict(consortium: "LocalCluster", folder: Path, apart: "Apart", part: Path) -> "Prediction":
     """The clinic's prediction of its new patients, together with the laboratory."""
     from fedboost.cli.serving import site_and_keys
-    from fedboost.runtime.local.demo_columns import CLINIC, MIN_NEW_ROWS
+    from fedboost.runtime.local.demo import CLINIC, MIN_NEW_ROWS
     from fedboost.runtime.party_model import PartyModel, terms_to_predict
     from fedboost.runtime.site.predicting import predict_with_parties
     from fedboost.runtime.telemetry import logger
@@ -97,10 +97,10 @@ def _compare(
     import numpy as np
 
     from fedboost.cli.compare_columns import IN_ORDER, one_party
-    from fedboost.evaluation.held_out import HeldOut, score, score_of, shown_metrics
+    from fedboost.evaluation import HeldOut, score, score_of, shown_metrics
     from fedboost.people.facts import ALONE, POOLED
     from fedboost.runtime.data.shard import to_shard
-    from fedboost.runtime.local.demo_columns import CLINIC
+    from fedboost.runtime.local.demo import CLINIC
     from fedboost.runtime.local.simulation import simulate
     from fedboost.runtime.model import assemble
 

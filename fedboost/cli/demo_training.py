@@ -29,7 +29,7 @@ def processes(
     compiles kernels that not all trainings need."""
     from fedboost.cli.progress import notice_not_hidden
     from fedboost.runtime.local.cluster import LocalCluster
-    from fedboost.runtime.local.demo_sites import empty_state
+    from fedboost.runtime.local.demo import empty_state
     from fedboost.runtime.local.warm_up import compile_usual
 
     compile_usual(say)

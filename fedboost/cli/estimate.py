@@ -11,7 +11,7 @@ from fedboost.errors import ConfigError
 if TYPE_CHECKING:
     from fedboost.people.facts import EstimateFacts
     from fedboost.runtime.data.database import Database, Reading
-    from fedboost.runtime.local.layouts import Link
+    from fedboost.runtime.local.estimate import Link
     from fedboost.terms.terms import Terms
 
 KEPT = (
@@ -60,7 +60,7 @@ def estimate(
     votes, and with all rows in one place; with --workers what a site's workers need. Where parties hold
     different columns, rows are those in common."""
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.local.layouts import Link
+    from fedboost.runtime.local.estimate import Link
     from fedboost.runtime.terms_file import read_training
 
     if features is not None and data is not None:
@@ -90,8 +90,7 @@ def _by_rows(
     from fedboost.people import as_json, training
     from fedboost.people import estimates as links
     from fedboost.runtime.local import estimate as calibration
-    from fedboost.runtime.local.estimate_workers import of_workers
-    from fedboost.runtime.local.layouts import layouts
+    from fedboost.runtime.local.estimate import layouts, of_workers
 
     if workers is not None and agreed.histograms.vote_top_k:
         raise ConfigError("--workers: with vote_top_k they send other bytes, which are not estimated")
@@ -123,7 +122,7 @@ def _by_columns(
     from fedboost.people import as_json
     from fedboost.people import estimates as columns_estimate
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.local import estimate_columns
+    from fedboost.runtime.local import estimate as estimate_columns
 
     for option, value in refused.items():
         if value is not None:
@@ -136,7 +135,7 @@ def _by_columns(
         raise ConfigError(
             "give --rows, the rows that the parties have in common, or a table of all columns by --data"
         )
-    facts, missing = estimate_columns.estimate(agreed, total, table)
+    facts, missing = estimate_columns.estimate_columns(agreed, total, table)
     lines = as_json.columns_estimates(facts, total)
     matches, rounds = agreed.vertical.aligns, agreed.trees.rounds
     show(json, lines, columns_estimate.estimates(facts, missing, rounds, total, matches))

@@ -16,8 +16,6 @@ except ImportError:
         "pip install 'fedboost[sklearn]'"
     ) from None
 
-from fedboost.estimators.classifier import FederatedClassifier
-from fedboost.estimators.ranker import FederatedRanker
-from fedboost.estimators.regressor import FederatedRegressor
+from fedboost.estimators.learners import FederatedClassifier, FederatedRanker, FederatedRegressor
 
 __all__ = ["FederatedClassifier", "FederatedRanker", "FederatedRegressor"]

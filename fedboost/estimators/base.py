@@ -19,16 +19,18 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from fedboost.errors import ConfigError
-from fedboost.estimators.collections import Collected, collected, refuse_beside
 from fedboost.estimators.rows import (
+    Collected,
     Rows,
     as_pandas,
     checked,
     checked_features,
+    collected,
     has_words,
     is_frame,
     joined,
     names_of,
+    refuse_beside,
 )
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.metrics import registry as metrics

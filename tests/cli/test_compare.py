@@ -11,9 +11,8 @@ from pyarrow import csv
 from sites import fedboost
 from sklearn.metrics import log_loss, roc_auc_score
 
-from fedboost.evaluation import compare
-from fedboost.evaluation.compare import GROUPS, Trial, percentiles
-from fedboost.evaluation.held_out import HeldOut, score, unprotected
+from fedboost import evaluation
+from fedboost.evaluation import GROUPS, HeldOut, Trial, percentiles, score, unprotected
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
@@ -53,7 +52,7 @@ def agreed(kind="binary", **settings):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare, "SAMPLES", 200)
+    monkeypatch.setattr(evaluation, "SAMPLES", 200)
     csv.write_csv(table(), "all.csv")
     (tmp_path / "terms.toml").write_text(terms_to_toml(agreed()))
     return tmp_path
@@ -76,7 +75,7 @@ def twice(tmp_path_factory):
     """What two splits come to, as JSON and for people."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("twice"))
-        patch.setattr(compare, "SAMPLES", 200)
+        patch.setattr(evaluation, "SAMPLES", 200)
         csv.write_csv(table(), "all.csv")
         Path("terms.toml").write_text(terms_to_toml(agreed()))
         options = (*MOST, "--seeds", "2")

@@ -11,9 +11,8 @@ from commands import done
 from pyarrow import csv
 from sites import fedboost
 
-from fedboost.evaluation import compare
-from fedboost.evaluation.compare import Trial
-from fedboost.evaluation.held_out import HeldOut, score
+from fedboost import evaluation
+from fedboost.evaluation import HeldOut, Trial, score
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.terms_file import terms_to_toml
 
@@ -42,7 +41,7 @@ def write(common=ROWS, **settings):
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare, "SAMPLES", 200)
+    monkeypatch.setattr(evaluation, "SAMPLES", 200)
 
 
 def test_figures_are_those_of_models_that_never_saw_the_rows():

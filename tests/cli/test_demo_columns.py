@@ -11,21 +11,21 @@ from refusals import refused
 
 import fedboost as fb
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.runtime.local import demo_columns
+from fedboost.runtime.local import demo
 from fedboost.runtime.party_model import PartyModel
 
 PARTIES = ["clinic", "laboratory"]
 
 
 def test_each_knows_patients_that_the_other_does_not_and_new_ones_are_new_to_the_clinic():
-    apart = demo_columns.patients()
+    apart = demo.patients()
     ids = {party: set(table["patient"].to_pylist()) for party, table in apart.tables.items()}
     new = set(apart.new["patient"].to_pylist())
     assert not new & ids["clinic"]
     assert new < ids["laboratory"]
     common = ids["clinic"] & ids["laboratory"]
     assert set(apart.common["patient"].to_pylist()) == common
-    assert len(common) > demo_columns.MIN_COMMON_ROWS
+    assert len(common) > demo.MIN_COMMON_ROWS
     assert ids["clinic"] - common
     assert ids["laboratory"] - common - new
     assert "benign" not in {*apart.new.column_names, *apart.tables["laboratory"].column_names}
@@ -75,11 +75,11 @@ def test_where_labels_are_hidden(folder):
 
 @pytest.mark.slow
 def test_where_nothing_hides_labels_it_says_what_would(folder, monkeypatch):
-    monkeypatch.setattr(demo_columns, "can_encrypt", lambda: False)
+    monkeypatch.setattr(demo, "can_encrypt", lambda: False)
     end = done("demo", "--columns", "--rounds", "2", "--out", "d")
     assert 'pip install "fedboost[paillier]" would hide the labels from the laboratory' in end.err
     text = " ".join(end.out.split())
-    apart = demo_columns.patients()
+    apart = demo.patients()
     for part in (
         "laboratory 535 patients, 20 columns: radius_error,",
         "clinic 406 patients, 10 columns and the label benign: mean_radius,",

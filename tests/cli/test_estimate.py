@@ -12,10 +12,10 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, terms
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local import estimate
-from fedboost.runtime.local.generated import table_for
+from fedboost.runtime.local.estimate import table_for
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import terms_to_toml
-from fedboost.runtime.workers.link import Link
+from fedboost.runtime.workers.hold import Link
 
 NAMES = ("north", "south", "east")
 ROUNDS = 8

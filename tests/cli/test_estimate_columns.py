@@ -10,7 +10,7 @@ from pyarrow import parquet
 from sites import fedboost
 
 import fedboost as fb
-from fedboost.runtime.local import columns_grown, estimate_columns, row_costs
+from fedboost.runtime.local import estimate, row_costs
 from fedboost.runtime.local.row_costs import Line, RowCosts
 from fedboost.runtime.terms_file import terms_to_toml
 
@@ -29,8 +29,8 @@ QUICK = RowCosts(
 def quick(tmp_path, monkeypatch):
     """No key is made, and trees are grown for a second at most."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(columns_grown, "MAX_SECONDS", 1.0)
-    monkeypatch.setattr(estimate_columns, "row_costs", lambda *facts: QUICK)
+    monkeypatch.setattr(row_costs, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(estimate, "row_costs", lambda *facts: QUICK)
 
 
 def estimated(agreed, *options):
@@ -90,7 +90,7 @@ def test_blocks_have_an_estimate_of_plain_alone():
 
 def test_of_many_rows_a_part_is_grown_over_and_bytes_are_those_of_all(monkeypatch):
     whole = estimated(agreed_terms(), "--rows", 8 * ROWS)
-    monkeypatch.setattr(estimate_columns, "MAX_VALUES", 6 * ROWS)
+    monkeypatch.setattr(estimate, "MAX_VALUES", 6 * ROWS)
     part = estimated(agreed_terms(), "--rows", 8 * ROWS)
     for protection in ("plain", "paillier"):
         of_part, of_whole = part[protection]["by_party"], whole[protection]["by_party"]
@@ -120,7 +120,7 @@ def test_matching_takes_two_products_an_id_and_hop():
 
 def test_more_sums_than_are_opened_have_no_estimate(monkeypatch):
     short = replace(QUICK, cells=1, key=1 << 19)
-    monkeypatch.setattr(estimate_columns, "row_costs", lambda *facts: short)
+    monkeypatch.setattr(estimate, "row_costs", lambda *facts: short)
     assert set(estimated(agreed_terms(), "--rows", ROWS)) == {"plain"}
     text = " ".join(done("estimate", "terms.toml", "--rows", ROWS).out.split())
     assert "encrypted sums in a turn, the label holder opens 3 at most: lower max_bin" in text
@@ -137,17 +137,17 @@ def test_in_words_it_fits_a_terminal():
 
 
 def test_trees_are_grown_for_some_seconds_and_the_training_is_as_long_as_the_terms_say(monkeypatch):
-    monkeypatch.setattr(columns_grown, "MAX_SECONDS", 0.0)
-    grown, grow = [], columns_grown._grow
-    monkeypatch.setattr(columns_grown, "_grow", lambda *facts: grown.append(grow(*facts)) or grown[-1])
+    monkeypatch.setattr(row_costs, "MAX_SECONDS", 0.0)
+    grown, grow = [], row_costs._grow
+    monkeypatch.setattr(row_costs, "_grow", lambda *facts: grown.append(grow(*facts)) or grown[-1])
     facts = estimated(agreed_terms(rounds=100), "--rows", ROWS)["paillier"]
-    assert [len(each.seconds) for each in grown] == [columns_grown.FIRST_ROUNDS]
+    assert [len(each.seconds) for each in grown] == [row_costs.FIRST_ROUNDS]
     assert facts["stages"]["encrypt"] == pytest.approx(QUICK.encrypt * ROWS)  # a round has one tree
     assert facts["seconds"] > 100 * facts["seconds_a_round"]
 
 
 def test_of_three_rounds_follow_the_bytes_of_thirty(monkeypatch):
-    monkeypatch.setattr(columns_grown, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(row_costs, "MAX_SECONDS", 0.0)
     table, agreed = pooled(ROWS), agreed_terms(rounds=30)
     parquet.write_table(table, "rows.parquet")
     facts = estimated(agreed, "--data", "rows.parquet")["plain"]

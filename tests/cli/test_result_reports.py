@@ -13,8 +13,8 @@ from pyarrow import csv
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
 import fedboost as fb
+from fedboost import evaluation
 from fedboost.errors import ConfigError
-from fedboost.evaluation import compare
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.result_files import result_of
 from fedboost.runtime.results import drift_terms, evaluation_terms
@@ -40,7 +40,7 @@ def compared(tmp_path_factory):
     (folder / "terms.toml").write_text(terms_to_toml(terms(rounds=2, eval_metric=["logloss", "auc"])))
     options = "--data", folder / "all.csv", "--site", "hospital", "--seeds", "1", "--json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, "SAMPLES", 50)
+        patch.setattr(evaluation, "SAMPLES", 50)
         end = fedboost("compare", folder / "terms.toml", *options, "--report", folder / "r.html")
     assert (end.code, end.err) == (0, "")
     return end.out, (folder / "r.html").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from fedboost.privacy.relay import sealed_size
 from fedboost.protocol.messages import Ask, Relay
 from fedboost.protocol.relaying import max_relayed
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.local.prediction import run_prediction
+from fedboost.runtime.local.simulation import run_prediction
 from fedboost.runtime.signed_model import signed_model_of
 from tests.helpers.apart_sessions import NOW
 from tests.helpers.columns_apart import terms_of

@@ -8,27 +8,100 @@ Refuses: nothing itself; protections whose extra is not installed are left out.
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from fedboost.boosting.programs import boosting
+from fedboost.boosting.queries.base import view_of
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Int64
-from fedboost.people.facts import EstimateFacts
-from fedboost.privacy.bit_packing import Segment
+from fedboost.fixedpoint import Float64, Int64
+from fedboost.gbdt.objectives.objective import LabelKind
+from fedboost.holders.gradients import PAIR_BYTES
+from fedboost.people.estimates import ColumnsFacts, LayoutFacts, LayoutsFacts, PartyFacts
+from fedboost.people.facts import EstimateFacts, WorkersFacts
+from fedboost.privacy.bit_packing import Segment, chunks_of
 from fedboost.privacy.masked.keys import Group, Handshake
+from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.draft import split_by_weights
-from fedboost.runtime.local.generated import table_for
+from fedboost.runtime.local.row_costs import Grown as GrownColumns
+from fedboost.runtime.local.row_costs import RowCosts, Turn, block_of, relays, row_costs, timed
+from fedboost.runtime.local.row_costs import grow as grow_columns
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.telemetry import Row
+from fedboost.runtime.workers.holder import growing_bytes, loading_bytes
 from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# ---- Rows that terms could be trained on, where there are none yet: generated ---------------------------
+# Promises: a table fits the terms it was made for; the same terms and number of rows give the same table.
+
+
+ROWS_OF_A_GROUP = 20
+MAX_RELEVANCE = 4
+MIN_CLASSES = 2
+VALIDATION = 5
+"""One row in so many is for validation, where a column says so."""
+
+
+def table_for(terms: Terms, rows: int) -> "pa.Table":
+    """Return rows of every column that the terms name: independent features, and a label that some of them
+    explain in part."""
+    import pyarrow as pa
+
+    draw, columns = np.random.default_rng(0), terms.columns
+    table: dict[str, Any] = {name: draw.standard_normal(rows).astype(np.float32) for name in columns.numeric}
+    codes = {name: draw.integers(0, len(known), rows) for name, known in columns.categorical.items()}
+    for name, known in columns.categorical.items():
+        table[name] = pa.array(np.array(known, object)[codes[name]], pa.string())
+    for name, buckets in columns.target_means.items():
+        codes[name] = draw.integers(0, buckets, rows)
+        table[name] = pa.array(codes[name].astype(str))
+    signals = [*(table[name] for name in columns.numeric), *(code % 3 - 1.0 for code in codes.values())]
+    first, second, third = (signals[number % len(signals)] for number in range(3))
+    score = (first + second * third + np.sin(2 * third)) / 2 + draw.logistic(size=rows)
+    table[columns.label] = _label(terms, score)
+    if columns.label_upper_bound is not None:
+        table[columns.label_upper_bound] = table[columns.label]
+    if columns.group is not None:
+        table[columns.group] = np.arange(rows) // ROWS_OF_A_GROUP
+    if columns.weight is not None:
+        table[columns.weight] = np.ones(rows)
+    if columns.base_margin is not None:
+        table[columns.base_margin] = np.zeros(rows)
+    if columns.validation is not None:
+        table[columns.validation] = np.arange(rows) % VALIDATION == 0
+    if columns.row_id is not None:
+        table[columns.row_id] = pa.array([str(row) for row in range(rows)])
+    return pa.table(table)
+
+
+def _label(terms: Terms, score: Float64) -> Any:
+    """Labels of the kind that the objective takes."""
+    columns, kind = terms.columns, terms.objective.loss.xgboost_equivalent.label_kind
+    if kind is LabelKind.CLASS:
+        number = terms.objective.num_class or MIN_CLASSES
+        codes = np.digitize(score, np.quantile(score, np.arange(1, number) / number))
+        if columns.classes:
+            return np.array(columns.classes)[codes]
+        return codes if columns.positive is None else np.where(codes == 1, columns.positive, "another")
+    if kind is LabelKind.RELEVANCE:
+        return np.clip(np.floor(score + 1), 0, MAX_RELEVANCE)
+    return score if kind is LabelKind.NUMBER else np.floor(np.exp(np.clip(score, -3, 3))) + 1
+
+
+# ---- The costs of a training, by protection: trees that are really grown here for some seconds ----------
+
 
 MAX_VALUES = 8_000_000
 """Rows times features of the trees that are grown; of more rows a part is taken."""
@@ -282,3 +355,374 @@ def estimates(costs: Costs, terms: Terms, parties: int) -> list[EstimateFacts]:
         facts = EstimateFacts(name, a_round, costs.start + a_round * rounds, sent / 1e6, trips, apart)
         out.append(facts)
     return out
+
+
+# ---- The costs of a training whose parties hold different columns: trees that are really grown here -----
+# And arithmetic.
+# Promises: questions and relays are those of a real training (`columns_grown`); what encryption takes is
+# timed with the very code that does it (`row_costs`).
+
+
+SAMPLE_IDS = 500
+WORD_BYTES = 4
+PROCESS_MB = 130.0
+"""Of interpreter, libraries and compiled kernels (docs/benchmarks.md, Turns)."""
+ROW_BYTES, LINE_BYTES = 32, 64
+"""Of a row at each party: where it is in the tree, and its gradient; and its bins, in whole cache lines."""
+COPIES = 7, 4
+"""Of encrypted gradients, measured: at who makes and seals them, and at who opens them and takes them in."""
+TABLE_KEY, TABLE_BYTES = 256, (67e6, 21e6)
+"""Bytes of a key of 2048 bits, and of the tables of powers for it: of who encrypts, and of who sums."""
+BY_ONE_PARTY: dict[str, object] = {
+    **{"protection": "plain", "keyholder": None, "keyholder_rows": True, "on_loss": "wait"},
+    **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "repeated_ids": False},
+    "label_epsilon": None,
+    **{"id_form": None, "early_stopping_rounds": None},
+}
+"""Settings of the same trees with rows that stand in order, and nothing encrypted."""
+
+
+class _Counts:
+    """Of a round: what turns relay, and how many messages that takes, one after the other."""
+
+    def __init__(self, terms: Terms, grown: GrownColumns, rows: int, gradient_bytes: int) -> None:
+        self.turns = self.trips = self.relays = 0.0
+        self.bytes: dict[str, tuple[float, float]] = {}
+        relayed = Counter[tuple[str, bool]]()
+        for weight, turn in grown.weights(terms.trees.rounds):
+            self.turns += weight
+            self.trips += weight * (1 + bool(turn.splits) + turn.begins)
+            self.relays += weight * (len(turn.splits) + turn.begins * len(terms.blocks))
+            for way, size in relays(terms, turn, rows, gradient_bytes).items():
+                relayed[way] += weight * size  # type: ignore[assignment]
+        self.relayed = {party: [relayed[party, way] for way in (False, True)] for party in terms.parties}
+        for party, (sent, received) in self.relayed.items():
+            base = grown.base_bytes(party, terms.trees.rounds)
+            self.bytes[party] = base[0] + sent, base[1] + received
+
+
+@dataclass(frozen=True)
+class _Aligned:
+    """Seconds of matching rows by their ids, all parties in turn and each on its own machine; bytes that a
+    party sends and receives for it."""
+
+    seconds: float = 0.0
+    apart: float = 0.0
+    sent: float = 0.0
+    received: float = 0.0
+
+
+def _aligned(terms: Terms, rows: int) -> _Aligned:
+    """Of parties that enter as many ids as rows are common: each list is multiplied once by each party."""
+    if not terms.vertical.aligns:
+        return _Aligned()
+    ids = [str(row).encode() for row in range(SAMPLE_IDS)]
+    points, hashing = timed(lambda: points_of(ids, b"an estimate"))
+    product, multiplying = timed(lambda: multiply(points, os.urandom(32)))
+    _, checking = timed(lambda: check_points(product, SAMPLE_IDS, ""))
+    _, telling = timed(lambda: tokens_of(product))
+    share = rows // len(terms.blocks)
+    parties = max(len(block.parties) for block in terms.blocks)
+    apart = share * (hashing + parties * (multiplying + checking) + telling) / SAMPLE_IDS
+    hops = POINT_BYTES * (parties - 1)
+    token_bytes = TOKEN_WORDS * WORD_BYTES
+    return _Aligned(
+        apart * len(terms.parties), apart, share * (hops + token_bytes), share * (hops + WORD_BYTES)
+    )
+
+
+def estimate_columns(terms: Terms, rows: int, table: Any = None) -> tuple[list[ColumnsFacts], dict[str, str]]:
+    """The estimates, and the protections without one with the reason. rows: in common, of all blocks; table:
+    with the columns of all parties, that trees are grown over; unless given it is generated."""
+    if not terms.parties:
+        named = [party for block in terms.vertical.blocks for party in block.parties]
+        terms = terms.with_parties(named or [str(terms.vertical.label_holder), *terms.columns.held])
+    alone = terms.changed(**BY_ONE_PARTY)
+    most = max(MAX_VALUES // len(terms.columns.features), 1)
+    if table is None:
+        table = table_for(alone, min(rows, most))
+    table = table.slice(0, min(rows, most))
+    share = min(1.0, table.num_rows / rows)
+    params = ("min_child_weight", "reg_lambda", "gamma")
+    fewer = {name: getattr(terms.trees, name) * share for name in params} if share < 1 else {}
+    alone = alone.changed(**fewer)
+    grown, a_row = grow_columns(alone, table), 0.0
+    if share < 1:
+        less = grow_columns(
+            alone.changed(rounds=min(4, alone.trees.rounds)), table.slice(0, -(-table.num_rows // FEWER))
+        )
+        a_row = max(grown.a_round - less.a_round, 0.0) / max(grown.rows - less.rows, 1)
+    in_turn = grown.a_round + a_row * (rows - grown.rows)
+    aligned = _aligned(terms, rows)
+    plain = _plain(terms, grown, rows, in_turn, aligned)
+    facts, missing = [plain], dict[str, str]()
+    try:
+        agreed = terms.changed(protection="paillier")
+        costs = row_costs(terms.hiding.key_bits, grown.limit, rows, terms.histograms.max_bin)
+        facts.append(_encrypted(agreed, grown, rows, in_turn, aligned, costs))
+    except ConfigError as error:
+        missing["paillier"] = str(error)
+    return facts, missing
+
+
+def _plain(terms: Terms, grown: GrownColumns, rows: int, in_turn: float, aligned: _Aligned) -> ColumnsFacts:
+    counts = _Counts(terms, grown, rows, PAIR_BYTES)
+    messages = MESSAGE_SECONDS * (counts.turns * len(terms.parties) + counts.relays)
+    a_round = in_turn + messages
+    start = max(grown.seconds[0] - grown.a_round, 0.0)
+    by_party = {
+        party: _party(terms, party, rows, counts.bytes[party], aligned, PAIR_BYTES, 0.0)
+        for party in terms.parties
+    }
+    times = a_round, start + aligned.seconds + a_round * terms.trees.rounds, aligned.seconds
+    apart = in_turn / len(terms.parties) + messages
+    return ColumnsFacts("plain", *times, apart, counts.trips, {}, by_party)
+
+
+@dataclass
+class _Reports:
+    """Of a round under encryption: trees, turns that are opened, cells of answers; of each feature holder the
+    ciphertexts of its reports, and the products that they take."""
+
+    trees: float
+    turns: float
+    cells: float
+    ciphertexts: dict[str, float]
+    products: dict[str, float]
+
+    @classmethod
+    def of(cls, terms: Terms, grown: GrownColumns, rows: int, costs: RowCosts) -> "_Reports":
+        """ConfigError for more ciphertexts in a turn than the label holder opens."""
+        bins = _bins(terms, grown)
+        found = cls(0.0, 0.0, 0.0, dict.fromkeys(bins, 0.0), dict.fromkeys(bins, 0.0))
+        for weight, turn in grown.weights(terms.trees.rounds):
+            found.trees += weight * turn.begins
+            found.turns += weight * bool(turn.nodes)
+            found.cells += weight * turn.cells
+            counts = {party: -(-turn.nodes * int(own.sum()) // costs.cells) for party, own in bins.items()}
+            for party, count in counts.items():
+                found.ciphertexts[party] += weight * count
+                found.products[party] += weight * _products(bins[party], turn, rows)
+            if sum(counts.values()) > costs.most_opened:
+                raise ConfigError(
+                    f"{sum(counts.values()):,} encrypted sums in a turn, the label holder opens "
+                    f"{costs.most_opened:,} at most: lower max_bin or max_depth, or have fewer columns"
+                )
+        return found
+
+    def stages(self, costs: RowCosts, encrypted: float) -> tuple[dict[str, float], float]:
+        """Seconds of each step; and of all, where each party has a machine of its own. encrypted: rows."""
+        reported, holders = sum(self.ciphertexts.values()), len(self.ciphertexts)
+        relayed = costs.relay * 2 * costs.key * encrypted
+        opened = {
+            name: line(self.turns, reported)
+            for name, line in (("blind", costs.blind), ("open", costs.open), ("check", costs.check))
+        }
+        stages = {
+            "encrypt": costs.encrypt * encrypted,
+            "relay": relayed * (1 + holders) / 2,
+            "take in": costs.take_in * encrypted * holders,
+            "sums": costs.product * sum(self.products.values()),
+            "close": costs.close * reported,
+            **opened,
+        }
+        slowest = max(
+            costs.product * products + costs.close * self.ciphertexts[party]
+            for party, products in self.products.items()
+        )
+        apart = stages["encrypt"] + relayed + costs.take_in * encrypted + slowest + sum(opened.values())
+        return stages, apart
+
+
+def _encrypted(
+    terms: Terms, grown: GrownColumns, rows: int, in_turn: float, aligned: _Aligned, costs: RowCosts
+) -> ColumnsFacts:
+    """With encrypted gradients. ConfigError for more sums in a turn than the label holder opens."""
+    (block,), cipher, rounds = terms.blocks, 2 * costs.key, terms.trees.rounds
+    counts, reports = _Counts(terms, grown, rows, cipher), _Reports.of(terms, grown, rows, costs)
+    stages, one_by_one = reports.stages(costs, rows * len(terms.roots) * reports.trees)
+    messages = MESSAGE_SECONDS * ((counts.turns + reports.turns) * len(terms.parties) + counts.relays)
+    a_round = in_turn + messages + sum(stages.values())
+    by_party, opened = {}, cipher * sum(reports.ciphertexts.values())
+    for party in terms.parties:
+        sent, received = counts.bytes[party]
+        holds_key = party == block.label_holder
+        if holds_key:
+            sent, received = sent + opened, received + opened
+        else:  # its own integers are 0, a bit each
+            own = cipher * reports.ciphertexts[party] + reports.cells / 8 + MESSAGE_BYTES * counts.turns
+            sent = counts.relayed[party][0] + own
+        powers = TABLE_BYTES[not holds_key] * (costs.key / TABLE_KEY) ** 2
+        moved = sent, received
+        by_party[party] = _party(terms, party, rows, moved, aligned, COPIES[not holds_key] * cipher, powers)
+    start = max(grown.seconds[0] - grown.a_round, 0.0) + aligned.seconds + costs.once
+    apart = in_turn / len(terms.parties) + messages + one_by_one
+    times = a_round, start + a_round * rounds, aligned.seconds, apart
+    return ColumnsFacts("paillier", *times, counts.trips + reports.turns, stages, by_party)
+
+
+def _bins(terms: Terms, grown: GrownColumns) -> dict[str, Any]:
+    """The bins of the columns of each feature holder."""
+    assert grown.layout is not None
+    sizes, found = grown.layout.value_bins + grown.layout.missing, {}
+    for party in terms.blocks.blocks[0].feature_holders:
+        view = view_of(terms, party)
+        assert view is not None
+        found[party] = sizes[view.own_features]
+    return found
+
+
+def _products(bins: Any, turn: Turn, rows: int) -> float:
+    """Products for the sums of a turn: two columns at a time, by joint bins first (`segments.plan`)."""
+    if not turn.nodes:
+        return 0.0
+    in_node, found = turn.passes * rows / turn.nodes, 0.0
+    for pair in (bins[at : at + 2] for at in range(0, len(bins), 2)):
+        joint = float(np.prod(pair))
+        used = joint * -math.expm1(-in_node / joint)
+        found += turn.nodes * (in_node + len(pair) * used)
+    return found
+
+
+def _party(
+    terms: Terms,
+    party: str,
+    rows: int,
+    moved: tuple[float, float],
+    aligned: _Aligned,
+    row_bytes: int,
+    more: float,
+) -> PartyFacts:
+    """row_bytes: of gradients, for a row and root; more: bytes of memory besides."""
+    block, share = block_of(terms, party, rows)
+    own = len(terms.blocks.columns_of(party).features)
+    sets = (len(block.parties) - 1 + row_bytes) * len(terms.roots)
+    bins = own + -(-own // LINE_BYTES) * LINE_BYTES
+    memory = PROCESS_MB + (share * (ROW_BYTES + bins + sets) + more) / 1e6
+    before = aligned.sent / 1e6, aligned.received / 1e6
+    return PartyFacts(moved[0] / 1e6, moved[1] / 1e6, *before, memory)
+
+
+# ---- The costs of workers at one site: memory by what was measured --------------------------------------
+# Seconds by trees that were grown here.
+# Promises: bytes are those of the cells that workers send to their site's process.
+
+
+ANSWER_SECONDS = 1e-4
+"""Of a question to one worker and its empty answer: measured over loopback, .19 ms for two."""
+SAMPLE_CELLS = 1 << 20
+
+
+def of_workers(costs: Costs, terms: Terms, rows: int, parties: int, workers: int) -> WorkersFacts:
+    """The estimate for a site with its part of the rows of all parties, where there are no votes."""
+    own = math.ceil(math.ceil(rows / parties) / workers)
+    features = len(terms.columns.features)
+    pack, add = _seconds_a_cell(costs.bits)
+    seconds = costs.computing(parties) / workers + costs.cells * (pack + workers * add)
+    seconds += costs.turns * workers * ANSWER_SECONDS
+    sent = workers * costs.cells * costs.bits / 8
+    return WorkersFacts(
+        workers, own, loading_bytes(own, features), growing_bytes(own, features), sent, seconds
+    )
+
+
+def _seconds_a_cell(bits: int) -> tuple[float, float]:
+    """What it takes to pack one cell, and to add it, measured here."""
+    words = np.zeros(SAMPLE_CELLS, np.uint64)
+    chunks = chunks_of((Segment(SAMPLE_CELLS, bits),))
+    marks = []
+    for _ in range(2):  # kernels are loaded, the first time
+        begin = time.perf_counter()
+        packed = [chunk.packed(chunk.of(words)) for chunk in chunks]
+        middle = time.perf_counter()
+        for chunk, content in zip(chunks, packed, strict=True):
+            chunk.add(chunk.of(words), content)
+        marks = [begin, middle, time.perf_counter()]
+    packing, adding = np.diff(marks) / SAMPLE_CELLS
+    return float(packing), float(adding)
+
+
+# ---- The costs of a training over links, by layout: histograms of all features, votes -------------------
+# Rows in one place.
+# Promises: arithmetic on estimates (`estimate`), whose questions and round trips are those of the program
+# and the protection. A round takes the time of the machines, its round trips, and its bytes through a
+# party's link.
+# Refuses: links that cannot be (ConfigError).
+
+
+HISTOGRAMS, VOTES, ONE_PLACE = "histograms", "votes", "one place"
+USUAL_VOTES = 20
+"""`vote_top_k` of the layout with votes, where the terms have none."""
+VALUE_BYTES = 4
+"""Bytes of a value of a row that is shipped."""
+MAX_RTT_MS = 60_000
+MIN_BANDWIDTH_MBIT, MAX_BANDWIDTH_MBIT = 0.001, 1_000_000
+MBIT = 1e6 / 8
+
+
+@dataclass(frozen=True)
+class Link:
+    """The link between a party and the aggregator: milliseconds of a round trip; megabits a second, infinite
+    where any number of bytes pass at once."""
+
+    rtt_ms: float = 0.0
+    bandwidth_mbit: float = math.inf
+
+    @classmethod
+    def of(cls, rtt: float | None, bandwidth: float | None) -> "Link | None":
+        """The link of two options; None if neither was given."""
+        if rtt is None and bandwidth is None:
+            return None
+        link = cls(0.0 if rtt is None else rtt, math.inf if bandwidth is None else bandwidth)
+        if not 0 <= link.rtt_ms <= MAX_RTT_MS:
+            raise ConfigError(f"--rtt is {rtt:g}; give milliseconds from 0 to {MAX_RTT_MS:,}")
+        if bandwidth is not None and not MIN_BANDWIDTH_MBIT <= bandwidth <= MAX_BANDWIDTH_MBIT:
+            limits = f"from {MIN_BANDWIDTH_MBIT} to {MAX_BANDWIDTH_MBIT:,}"
+            raise ConfigError(f"--bandwidth is {bandwidth:g}; give Mbit/s {limits}")
+        return link
+
+    def seconds(self, round_trips: float, megabytes: float) -> float:
+        """Seconds of so many round trips, one after the other, and of these bytes in one direction."""
+        return round_trips * self.rtt_ms / 1e3 + megabytes * 1e6 / (self.bandwidth_mbit * MBIT)
+
+
+def over_link(layout: str, facts: EstimateFacts, rounds: int, link: Link) -> LayoutFacts:
+    """A training over a link, each party and the aggregator on a machine of its own."""
+    a_round = facts.seconds_apart + link.seconds(facts.round_trips, facts.megabytes)
+    sent = facts.megabytes * rounds
+    return LayoutFacts(layout, facts.protection, a_round, a_round * rounds, sent, facts.round_trips)
+
+
+def in_one_place(terms: Terms, rows: int, parties: int, plain: EstimateFacts, link: Link) -> LayoutFacts:
+    """The same trees over rows that all parties sent to one place, for comparison. plain: their estimate."""
+    values = len(terms.columns.features) + len(terms.columns.others)
+    sent = rows / parties * values * VALUE_BYTES / 1e6
+    a_round = plain.seconds_a_round - plain.round_trips * parties * MESSAGE_SECONDS
+    seconds = link.seconds(1, sent) + a_round * terms.trees.rounds
+    return LayoutFacts(ONE_PLACE, "", a_round, seconds, sent, 1 / terms.trees.rounds)
+
+
+def layouts(
+    terms: Terms, rows: int, parties: int, table: Any, estimates: list[EstimateFacts], link: Link
+) -> LayoutsFacts:
+    """Each layout over a link. estimates: those of the terms as they are."""
+    rounds, top_k = terms.trees.rounds, terms.histograms.vote_top_k
+    usual, other = (VOTES, HISTOGRAMS) if top_k else (HISTOGRAMS, VOTES)
+    every, missing = [over_link(usual, facts, rounds, link) for facts in estimates], ""
+    if not top_k and len(terms.columns.features) <= 2 * USUAL_VOTES:
+        missing = f"they spare bytes with more than {2 * USUAL_VOTES} features"
+    else:
+        try:
+            changed = terms.changed(vote_top_k=0 if top_k else USUAL_VOTES)
+        except ConfigError as error:
+            missing = f"not under these terms: {error}"
+        else:
+            further = estimate(changed, rows, parties, table)
+            every += [over_link(other, facts, rounds, link) for facts in further]
+    plain = next(facts for facts in estimates if not PROTECTIONS[facts.protection].hides)
+    every.append(in_one_place(terms, rows, parties, plain, link))
+    tried = terms.hiding.protection in {facts.protection for facts in every}
+    protection = terms.hiding.protection if tried else plain.protection
+    own = [facts for facts in every if facts.protection == protection]
+    fastest = min(own, key=lambda facts: facts.seconds)
+    return LayoutsFacts(every, link.rtt_ms, link.bandwidth_mbit, missing, protection, fastest.layout)

@@ -6,16 +6,27 @@ Refuses: keys that cannot be, and encryption that is not installed (ConfigError)
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
+from fedboost.boosting.programs import boosting
+from fedboost.boosting.queries.base import view_of
+from fedboost.boosting.queries.labels import StartQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
+from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.threads import ONE
+from fedboost.holders.gradients import PAIR_BYTES
 from fedboost.privacy.protections import scheme_of
-from fedboost.privacy.relay import open_sealed, seal
+from fedboost.privacy.relay import open_sealed, seal, sealed_size
+from fedboost.runtime.data.draft import split_by_weights
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.telemetry import Row
+from fedboost.terms.terms import Terms
 
 SAMPLE_ROWS = 1024
 REPORTED = 32
@@ -138,3 +149,195 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
     begin = time.process_time()
     result = work()
     return result, time.process_time() - begin
+
+
+# ---- Trees that are grown here under `plain`, whose parties hold different columns ----------------------
+# And what their turns ask.
+# Promises: the questions are those of a real training of the given terms; bytes that are relayed follow
+# from who has the column of each split.
+
+
+MAX_SECONDS = 5.0
+"""Of trees that are grown; further rounds are taken to be like the last."""
+FIRST_ROUNDS = 3
+"""Rounds that tell how long one takes."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a turn asked. once: it is asked once in a training, however many rounds there are; nodes: that are
+    summed; passes: their rows, in times of all rows; splits: party -> True if all of its block are told which
+    rows go left; begins: a tree begins; cells: of the answer."""
+
+    once: bool
+    nodes: int = 0
+    passes: float = 0.0
+    splits: tuple[tuple[str, bool], ...] = ()
+    begins: bool = False
+    cells: int = 0
+
+
+@dataclass
+class Grown:
+    """Trees that were grown. seconds: CPU time before the end of the first round, and of each later one;
+    base: party -> bytes sent and received of what is not relayed, until the end of the first round and later;
+    layout: the bins of all features; limit: the magnitude of gradients and hessians."""
+
+    rows: int
+    turns: list[Turn] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    base: dict[str, tuple[tuple[float, float], tuple[float, float]]] = field(default_factory=dict)
+    layout: Layout | None = None
+    limit: int = 1
+
+    @property
+    def a_round(self) -> float:
+        """CPU seconds of a round of all parties and the aggregator, in turn."""
+        return float(np.median(self.seconds[1:] or self.seconds))
+
+    def weights(self, rounds: int) -> Iterator[tuple[float, Turn]]:
+        """Each turn, with how often it is asked in a round of so many: the mean, with those before."""
+        for turn in self.turns:
+            yield (1.0 if turn.once else self._later(rounds)) / rounds, turn
+
+    def base_bytes(self, party: str, rounds: int) -> list[float]:
+        """Bytes that a party sends, and receives, in a round of so many, of what is not relayed."""
+        pairs = zip(*self.base[party], strict=True)
+        return [(first + self._later(rounds) * later) / rounds for first, later in pairs]
+
+    def _later(self, rounds: int) -> float:
+        """The weight of each later round in a training of this number of rounds."""
+        return (rounds - 1) / max(len(self.seconds) - 1, 1)
+
+
+# ---- trees -----------------------------------------------------------------------------------------
+
+
+def grow(terms: Terms, table: Any) -> Grown:
+    """Grow trees over these rows, for some seconds."""
+    first = _grow(terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds)), table)
+    rounds = min(terms.trees.rounds, int(MAX_SECONDS / first.a_round))
+    return _grow(terms.changed(rounds=rounds), table) if rounds > FIRST_ROUNDS else first
+
+
+def _grow(terms: Terms, table: Any) -> Grown:
+    """Grow the trees of these terms."""
+    grown, ends = Grown(table.num_rows), list[tuple[float, int]]()
+    begin = time.process_time()
+
+    def mark(row: Row) -> None:
+        ends.append((time.process_time(), len(grown.turns)))
+
+    result = simulate(
+        terms,
+        _shards(terms, table),
+        nthread=1,
+        program=_Counting(terms, grown).program,
+        on_round=mark,
+    )
+    grown.seconds = np.diff([begin, *(time for time, _ in ends)]).tolist()
+    relayed = [relays(terms, turn, grown.rows, PAIR_BYTES) for turn in grown.turns]
+    first, every = sum(relayed[: ends[0][1]], Counter()), sum(relayed, Counter[tuple[str, bool]]())
+    moved = [row["bytes"] for row in result.history]
+    share = (moved[0] - first.total()) / (sum(moved) - every.total())
+    for party, both in result.traffic.items():
+        kept = [total - every[party, bool(way)] for way, total in enumerate(both)]
+        before, later = [size * share for size in kept], [size * (1 - share) for size in kept]
+        grown.base[party] = (before[0], before[1]), (later[0], later[1])
+    return grown
+
+
+class _Counting:
+    """The program, watched."""
+
+    def __init__(self, terms: Terms, grown: Grown) -> None:
+        self._terms = terms
+        self._grown = grown
+        self._of_roots = 1.0
+        self._shared = False
+        """True if the end of a tree shares a turn with the next root: that of the last one does not."""
+
+    def program(self, agreed: Terms, state: Any) -> Generator[Any, Any, Any]:
+        """Boosting; each question is noted with its answer."""
+        program, answer = boosting.train(agreed, state), None
+        while True:
+            try:
+                query = program.send(answer) if answer is not None else next(program)
+            except StopIteration as end:
+                return end.value
+            answer = yield query
+            self._note(query, answer)
+
+    def _note(self, query: Any, answer: Any) -> None:
+        begin, nodes, passes, cells, splits, begins = 0, 0, 0.0, 0, list[tuple[str, bool]](), False
+        for part in query.parts:
+            end = begin + part.cells
+            cells += part.cells
+            is_level = isinstance(part, HistogramQuery)
+            splits += _splitters(self._terms, part.splits, is_level)
+            if isinstance(part, StartQuery):
+                self._grown.layout = Layout.of(part.cut_points)
+            if is_level:
+                hessians = sum(float(of[-1]) for of in part.by_node(answer[begin:end]))
+                begins = part.nodes == self._terms.roots
+                self._of_roots = hessians or 1.0 if begins else self._of_roots
+                nodes, passes = len(part.nodes), len(self._terms.roots) * hessians / self._of_roots
+                scale = max(part.gradient.limit, part.hessian.limit)
+                self._grown.limit = max(self._grown.limit, scale * self._terms.draws.max_bootstrap_count)
+            begin = end
+        ends = any(isinstance(part, EndRoundQuery) and part.tree >= 0 for part in query.parts)
+        self._shared |= ends and begins
+        once = max(part.tree for part in query.parts) < 1 or (ends and not begins and self._shared)
+        self._grown.turns.append(Turn(once, nodes, passes, tuple(splits), begins, cells))
+
+
+def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, bool]]:
+    """Who has a column of these splits, in each block."""
+    for block in terms.blocks:
+        view = view_of(terms, block.label_holder)
+        assert view is not None
+        for place in np.unique(view.holders[splits.feature]).tolist():
+            yield terms.parties[place], to_all
+
+
+def _shards(terms: Terms, table: Any) -> dict[str, Any]:
+    """The rows of each party: those of its block."""
+    names = [str(number) for number in range(len(terms.blocks))]
+    rows = split_by_weights(table, names, [1.0] * len(names), 0, terms.columns.group)
+    return {
+        party: rows[name] for name, block in zip(names, terms.blocks, strict=True) for party in block.parties
+    }
+
+
+# ---- what is relayed -------------------------------------------------------------------------------
+
+
+def relays(terms: Terms, turn: Turn, rows: int, gradient_bytes: int) -> Counter[tuple[str, bool]]:
+    """Bytes that each party relays in a turn (False), and that are relayed to it (True). rows: of all blocks;
+    gradient_bytes: of a row and root."""
+    found, roots = Counter[tuple[str, bool]](), len(terms.roots)
+
+    def relay(sender: str, to: tuple[str, ...], content: int) -> None:
+        if to:
+            size = sealed_size(content, to)
+            found[sender, False] += size
+            found.update({(party, True): size for party in to})
+
+    for party, to_all in turn.splits:
+        block, share = block_of(terms, party, rows)
+        others = tuple(other for other in block.parties if other != party)
+        relay(party, others if to_all else _only(block.label_holder, others), -(-roots * share // 8))
+    for block in terms.blocks if turn.begins else ():
+        share = rows // len(terms.blocks)
+        relay(block.label_holder, block.feature_holders, gradient_bytes * roots * share)
+    return found
+
+
+def block_of(terms: Terms, party: str, rows: int) -> tuple[Any, int]:
+    block = terms.blocks.of(party)
+    assert block is not None
+    return block, rows // len(terms.blocks)
+
+
+def _only(party: str, among: tuple[str, ...]) -> tuple[str, ...]:
+    return (party,) if party in among else ()

@@ -11,12 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError
+from fedboost.fixedpoint import Float64
+from fedboost.gbdt.booster import Booster
 from fedboost.holders.columns import holder_for
+from fedboost.holders.prediction import Prediction, PredictionHolder
 from fedboost.holders.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
@@ -32,12 +36,24 @@ from fedboost.runtime.data.allocator import give_back, keep_freed_memory
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.parquet import ParquetTable, keep, stream_of
-from fedboost.runtime.data.shard import to_shard, with_label_noise
+from fedboost.runtime.data.shard import rows_to_predict, to_shard, with_label_noise
 from fedboost.runtime.data.table import as_table
-from fedboost.runtime.model import Result, finish
+from fedboost.runtime.model import Model, Result, finish
+from fedboost.runtime.party_model import PartyModel, terms_to_predict
+from fedboost.runtime.results import (
+    Description,
+    Drift,
+    Evaluation,
+    Tuning,
+    drift_terms,
+    evaluation_terms,
+    terms_to_tune,
+)
+from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.telemetry import Meter, Row
-from fedboost.runtime.workers.collections import CollectionRows, is_collection
+from fedboost.runtime.workers.holder import CollectionRows, is_collection
 from fedboost.terms.session import TO_PREDICT, TO_TRAIN
+from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
@@ -263,3 +279,185 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
         meter.received(name, len(data))
         nodes[name].inbox.append(read)
     return list(nodes) if outbox else []
+
+
+# ---- The description of rows in one process: the same session, the same codec, no sockets ---------------
+
+
+def describe(
+    terms: Terms,
+    shards: Mapping[str, Any] | Sequence[Any],
+    min_count: int | None = None,
+    seed: int = 0,
+    nthread: int = 1,
+    site: str | None = None,
+) -> Description:
+    """Count the rows of all parties in this process: missing values, levels, labels, quantiles.
+
+    terms: those of a training, or with `program = "describe"`; shards, seed, nthread, site: as for
+    `simulate`; min_count: fewest rows of a count that is given, in place of that of the terms. Over the
+    network: `fedboost describe`, or `connect(...).describe(terms)`. Raises ConfigError, SessionFailed.
+    """
+    agreed = terms_to_describe(terms, min_count)
+    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
+    return Description.of(signed_model_of(session), meter.traffic)
+
+
+# ---- Rows held against those of a model, in one process: the same session, the same codec, no sockets ----
+
+
+def drift(
+    model: Model | Path | str,
+    shards: Mapping[str, Any] | Sequence[Any],
+    terms: Terms | None = None,
+    min_count: int | None = None,
+    seed: int = 0,
+    nthread: int = 1,
+    site: str | None = None,
+) -> Drift:
+    """Hold the rows of all parties in this process against those that a model was trained on.
+
+    model: trained with `reference = true`, or the path of its file; shards, seed, nthread, site: as for
+    `simulate`, labels are not needed; terms: those that say the columns, in place of those in the model;
+    min_count: fewest rows of a count that is given. Over the network: `fedboost drift`, or
+    `connect(...).drift(model)`. Raises ConfigError, SessionFailed.
+    """
+    agreed, reference = drift_terms(model, terms, min_count)
+    if terms is None:
+        agreed = terms_for_tables(agreed, shards)
+    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
+    return Drift.of(signed_model_of(session), reference, meter.traffic)
+
+
+# ---- The evaluation of a model in one process: the same session, the same codec, no sockets -------------
+
+
+def evaluate(
+    model: Model | Path | str,
+    shards: Mapping[str, Any] | Sequence[Any],
+    terms: Terms | None = None,
+    by: Iterable[str] = (),
+    by_site: bool = False,
+    threshold: float | None = None,
+    min_count: int | None = None,
+    seed: int = 0,
+    nthread: int = 1,
+    site: str | None = None,
+    rows: str | None = None,
+) -> Evaluation:
+    """Measure a model on the rows of all parties in this process.
+
+    model: or the path of its file, of fedboost or XGBoost; shards, seed, nthread, site: as for `simulate`;
+    terms: those that say the columns, which XGBoost's own files need; the parties of a model's own terms may
+    be others, and so few that only `plain` takes them. by: categorical features, by whose levels results are
+    split; by_site: also by site; threshold: probability above which a row counts as predicted positive;
+    min_count: fewest rows of a count that is given; rows: "held-out", those that no tree was grown on, which
+    is the default where the training held rows out, or "all". Held-out rows are drawn again as in the
+    training: the tables have to be those of the training, under the same names. Over the network:
+    `fedboost evaluate`, or `connect(...).evaluate(model)`. Raises ConfigError, SessionFailed.
+    """
+    agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
+    if terms is None:
+        agreed = terms_for_tables(agreed, shards)
+    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
+    return Evaluation.of(signed_model_of(session), meter.traffic)
+
+
+# ---- Parties that hold different columns predict together, in one process: the same session -------------
+# The same codec, no sockets.
+# Promises: the prediction is that of the whole model on the joined table, whatever the seed.
+# Refuses: parties without a model or a table (ConfigError), and what the session refuses (SessionFailed).
+
+
+def predict_jointly(
+    party_models: Mapping[str, PartyModel], tables: Mapping[str, Any], min_common_rows: int | None = None
+) -> Float64:
+    """Predictions of all rows of the label holder's table, by the parts of a model that parties keep, in this
+    process: float64 [rows], or [rows, classes] for multi:softprob, in the order of that table.
+
+    party_models: party to its part (`Result.party_models`); tables: party to its table, as for `simulate`,
+    with its columns and the row ids. Where a party does not have an id, its columns count as missing.
+    min_common_rows: fewest ids that each has to have, unless it is to be that of the training. `fedboost
+    predict --party` does the same over the network. Raises ConfigError, SessionFailed.
+    """
+    if not party_models:
+        raise ConfigError("no parts of a model are given")
+    first = next(iter(party_models.values()))
+    holder = first.terms.vertical.label_holder
+    assert holder is not None
+    if holder not in tables:
+        raise ConfigError(f"no table of label holder {holder}, whose rows are predicted")
+    tables = {name: as_table(table) for name, table in tables.items()}
+    agreed = terms_to_predict(first, rows_to_predict(tables[holder], first.terms), min_common_rows)
+    models = {name: part.booster for name, part in party_models.items()}
+    return run_prediction(agreed, models, tables).values
+
+
+def run_prediction(
+    terms: Terms,
+    models: Mapping[str, Booster],
+    tables: Mapping[str, Any],
+    seed: int = 0,
+    nthread: int = 1,
+) -> Prediction:
+    """The prediction of all rows of the label holder.
+
+    terms: those of the training, changed by `predict_with` and `predict_rows`; models: of each party of them,
+    as it was told it (`told_of`); tables: of each party, as for `simulate`, with its columns and the row ids.
+    seed: of the order of messages; nthread: threads of each party, which take turns.
+    """
+    if not terms.vertical.predicts:
+        raise ConfigError("these terms train: change them by predict_with and predict_rows to predict")
+    for what, given in (("model", models), ("table", tables)):
+        if missing := [party for party in terms.parties if party not in given]:
+            raise ConfigError(f"no {what} of party {missing[0]}: each party needs one to predict")
+    held: dict[str, Holder] = {}
+
+    def keep(make: Callable[[Terms, bytes], Holder], name: str, terms: Terms, secret: bytes) -> Holder:
+        held[name] = make(terms, secret)
+        return held[name]
+
+    holders = {}
+    for name in terms.parties:
+        model_of = partial(_given, models[name])
+        make = holder_for(reader_of(tables[name], terms, name), name, nthread, model_of)
+        holders[name] = partial(keep, make, name)
+    session = AggregatorSession("prediction", terms, program_of(terms, ()), NOTHING_YET, draw=os.urandom)
+    play(session, sites_of(terms, holders, {}), seed, Meter(terms.parties))
+    if session.error is not None:
+        raise session.error
+    (block,) = terms.blocks
+    holder = held[block.label_holder]
+    assert isinstance(holder, PredictionHolder)
+    assert holder.prediction is not None
+    return holder.prediction
+
+
+def _given(model: Booster, terms: Terms) -> Booster:
+    return model
+
+
+# ---- Candidates tried side by side in one process: the same session, the same codec, no sockets ---------
+
+
+def tune(
+    terms: Terms,
+    shards: Mapping[str, Any] | Sequence[Any],
+    space: Mapping[str, Sequence[float]] | None = None,
+    trials: int | None = None,
+    sampler: Any = None,
+    seed: int = 0,
+    nthread: int = 1,
+    site: str | None = None,
+) -> Tuning:
+    """Try settings of trees side by side in this process, dropping the worst by validation rows.
+
+    terms: those of a training, or with `program = "tune"` and `candidates`; space: setting to [low, high], or
+    to a list of three values and more, `tuning.SPACE` unless given; trials: candidates, 27 unless given, of
+    which the first has the settings of the terms; sampler: a sampler of Optuna (the extra optuna), or its
+    name, in place of a Latin hypercube; shards, seed, nthread, site: as for `simulate`. Over the network:
+    `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
+    """
+    agreed = terms_to_tune(terms, space, trials, sampler)
+    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
+    return Tuning.of(agreed, signed_model_of(session), meter.traffic)

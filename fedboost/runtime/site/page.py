@@ -82,7 +82,7 @@ from fedboost.runtime.web.guard import (
 )
 from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
-from fedboost.runtime.workers.refusals import check_under_workers
+from fedboost.runtime.workers.holder import check_under_workers
 from fedboost.terms.terms import Terms
 
 # ---- What a site does now, and what was asked of it, for the page of the site ---------------------------

@@ -25,14 +25,20 @@ from fedboost.runtime.data.values import column_of
 from fedboost.runtime.site.config import LOCAL, PartyConfig, WorkersConfig
 from fedboost.runtime.site.rows import KeyOf, ModelOf, SiteRows, SiteTable, Stamp, named, names_of
 from fedboost.runtime.telemetry import logger
-from fedboost.runtime.workers import link
+from fedboost.runtime.workers import hold as link
 from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.engine import Engine, Running, Worker, WorkerLost
 from fedboost.runtime.workers.hold import Held, Load
 from fedboost.runtime.workers.hold import hold as hold_rows
-from fedboost.runtime.workers.holder import Share, WorkersHolder
-from fedboost.runtime.workers.refusals import check_under_workers
-from fedboost.runtime.workers.sharing import check_memory, check_together, shares_of, undeclared_of
+from fedboost.runtime.workers.holder import (
+    Share,
+    WorkersHolder,
+    check_memory,
+    check_together,
+    check_under_workers,
+    shares_of,
+    undeclared_of,
+)
 from fedboost.runtime.workers.source import Heads, group_end_of, heads_of, schema_in, stamp_of
 from fedboost.terms.terms import Terms
 

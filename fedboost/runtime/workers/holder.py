@@ -7,29 +7,36 @@ Refuses: to wait for workers longer than WORKERS_WITHIN (DurabilityError: a late
 worker refuses; files that have changed when rows have to be read again (Refused).
 """
 
+import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
+import structlog
 
 from fedboost.boosting.queries.trees import VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
-from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, quoted
+from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, SchemaMismatch, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import Tree
 from fedboost.holders.shard import add_hashes
 from fedboost.holders.whole_rows import votes
-from fedboost.protocol.contracts import Answering
-from fedboost.runtime.workers import link
-from fedboost.runtime.workers.engine import Engine, Worker, WorkerLost
-from fedboost.runtime.workers.hold import Held
-from fedboost.runtime.workers.link import Door, Link
+from fedboost.protocol.contracts import Answering, Holder
+from fedboost.protocol.site import KEY_BYTES
+from fedboost.runtime.data.shard import check_labels
+from fedboost.runtime.workers import hold
+from fedboost.runtime.workers.dask_engine import DaskEngine
+from fedboost.runtime.workers.engine import Engine, Running, Worker, WorkerLost
+from fedboost.runtime.workers.hold import Door, Held, Link, Load
+from fedboost.runtime.workers.hold import hold as hold_rows
 from fedboost.runtime.workers.source import Range
 from fedboost.terms.terms import Terms
 
@@ -103,14 +110,14 @@ class WorkersHolder:
 
     def rows_hashed(self, key: bytes) -> bytes:
         """Keyed hash of all rows: that of the whole table."""
-        hashes = [answer[1:] for answer in self._ask(link.HASH + key)]
+        hashes = [answer[1:] for answer in self._ask(hold.HASH + key)]
         self._key = key
         self._hashes = dict(zip((placed.share.ranges for placed in self._placed), hashes, strict=True))
         return add_hashes(hashes)
 
     def go_to(self, state: BoostingState) -> None:
         """Move to this state, whatever was answered before."""
-        self._ask(link.going_to(state))
+        self._ask(hold.going_to(state))
         self.state = state
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
@@ -129,12 +136,12 @@ class WorkersHolder:
         return answer
 
     def _sum(self, query: OfTurn) -> Int64:
-        return link.total(self._ask(link.asking(link.ANSWER, query)), query)
+        return hold.total(self._ask(hold.asking(hold.ANSWER, query)), query)
 
     def _votes(self, query: VoteQuery) -> Int64:
         """The site's own votes, by the sum of its workers' histograms."""
         assert self.state.start is not None
-        answers = self._ask(link.asking(link.HISTOGRAMS, query))
+        answers = self._ask(hold.asking(hold.HISTOGRAMS, query))
         own = np.sum([np.frombuffer(answer, np.int64, offset=1) for answer in answers], axis=0)
         layout = Layout.of(self.state.start.cut_points)
         return votes(query, self._terms, self.rows, layout, own.reshape(len(query.nodes), layout.cells))
@@ -198,7 +205,7 @@ class WorkersHolder:
         have become others."""
         lost: list[Placed] = []
         if self._key:
-            hashes, lost = self._exchange(placed, link.HASH + self._key)
+            hashes, lost = self._exchange(placed, hold.HASH + self._key)
             kept = [each for each in placed if each not in lost]
             for each, told in zip(kept, hashes, strict=True):
                 if told[1:] != self._hashes[each.share.ranges]:
@@ -208,7 +215,7 @@ class WorkersHolder:
                     )
         if self.state is not NOTHING_YET:
             kept = [each for each in placed if each not in lost]
-            lost += self._exchange(kept, link.going_to(self.state))[1]
+            lost += self._exchange(kept, hold.going_to(self.state))[1]
         return lost
 
     def _shared_out(self, shares: Sequence[Share]) -> list[tuple[Worker, Share]]:
@@ -273,7 +280,7 @@ class WorkersHolder:
             if fault:
                 for kept in placed:
                     kept.link.close()
-                link.raise_failed(fault)
+                hold.raise_failed(fault)
             shares = self._shared_out(left) if left else []
         return placed
 
@@ -286,3 +293,174 @@ def _close(placed: list[Placed]) -> None:
 
 def _raise(error: WorkerLost) -> None:
     raise error
+
+
+# ---- How the rows of a site are shared out among its workers, and what is checked over all of them ------
+# Promises: contiguous rows, as many as a worker has threads; groups of rows that are ranked stay whole
+# where rows of a group stand together. What one worker cannot see is checked here: a label of more than two
+# values, a group whose rows are at two workers.
+# Refuses: rows that do not fit in the workers' memory (ConfigError, before any is read); what is checked.
+
+
+BYTES_A_VALUE, BYTES_A_ROW, BYTES_BESIDE = 6.6, 48, 280 << 20
+"""Bytes that a worker needs while it loads Parquet files, at most: measured with 50 columns, as below."""
+COLLECTED_A_VALUE = 20.0
+"""The same of partitions of a DataFrame: theirs, and what is made of them."""
+GROWING_A_VALUE, GROWING_A_ROW, GROWING_BESIDE = 2.3, 32, 305 << 20
+"""Bytes that it needs while trees grow; most beside is interpreter, libraries and compiled kernels."""
+USABLE = 0.8
+"""The part of a worker's memory above which Dask pauses it."""
+
+
+def shares_of(
+    rows: int, workers: Sequence[Worker], edge: Callable[[int], int] = lambda at: at
+) -> list[tuple[Worker, Share]]:
+    """A share for each worker, by its threads; none for workers without rows. edge: the first row from there
+    on at which rows may be cut."""
+    threads = np.cumsum([0, *(worker.threads for worker in workers)])
+    cuts = [int(at) for at in rows * threads // threads[-1]]
+    cuts = [0, *(edge(at) if 0 < at < rows else at for at in cuts[1:-1]), rows]
+    pairs = zip(workers, pairwise(np.maximum.accumulate(cuts).tolist()), strict=True)
+    return [(worker, Share((Range(first, last),))) for worker, (first, last) in pairs if first < last]
+
+
+def loading_bytes(rows: int, features: int, a_value: float = BYTES_A_VALUE) -> int:
+    """Bytes of memory that a worker needs while it loads so many rows."""
+    return int(rows * (a_value * features + BYTES_A_ROW)) + BYTES_BESIDE
+
+
+def growing_bytes(rows: int, features: int) -> int:
+    """Bytes of memory that it needs while trees grow over them."""
+    return int(rows * (GROWING_A_VALUE * features + GROWING_A_ROW)) + GROWING_BESIDE
+
+
+def check_memory(
+    terms: Terms, shares: Sequence[tuple[Worker, Share]], a_value: float = BYTES_A_VALUE
+) -> None:
+    """Raise ConfigError if a worker has less memory than its share takes. a_value: bytes a value."""
+    for worker, share in shares:
+        features = len(terms.columns.features)
+        needed = loading_bytes(share.rows, features, a_value)
+        if 0 < worker.memory * USABLE < needed:
+            raise ConfigError(
+                "its workers have too little memory for these rows",
+                f"{share.rows:,} rows of {features} features take {needed / 2**30:.1f} GiB at worker "
+                f"{worker.address}, which may use {worker.memory * USABLE / 2**30:.1f}: add workers, or give "
+                f"them more memory",
+            )
+
+
+def check_together(terms: Terms, held: Sequence[Held], party: str) -> None:
+    """Raise SchemaMismatch for what the rows of all workers together cannot be."""
+    refusal = f"party {party}: its rows do not fit the terms"
+    labels = dict.fromkeys(label for each in held for label in each.labels)
+    try:
+        check_labels(terms.columns.label, tuple(labels))
+    except ConfigError as error:
+        raise SchemaMismatch(refusal, str(error)) from None
+    groups = [np.frombuffer(each.groups, np.uint64) for each in held]
+    if groups and np.unique(np.concatenate(groups)).size < sum(each.size for each in groups):
+        raise SchemaMismatch(
+            refusal,
+            f"rows of one {terms.columns.group!r} are at two workers: sort the rows by it, and write each "
+            f"group into one file",
+        )
+
+
+def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
+    """Each column with categories that the terms do not declare: its name, one of them, the rows."""
+    rows: Counter[str] = Counter()
+    example: dict[str, str] = {}
+    for each in held:
+        for column, category, count in each.undeclared:
+            example.setdefault(column, category)
+            rows[column] += count
+    for column, category in example.items():
+        yield column, category, rows[column]
+
+
+# ---- Sessions that a site whose rows are on workers takes no part in, with the remedy -------------------
+
+
+def check_under_workers(terms: Terms, party: str) -> None:
+    """Raise Refused for terms that rows on workers cannot follow."""
+    if terms.blocks or terms.vertical.predicts:
+        raise Refused(
+            f"party {party}: its rows are on workers, and parties with different columns hold theirs on one "
+            f"machine: take [workers] away there"
+        )
+
+
+# ---- Collections of Dask as the rows of a site: each worker holds the partitions that it has ------------
+# Promises: rows come in the order of the partitions; partitions are computed once, and stay where they are.
+# Refuses: a collection without a client, with partitions of other columns, or without rows (ConfigError).
+
+
+def is_collection(data: object) -> bool:
+    """Tell if this is a collection of Dask, which need not be installed."""
+    return type(data).__module__.split(".")[0] in ("dask", "dask_expr") and hasattr(data, "to_delayed")
+
+
+class CollectionRows:
+    """The rows of a DataFrame of Dask, for a party: called, it places them on the workers that have them.
+
+    Partitions are computed again for each session, and when a worker is lost, unless the user persists them:
+    in between workers have only what is made of them."""
+
+    def __init__(self, data: Any, party: str, threads: int) -> None:
+        if not hasattr(data, "columns"):
+            raise ConfigError(f"{type(data).__name__} of Dask has no columns: give a DataFrame")
+        self._engine = DaskEngine.of(data)
+        self._partitions = data.to_delayed()
+        self._computed: dict[int, Any] = {}
+        """Partitions that are at workers at the moment, by number."""
+        self._party, self._threads = party, threads
+        self._holder: WorkersHolder | None = None
+
+    def __call__(self, terms: Terms, secret: bytes) -> Holder:
+        """A `Site.holder`."""
+        self.close()
+        check_under_workers(terms, self._party)
+        futures, rows = self._engine.computed(self._partitions)
+        self._computed = dict(enumerate(futures))
+        shares = _shares(self._engine.places(futures), rows)
+        check_memory(terms, shares, COLLECTED_A_VALUE)
+        load = partial(self._load, terms.canonical())
+        self._holder = WorkersHolder(self._engine, shares, load, terms, structlog.get_logger())
+        self._computed.clear()
+        check_together(terms, self._holder.held, self._party)
+        self._holder.rows_hashed(
+            os.urandom(KEY_BYTES)
+        )  # so that others are noticed, if any are computed anew
+        return self._holder
+
+    def close(self) -> None:
+        """Let the workers drop what they made of the rows."""
+        self._computed.clear()
+        if self._holder is not None:
+            self._holder.close()
+
+    def _load(self, terms: str, worker: Worker, share: Share) -> Running:
+        parts = [
+            self._computed.get(number) or self._engine.compute(self._partitions[number], worker)
+            for number in share.parts
+        ]
+        asked = Load(self._party, terms, share.ranges, min(self._threads, worker.threads), worker.host)
+        return self._engine.run(worker, f"load rows of {self._party}", hold_rows, asked, *parts)
+
+
+def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker, Share]]:
+    """The partitions of each worker. ConfigError if there is no row."""
+    by_worker: dict[Worker, list[tuple[Range, int]]] = {}
+    begin = 0
+    for number, (worker, count) in enumerate(zip(places, rows, strict=True)):
+        if count:
+            by_worker.setdefault(worker, []).append((Range(begin, begin + count), number))
+        begin += count
+    if not begin:
+        raise ConfigError("the table has no rows")
+    shares = []
+    for worker, own in by_worker.items():
+        ranges, numbers = zip(*own, strict=True)
+        shares.append((worker, Share(ranges, numbers)))
+    return shares

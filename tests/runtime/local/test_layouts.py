@@ -4,7 +4,7 @@ import pytest
 
 from fedboost.errors import ConfigError
 from fedboost.people.facts import EstimateFacts
-from fedboost.runtime.local.layouts import Link, in_one_place, over_link
+from fedboost.runtime.local.estimate import Link, in_one_place, over_link
 from fedboost.terms.terms import Terms
 
 PLAIN = EstimateFacts("plain", 0.5, 50.0, megabytes=2.0, round_trips=7.0, seconds_apart=0.25)

@@ -12,11 +12,11 @@ from dask_rows import cluster, cuts_of, on_workers, shared_out, table, terms
 import fedboost as fb
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.runtime.data.database import AS_USUAL
-from fedboost.runtime.workers import collections, holder
+from fedboost.runtime.workers import holder
 from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.engine import WorkerLost
+from fedboost.runtime.workers.hold import Link
 from fedboost.runtime.workers.holder import WorkersHolder
-from fedboost.runtime.workers.link import Link
 from fedboost.runtime.workers.source import Files, Range
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
@@ -67,7 +67,7 @@ def test_a_cluster_that_stays_away_is_given_up(lost, monkeypatch):
 
 
 def test_what_cannot_be_read_again_is_told_to_the_site_alone(lost, monkeypatch):
-    load, loads = collections.CollectionRows._load, []
+    load, loads = holder.CollectionRows._load, []
 
     def gone(rows, agreed, worker, share):
         loads.append(share)
@@ -75,7 +75,7 @@ def test_what_cannot_be_read_again_is_told_to_the_site_alone(lost, monkeypatch):
             raise ConfigError(f"{SECRET}/1.parquet: No such file or directory")
         return load(rows, agreed, worker, share)
 
-    monkeypatch.setattr(collections.CollectionRows, "_load", gone)
+    monkeypatch.setattr(holder.CollectionRows, "_load", gone)
     with pytest.raises(SessionFailed) as told:
         trained(table(), terms())
     assert str(told.value) == (
