@@ -31,9 +31,9 @@ from pyarrow import parquet
 import fedboost as fb
 from fedboost.boosting.programs.boosting import train
 from fedboost.holders.whole_rows import HorizontalHolder
-from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
+from fedboost.runtime.data.values import keep_freed_memory
 
 FEATURES, GROUP, SMALLER = 50, 1 << 17, 20
 SLOWER_AT_MOST, LARGER_AT_LEAST = 3.0, 10.0

@@ -31,7 +31,7 @@ from common import LABEL, generate, spread, verdict
 
 import fedboost as fb
 from fedboost.privacy import protections
-from fedboost.privacy.masked.one_leg import OneLegSealer
+from fedboost.privacy.masked.ends import OneLegSealer
 from fedboost.privacy.plain import PlainSealer
 
 EARLY, LATE = 3, 23

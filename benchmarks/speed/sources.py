@@ -31,10 +31,10 @@ from common import verdict
 import fedboost as fb
 from fedboost.boosting.programs.boosting import train
 from fedboost.holders.whole_rows import HorizontalHolder
-from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import site_table
+from fedboost.runtime.data.values import keep_freed_memory
 
 BYTES, BATCH = 200e6, 1 << 16
 """Claimed at most, above the bins; rows that are written at a time."""

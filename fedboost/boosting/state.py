@@ -7,10 +7,11 @@ Refuses: states that the terms do not allow (`check`, Refused).
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,20 +24,20 @@ from fedboost.boosting.queries.base import (
     once,
     view_of,
 )
-from fedboost.boosting.queries.columns import LEVELS_SUMMED
+from fedboost.boosting.queries.columns import BYTES_PER_COUNT, LEVELS_SUMMED
 from fedboost.boosting.queries.ids import PlacesQuery
 from fedboost.boosting.queries.labels import RESIDUAL_TURNS, ResidualQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
-from fedboost.errors import Refused
-from fedboost.fixedpoint import Float32, Float64, Scale
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS
+from fedboost.errors import Refused, TrainingStopped, TreeAborted
+from fedboost.fixedpoint import Float32, Float64, Int64, Scale
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
 from fedboost.gbdt.drift import edges_of
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import fields
-from fedboost.protocol.contracts import Position
+from fedboost.protocol.contracts import GrownTrees, Position
 from fedboost.terms.session import TO_DESCRIBE, TRAINING
 from fedboost.terms.terms import Terms
 
@@ -451,3 +452,51 @@ def _moves_all(splits: Splits, values: Values) -> bool:
     """True if a tree has different leaf values and moves every margin."""
     moves = {value for _, value in values}
     return len(splits) > 0 and 0 not in moves and len(moves) > 1
+
+
+# ---- Memory of the sums of a session at the aggregator, and a limit on it -------------------------------
+# Promises: an upper bound for each query, from the query alone, before anything is allocated for it.
+# Refuses: terms whose first sum is too large, and each query whose sum is (Refused).
+
+
+GIB = 1 << 30
+
+P = TypeVar("P")
+
+
+def check_terms(terms: Terms, allowed: int) -> None:
+    """Raise Refused if the cut points alone need more than `allowed` bytes."""
+    features = len(terms.columns.numeric)
+    _check(BYTES_PER_COUNT * features << first_bits(features), allowed)
+
+
+def within(
+    program: Callable[[Terms, GrownTrees], Generator[Query, Int64, P]], allowed: int
+) -> Callable[[Terms, GrownTrees], Generator[Query, Int64, P]]:
+    """The same program, which ends with Refused instead of a query that needs more than `allowed` bytes."""
+
+    def bounded(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, P]:
+        inner = program(terms, grown)
+        go_on: Callable[[], Query] = partial(next, inner)
+        while True:
+            try:
+                query = go_on()
+            except StopIteration as end:
+                model: P = end.value
+                return model
+            _check(query.bytes_needed(len(terms.parties)), allowed)
+            try:
+                go_on = partial(inner.send, (yield query))
+            except (TreeAborted, TrainingStopped) as error:
+                go_on = partial(inner.throw, error)
+
+    return bounded
+
+
+def _check(bytes_needed: int, allowed: int) -> None:
+    if bytes_needed > allowed:
+        raise Refused(
+            f"the aggregator would need {bytes_needed / GIB:.2g} GiB for the sums of this training, and "
+            f"gives {allowed / GIB:.2g}; lower max_depth or max_bin, leave columns out, or have `memory` in "
+            f"the aggregator's file raised"
+        )

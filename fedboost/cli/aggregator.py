@@ -45,7 +45,7 @@ def _run(
     from fedboost.cli.serving import run_until_stopped
     from fedboost.runtime.aggregator.config import read_aggregator
     from fedboost.runtime.config import choose_keys
-    from fedboost.runtime.data.allocator import share_freed_memory
+    from fedboost.runtime.data.values import share_freed_memory
     from fedboost.runtime.telemetry import LogTail, logger
 
     tail, display = LogTail(), live_display(plain=json or log_format != "text")

@@ -86,7 +86,7 @@ def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path
 def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[str, ...]:
     """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
     for a prediction, which the label holder asks for."""
-    from fedboost.privacy.identity.certificates import is_name
+    from fedboost.privacy.identity import is_name
     from fedboost.runtime.site.approval import ask_terminal
 
     if agreed.vertical.predicts:

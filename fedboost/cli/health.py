@@ -35,7 +35,7 @@ def health(
 
 def choose_member_keys(keys: Path | None, aggregator: str, insecure_loopback: bool) -> "Bundle | None":
     """The bundle of a party or of an analyst: anyone who may dial may ask."""
-    from fedboost.privacy.identity.certificates import role_of
+    from fedboost.privacy.identity import role_of
     from fedboost.runtime.config import choose_keys
     from fedboost.runtime.net.keys import CERTIFICATE, check_folder, read_certificates
 

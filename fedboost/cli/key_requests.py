@@ -56,7 +56,7 @@ def sign(
     from datetime import UTC, datetime
 
     from fedboost.cli.output import notice
-    from fedboost.privacy.identity.issue import certify
+    from fedboost.privacy.identity import certify
     from fedboost.runtime.net.keys import (
         check_new,
         note_issued,

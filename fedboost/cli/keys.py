@@ -52,8 +52,7 @@ def init_consortium(
     """Make a new consortium's root: the key that says who belongs to it. Do it once, offline."""
     from datetime import UTC, datetime
 
-    from fedboost.privacy.identity.certificates import day
-    from fedboost.privacy.identity.issue import new_root
+    from fedboost.privacy.identity import day, new_root
     from fedboost.runtime.net.keys import ROOT_KEY, ROOTS, read_passphrase, write_root
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
@@ -113,7 +112,7 @@ def show(
     folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.", show_default=False)],
 ) -> None:
     """Say whose bundle a folder holds and until when; exit code 2 if it cannot be used."""
-    from fedboost.privacy.identity.certificates import common_name, role_of
+    from fedboost.privacy.identity import common_name, role_of
     from fedboost.runtime.net.keys import CERTIFICATE, ROOTS, check_folder, read_bundle, read_certificates
 
     check_folder(folder, "a bundle, or the folder where `fedboost keys init-consortium` ran")
@@ -140,13 +139,13 @@ def show(
 
 
 def fingerprint_of(root: "Certificate") -> str:
-    from fedboost.privacy.identity.certificates import fingerprint
+    from fedboost.privacy.identity import fingerprint
 
     return f"fingerprint, which must be the same at every site:\n    {fingerprint(root)}"
 
 
 def validity(certificate: "Certificate") -> str:
-    from fedboost.privacy.identity.certificates import day
+    from fedboost.privacy.identity import day
 
     return f"{day(certificate.not_valid_before_utc)} to {day(certificate.not_valid_after_utc)}"
 
@@ -162,8 +161,7 @@ def _issue(
     """Write a new bundle beside the root's key and say what to do with it."""
     from datetime import UTC, datetime
 
-    from fedboost.privacy.identity.certificates import to_pem
-    from fedboost.privacy.identity.issue import issue
+    from fedboost.privacy.identity import issue, to_pem
     from fedboost.runtime.files import folder_name
     from fedboost.runtime.net.keys import note_issued, read_passphrase, read_root, write_bundle
 

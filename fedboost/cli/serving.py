@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedboost.cli.live import live_display
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.runtime.config import choose_keys
-from fedboost.runtime.data.allocator import keep_freed_memory
+from fedboost.runtime.data.values import keep_freed_memory
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import logger
 

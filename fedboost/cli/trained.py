@@ -59,7 +59,7 @@ def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, fo
 def write_report(page: Path, model: SignedModel, session: "Training", keys: Path | None) -> None:
     """Write the report of a model that was trained, with the traffic and time of its session. keys: a folder
     of keys, to check the signatures by."""
-    from fedboost.people.report.facts import SessionFacts
+    from fedboost.people.report.markup import SessionFacts
     from fedboost.runtime.model import Model
     from fedboost.runtime.report import signature_facts
     from fedboost.runtime.signed_model import written

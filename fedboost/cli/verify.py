@@ -37,7 +37,7 @@ def verify(
     from fedboost.cli.output import show
     from fedboost.people import as_json
     from fedboost.people.training import verification
-    from fedboost.privacy.identity.certificates import to_pem
+    from fedboost.privacy.identity import to_pem
     from fedboost.runtime.model import load_trained
     from fedboost.runtime.net.keys import read_certificates, read_trust
     from fedboost.runtime.signed_model import verified

@@ -12,6 +12,7 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
+from fedboost.privacy.masked.ends import OneLegOpener, OneLegSealer, TwoLegOpener, TwoLegSealer
 from fedboost.privacy.masked.keys import (
     MAX_GRAPH_PARTIES,
     MAX_GROUP_PARTIES,
@@ -19,8 +20,6 @@ from fedboost.privacy.masked.keys import (
     Group,
     RandomBytes,
 )
-from fedboost.privacy.masked.one_leg import OneLegOpener, OneLegSealer
-from fedboost.privacy.masked.two_legs import TwoLegOpener, TwoLegSealer
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import HiddenSums, Opener, Sealer, Tag
 
@@ -129,7 +128,7 @@ class Protection:
             return agreement
         key = b"" if secret is None else secret.public.to_bytes()
         if secret is not None and self.proves_key:
-            from fedboost.privacy.rowsums.openings import prove
+            from fedboost.privacy.rowsums.ends import prove
 
             key = fields.pack(key, prove(cast(Any, secret), context))
         return greeting_of(agreement, key)
@@ -144,7 +143,7 @@ class Protection:
         key, scheme = scheme_key(greeted), self.encryption()
         if not self.proves_key:
             return scheme.read_public(key, key_bits)
-        from fedboost.privacy.rowsums.openings import check
+        from fedboost.privacy.rowsums.ends import check
 
         number, *proof = fields.unpack(key)
         public = scheme.read_public(number, key_bits)

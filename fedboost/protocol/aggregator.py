@@ -51,13 +51,14 @@ from fedboost.protocol.messages import (
     SessionEnded,
     Tick,
     ToParty,
+    Transcripts,
     Violation,
+    tag_of,
 )
 from fedboost.protocol.parts import Thresholds, numbers_for
 from fedboost.protocol.relaying import Order
 from fedboost.protocol.run import Callback, Record, Round, TrainingRun
 from fedboost.protocol.site import with_central_noise
-from fedboost.protocol.transcript import Transcripts, tag_of
 from fedboost.terms.terms import Terms
 
 # ---- The introduction of an attempt: the parties' greetings, and what follows from all of them ----------

@@ -22,7 +22,7 @@ from functools import lru_cache
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.identity.certificates import Identified, Signer, identify, verify
+from fedboost.privacy.identity import Identified, Signer, identify, verify
 from fedboost.privacy.masked.keys import KEY_BYTES, Group, RandomBytes
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.messages import Attest, Request

@@ -38,6 +38,9 @@ from fedboost.protocol.messages import (
     Report,
     SessionEnded,
     ToParty,
+    first_transcript,
+    next_transcript,
+    tag_of,
 )
 from fedboost.protocol.parts import packed, part_of
 from fedboost.protocol.relaying import Ends, Underway, max_relayed, unawaited
@@ -55,7 +58,6 @@ from fedboost.protocol.site import (
     Spending,
     Standing,
 )
-from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 from fedboost.terms.terms import Terms
 
 # ---- A party's membership of a session: what the first offer that it took has begun ---------------------

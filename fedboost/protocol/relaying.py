@@ -27,9 +27,8 @@ from fedboost.protocol.contracts import (
     Send,
     TrainingState,
 )
-from fedboost.protocol.messages import Ask, Outbox, Relay
+from fedboost.protocol.messages import Ask, Outbox, Relay, next_transcript
 from fedboost.protocol.site import Question
-from fedboost.protocol.transcript import next_transcript
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:

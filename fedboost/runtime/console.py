@@ -21,10 +21,9 @@ from fedboost.people.console import openapi, pages, shell
 from fedboost.people.console.openapi import BASE
 from fedboost.people.console.openapi import openapi as openapi_document
 from fedboost.people.console.shell import ConsoleFacts, EndedFacts, LiveFacts, refused
-from fedboost.people.report.facts import ResultFacts, SessionFacts
-from fedboost.people.report.markup import Markup
+from fedboost.people.report.markup import Markup, ResultFacts, SessionFacts
 from fedboost.people.report.results import description_page, evaluation_page
-from fedboost.privacy.identity.certificates import SERVER_NAME
+from fedboost.privacy.identity import SERVER_NAME
 from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import MAX_ENDED, Archive, Submissions
 from fedboost.runtime.aggregator.config import ConsoleConfig

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt import explain
+from fedboost.gbdt import booster as explain
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import Tree
 from fedboost.people import html, tree_drawing
-from fedboost.people.report.facts import SessionFacts
+from fedboost.people.report.markup import SessionFacts
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
 from fedboost.runtime.files import saved

@@ -19,7 +19,7 @@ from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.threads import Threads
 from fedboost.holders.evaluation import magnitudes, measured
 from fedboost.people.facts import VerificationFacts
-from fedboost.people.report.facts import DependenceFacts, RowsFacts, SessionFacts
+from fedboost.people.report.markup import DependenceFacts, RowsFacts, SessionFacts
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_shard

@@ -23,7 +23,7 @@ from fedboost.people.facts import (
     Figure,
     SiteComparison,
 )
-from fedboost.people.report.facts import ResultFacts
+from fedboost.people.report.markup import ResultFacts
 from fedboost.people.report.results import comparison_page, description_page, drift_page, evaluation_page
 from fedboost.runtime.results import MOVED, SCORE, SHIFTED, SLIGHT, STABLE, UNKNOWN
 from fedboost.runtime.signed_model import SignedModel

@@ -18,7 +18,7 @@ import numpy as np
 from fedboost.boosting.programs.tasks import rows_of_bin, unit_of
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
-from fedboost.people.report.facts import ResultFacts, SessionFacts
+from fedboost.people.report.markup import ResultFacts, SessionFacts
 from fedboost.people.report.results import description_page, drift_page, evaluation_page
 from fedboost.people.results import advice, rows_in_words
 from fedboost.runtime.files import saved, write_atomically

@@ -24,11 +24,11 @@ from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.people.facts import ModelFacts, VerificationFacts
 from fedboost.people.privacy_report import report_of
-from fedboost.people.report.facts import KINDS, ReportFacts, RowsFacts, SessionFacts, TreeFacts
+from fedboost.people.report.markup import KINDS, ReportFacts, RowsFacts, SessionFacts, TreeFacts
 from fedboost.people.report.page import page
 from fedboost.people.tree_drawing import tree_svg, tree_text
-from fedboost.privacy.identity import certificates as signatures_identity
-from fedboost.privacy.identity.certificates import identify
+from fedboost.privacy import identity as signatures_identity
+from fedboost.privacy.identity import identify
 from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Trust

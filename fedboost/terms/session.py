@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.privacy.identity.certificates import MAX_NAME_BYTES, is_name
+from fedboost.privacy.identity import MAX_NAME_BYTES, is_name
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import MAX_CHARS, Group, Name, Several, require_known
 

@@ -15,7 +15,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import NAME_BYTES
-from fedboost.privacy.masked.one_leg import OneLegOpener
+from fedboost.privacy.masked.ends import OneLegOpener
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession

@@ -293,8 +293,7 @@ def test_a_request_is_good_for_one_session():
     """The terms were signed by nobody: an aggregator that lies could begin as many sessions as it liked."""
     from datetime import UTC, datetime
 
-    from fedboost.privacy.identity.certificates import Signer, to_pem
-    from fedboost.privacy.identity.issue import issue, new_root
+    from fedboost.privacy.identity import Signer, issue, new_root, to_pem
 
     now = datetime.now(UTC)
     root_key, root = new_root("consortium", now, 2)
@@ -329,8 +328,7 @@ def test_a_request_is_good_for_one_session():
 
 
 def party_of(root_key, root, now):
-    from fedboost.privacy.identity.certificates import to_pem
-    from fedboost.privacy.identity.issue import issue
+    from fedboost.privacy.identity import issue, to_pem
 
     key, certificate = issue(root_key, root, "eve", "party", now, 1)
     return to_pem(certificate), key

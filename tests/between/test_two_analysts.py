@@ -10,8 +10,7 @@ from sites import consortium, in_time, shared_out, terms
 from typer.testing import CliRunner
 
 from fedboost.cli.keys import keys_app
-from fedboost.privacy.identity.certificates import to_pem
-from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity import issue, new_root, to_pem
 from fedboost.runtime.analyst import Connection
 from fedboost.runtime.net.keys import read_bundle, write_bundle
 

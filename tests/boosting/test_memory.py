@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedboost.boosting.memory import GIB, check_terms, within
 from fedboost.boosting.queries.columns import QuantileQuery
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.state import GIB, check_terms, within
 from fedboost.errors import Refused, TreeAborted
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grids

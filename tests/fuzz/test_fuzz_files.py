@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from mutants import mutate, mutate_text
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.identity.certificates import to_pem
-from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity import issue, new_root, to_pem
 from fedboost.protocol.site import Release
 from fedboost.runtime.aggregator.config import read_aggregator
 from fedboost.runtime.model import Model

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.holders.columns import holder_for
-from fedboost.privacy.identity.issue import in_memory
+from fedboost.privacy.identity import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials, Trust
 from fedboost.protocol.messages import PHASES, Ask, Connected, Disconnected, Leave, Relay

@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedboost.errors import PeerError
-from fedboost.privacy.identity.certificates import Signer, identify, to_pem
-from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity import Signer, identify, issue, new_root, to_pem
 
 NOW = datetime(2031, 5, 4, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -13,9 +13,8 @@ import numpy as np
 
 from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
+from fedboost.privacy.masked.ends import OneLegOpener, OneLegSealer, TwoLegOpener, TwoLegSealer
 from fedboost.privacy.masked.keys import KEY_BYTES, Group
-from fedboost.privacy.masked.one_leg import OneLegOpener, OneLegSealer
-from fedboost.privacy.masked.two_legs import TwoLegOpener, TwoLegSealer
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, scheme_of
 

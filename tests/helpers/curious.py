@@ -13,8 +13,8 @@ from fedboost.errors import PeerError
 from fedboost.privacy import fields
 from fedboost.privacy.masked import keys as pairwise
 from fedboost.privacy.masked import keys as shamir
+from fedboost.privacy.masked.ends import COMMIT, RECOVER, self_stream
 from fedboost.privacy.masked.keys import ONE_LEG, TWO_LEGS, Group, context
-from fedboost.privacy.masked.two_legs import COMMIT, RECOVER, self_stream
 
 CELLS = 4  # of eight bytes: two different sums are equal by chance with probability 2**-256
 

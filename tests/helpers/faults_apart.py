@@ -22,7 +22,7 @@ from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.holders.alignment import Alignment
 from fedboost.holders.column_rows import RowSets
 from fedboost.holders.columns import holder_for
-from fedboost.privacy.identity.issue import in_memory
+from fedboost.privacy.identity import in_memory
 from fedboost.privacy.points import multiply, tokens_of
 from fedboost.protocol import relaying
 from fedboost.protocol.contracts import Send

@@ -16,7 +16,7 @@ from fedboost.gbdt.sampling import mixed
 from fedboost.holders.shard import Shard
 from fedboost.holders.whole_rows import holder_of
 from fedboost.privacy.bit_packing import Segment, chunks_of, signed
-from fedboost.privacy.identity.issue import in_memory
+from fedboost.privacy.identity import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.party import PartySession

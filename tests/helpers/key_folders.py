@@ -15,8 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from sites import in_time
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.identity.certificates import SERVER_NAME, to_pem
-from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity import SERVER_NAME, issue, new_root, to_pem
 from fedboost.runtime.net.channel import (
     CLIENT_TLS_OPTIONS,
     channel_credentials,

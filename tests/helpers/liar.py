@@ -11,9 +11,17 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
 from fedboost.protocol.key_exchange import Attempt, session_digest
-from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest
+from fedboost.protocol.messages import (
+    Ask,
+    Introduce,
+    Leave,
+    Offer,
+    OpenRequest,
+    first_transcript,
+    next_transcript,
+    tag_of,
+)
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 
 ROWS = 120
 RNG = np.random.default_rng(8)

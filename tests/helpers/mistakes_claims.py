@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from mistakes import Mistake
 from pyarrow import csv, table
 
-from fedboost.privacy.identity.issue import new_root
+from fedboost.privacy.identity import new_root
 from fedboost.runtime.net.keys import write_root
 
 

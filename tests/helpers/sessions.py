@@ -18,7 +18,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import PeerError
 from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Shard
-from fedboost.privacy.identity.issue import in_memory
+from fedboost.privacy.identity import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Disconnected, Leave, Report, SessionEnded

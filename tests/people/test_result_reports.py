@@ -12,7 +12,7 @@ from sites import rows, shared_out, terms
 import fedboost as fb
 from fedboost.people.facts import Figure
 from fedboost.people.report.charts import MAX_BARS, ends, intervals, pairs
-from fedboost.people.report.facts import SessionFacts
+from fedboost.people.report.markup import SessionFacts
 from fedboost.people.report.page import turns
 from fedboost.people.text import size
 from fedboost.runtime.result_files import result_of

@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedboost.errors import PeerError, Refused
 from fedboost.privacy import fields
-from fedboost.privacy.identity.certificates import Signer, to_pem
-from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity import Signer, issue, new_root, to_pem
 from fedboost.privacy.masked.keys import Handshake
 from fedboost.protocol.key_exchange import NONCE_BYTES, Attempt, Credentials, greet, meet
 from fedboost.terms.terms import Terms

@@ -17,8 +17,8 @@ from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError
 from fedboost.privacy import bit_packing
+from fedboost.privacy.masked import ends
 from fedboost.privacy.masked import keys as shamir
-from fedboost.privacy.masked import two_legs
 from fedboost.privacy.masked.keys import Group, Handshake, PairMasks, Stream
 from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
@@ -34,11 +34,11 @@ MASKED = {"protection": "masked", **SMALL}
 SECOND_LEG = {
     "shares are dealt": (shamir, "split"),
     "shares are joined": (shamir, "combine"),
-    "shares are sealed": (two_legs, "AESGCM"),
-    "a self mask is added": (two_legs, "self_stream"),
-    "a self mask is taken away": (two_legs, "self_stream"),
-    "a self mask is committed to": (two_legs, "commitment"),
-    "a commitment is checked": (two_legs, "commitment"),
+    "shares are sealed": (ends, "AESGCM"),
+    "a self mask is added": (ends, "self_stream"),
+    "a self mask is taken away": (ends, "self_stream"),
+    "a self mask is committed to": (ends, "commitment"),
+    "a commitment is checked": (ends, "commitment"),
 }
 
 

@@ -52,10 +52,12 @@ from fedboost.protocol.messages import (
     OpenShare,
     Report,
     SessionEnded,
+    first_transcript,
+    next_transcript,
+    tag_of,
 )
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
-from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 from fedboost.terms.terms import Terms
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))

@@ -32,9 +32,8 @@ from sites import (
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.errors import ConfigError, Refused
 from fedboost.gbdt.tree import Tree
-from fedboost.privacy.identity import issue as issue_identity
-from fedboost.privacy.identity.certificates import to_pem
-from fedboost.privacy.identity.issue import new_root
+from fedboost.privacy import identity as issue_identity
+from fedboost.privacy.identity import new_root, to_pem
 from fedboost.protocol.run import Begun, Gathered, Opened, TreeGrown
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer

@@ -31,9 +31,9 @@ def small_tables():
     import one_paillier
 
     from fedboost.privacy.encrypted.paillier import PaillierPublic
-    from fedboost.privacy.rowsums import openings
+    from fedboost.privacy.rowsums import ends
 
-    check = openings.check
+    check = ends.check
 
     @cache
     def checked(n, context, proof):
@@ -41,5 +41,5 @@ def small_tables():
 
     with pytest.MonkeyPatch.context() as patch:
         one_paillier.small_tables(patch)
-        patch.setattr(openings, "check", lambda public, *said: checked(public.n, *said))
+        patch.setattr(ends, "check", lambda public, *said: checked(public.n, *said))
         yield

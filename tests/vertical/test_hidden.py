@@ -17,7 +17,8 @@ from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Relay, Repor
 if not installed("paillier"):
     pytest.skip("needs the extra paillier", allow_module_level=True)
 
-from fedboost.privacy.rowsums import ends, openings
+from fedboost.privacy.rowsums import ends
+from fedboost.privacy.rowsums import ends as openings
 from fedboost.privacy.rowsums.sums import RowEncryption
 
 pytestmark = pytest.mark.usefixtures("one_key")

@@ -10,7 +10,7 @@ import pytest
 
 from fedboost.boosting.programs import alignment
 from fedboost.holders.columns import holder_for
-from fedboost.privacy.identity.issue import in_memory
+from fedboost.privacy.identity import in_memory
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard

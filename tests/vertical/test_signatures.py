@@ -8,7 +8,7 @@ import pytest
 
 import fedboost as fb
 from fedboost.errors import PeerError
-from fedboost.privacy.identity import issue
+from fedboost.privacy import identity
 from fedboost.protocol.messages import Close
 from fedboost.runtime.local import simulation
 from fedboost.runtime.model import Model
@@ -165,7 +165,7 @@ def test_a_simulated_model_is_signed_in_a_consortium_of_its_own():
     roots = []
 
     def kept(names, now):
-        signers, root = issue.in_memory(names, now)
+        signers, root = identity.in_memory(names, now)
         roots.append((root, now))
         return signers, root
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from fedboost.boosting.programs.alignment import align
-from fedboost.boosting.programs.asking import together
 from fedboost.boosting.programs.frontier import Frontier, Ground
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
@@ -35,7 +34,7 @@ from fedboost.boosting.programs.tasks import with_reference
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.queries.union import OfTurn
+from fedboost.boosting.queries.union import OfTurn, together
 from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedboost.boosting.programs.asking import together
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery, are_weighted, weight_scale
 from fedboost.boosting.queries.labels import (
@@ -23,7 +22,7 @@ from fedboost.boosting.queries.labels import (
     RowsQuery,
     StartQuery,
 )
-from fedboost.boosting.queries.union import OfTurn, Query
+from fedboost.boosting.queries.union import OfTurn, Query, together
 from fedboost.errors import ConfigError, PeerError, TreeAborted, quoted
 from fedboost.fixedpoint import EXPONENT_CELLS, Float32, Int64, Scale, bound_exponent, lower_bound
 from fedboost.gbdt.booster import Booster

@@ -1,5 +1,7 @@
 """The closed set of queries: every match on a query has a case for each of these."""
 
+from collections.abc import Generator
+
 from fedboost.boosting.queries.columns import (
     BinCountsQuery,
     BinsQuery,
@@ -17,7 +19,10 @@ from fedboost.boosting.queries.labels import (
     StartQuery,
 )
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
+from fedboost.fixedpoint import Int64
+from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.protocol.several import Several
+from fedboost.terms.terms import Terms
 
 TreeQuery = HistogramQuery | VoteQuery
 """What is asked while a tree grows."""
@@ -32,3 +37,20 @@ OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | StartQuery
 Query = OfRows | RowsQuery | OfColumns | OfLabels | OfTree | EndRoundQuery
 OfTurn = Query | Several
 """What a program asks in one turn."""
+
+
+# ---- Queries that share a turn, where the terms allow it ------------------------------------------------
+# Promises: the sums are the same whether queries share a turn or not.
+
+
+def together(terms: Terms, *queries: Query) -> Generator[OfTurn, Int64, list[Int64]]:
+    """Ask queries of which none depends on the sum of another, in one turn if the terms allow it and one
+    vector can hold all answers. Returns the sum of each."""
+    if len(queries) > 1 and terms.shares_turns:
+        several = Several(queries)
+        if several.cells <= MAX_CELLS:
+            return several.split((yield several))
+    sums = []
+    for query in queries:
+        sums.append((yield query))
+    return sums

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION
-from fedboost.people.report.facts import ReportFacts
-from fedboost.people.report.markup import Markup, element, joined, left_out, paragraph, table
+from fedboost.people.report.markup import Markup, ReportFacts, element, joined, left_out, paragraph, table
 from fedboost.people.text import shorten
 from fedboost.people.training import ACCOUNTED
 

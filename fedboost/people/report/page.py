@@ -13,9 +13,12 @@ from fedboost.gbdt.metrics.registry import VALIDATION, grows, is_metric
 from fedboost.people.privacy_report import PrivacyReport, report_of, stated, strength
 from fedboost.people.report.charts import MAX_BARS, Series, bars, best_round, curves_of, ends, learning_curves
 from fedboost.people.report.charts import lines as line_chart
-from fedboost.people.report.facts import KINDS, ReportFacts, SessionFacts, TreeFacts
 from fedboost.people.report.markup import (
+    KINDS,
     Markup,
+    ReportFacts,
+    SessionFacts,
+    TreeFacts,
     details,
     document,
     element,

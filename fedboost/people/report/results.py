@@ -19,9 +19,9 @@ from fedboost.people.facts import (
     SiteComparison,
 )
 from fedboost.people.report.charts import MAX_BARS, bars, ends, intervals, pairs, points
-from fedboost.people.report.facts import ResultFacts
 from fedboost.people.report.markup import (
     Markup,
+    ResultFacts,
     Sections,
     details,
     document,

@@ -8,8 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedboost.people.report.charts import MAX_BARS, MAX_SERIES, Series, lines, points
-from fedboost.people.report.facts import DependenceFacts, ReportFacts, RowsFacts
-from fedboost.people.report.markup import Markup, element, joined, left_out, paragraph, table
+from fedboost.people.report.markup import (
+    DependenceFacts,
+    Markup,
+    ReportFacts,
+    RowsFacts,
+    element,
+    joined,
+    left_out,
+    paragraph,
+    table,
+)
 from fedboost.people.results import rows_in_words, told
 
 GIVE_DATA = "give a table of rows with labels (--data TABLE)"

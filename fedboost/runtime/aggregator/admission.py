@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import grpc
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
-from fedboost.privacy.identity.certificates import Identified
+from fedboost.privacy.identity import Identified
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request

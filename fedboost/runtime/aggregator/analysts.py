@@ -19,9 +19,9 @@ from weakref import WeakValueDictionary
 
 import grpc
 
-from fedboost.boosting import memory
+from fedboost.boosting import state
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
-from fedboost.privacy.identity.certificates import day, key_fingerprint
+from fedboost.privacy.identity import day, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.key_exchange import Trust
@@ -305,7 +305,7 @@ class Analysts:
         terms = terms_of(text)
         if not terms.parties:
             raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-        memory.check_terms(terms, self.sessions.memory)
+        state.check_terms(terms, self.sessions.memory)
         _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent
         return terms
 

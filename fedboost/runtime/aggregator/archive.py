@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from fedboost.errors import FedboostError, Refused
 from fedboost.people.console.shell import EndedFacts
-from fedboost.privacy.identity.certificates import identify, key_fingerprint
+from fedboost.privacy.identity import identify, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.messages import Request

@@ -24,9 +24,8 @@ from urllib.parse import unquote
 from fedboost.errors import Refused
 from fedboost.privacy.bit_packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
-from fedboost.runtime.bucket import Bucket
 from fedboost.runtime.metrics import AggregatorMetrics
-from fedboost.runtime.web.guard import Asker, Refusal
+from fedboost.runtime.web.guard import Asker, Bucket, Refusal
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------

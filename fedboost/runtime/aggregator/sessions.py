@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedboost.boosting import memory
+from fedboost.boosting import state
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
 from fedboost.gbdt.metrics.registry import of_all
@@ -348,7 +348,7 @@ class Sessions:
     ) -> None:
         self.metrics = metrics
         self.trust = trust
-        self.memory = int(config.memory * memory.GIB)
+        self.memory = int(config.memory * state.GIB)
         """Bytes that the sums of a session may take."""
         self.active: ActiveSession | None = None
         self.ended = asyncio.Event()
@@ -503,7 +503,7 @@ class Sessions:
 
     def program(self, terms: Terms) -> Program:
         """The program of the terms, kept within this aggregator's memory."""
-        return memory.within(program_of(terms, self._config.programs), self.memory)
+        return state.within(program_of(terms, self._config.programs), self.memory)
 
     def new(self, terms: Terms, program: Program, analyst: str, request: Request | None) -> ActiveSession:
         """A new session with a journal of its own. Raises Refused if it cannot be recorded."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from fedboost.errors import FedboostError
-from fedboost.privacy.identity.certificates import Identified
+from fedboost.privacy.identity import Identified
 from fedboost.runtime.aggregator.admission import Admission, caller_of, check_version, refuse
 from fedboost.runtime.aggregator.analysts import Analysts
 from fedboost.runtime.aggregator.connected import ConnectedParties

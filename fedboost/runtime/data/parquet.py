@@ -23,11 +23,10 @@ import numpy.typing as npt
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.binned import allocate_in_memory
-from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import Location, Locations, check_scratch
 from fedboost.runtime.data.sql import normal_column, normal_field
-from fedboost.runtime.data.values import BadRow
+from fedboost.runtime.data.values import BadRow, give_back
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,7 +29,6 @@ from fedboost.gbdt.objectives.objective import MAX_LABEL
 from fedboost.gbdt.target_means import NO_MEANS, TargetMeans
 from fedboost.holders.shard import Ranges, Shard, places_of
 from fedboost.privacy.noise import noised
-from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.ids import check_distinct, ids_of
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
@@ -44,6 +43,7 @@ from fedboost.runtime.data.values import (
     column_of,
     declared_codes,
     finite,
+    give_back,
     is_text,
     listing,
     means_of,

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
-from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
 from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, locations_of
 from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, read_query
@@ -34,7 +33,7 @@ from fedboost.runtime.data.text import (
     read_workbook,
     with_source,
 )
-from fedboost.runtime.data.values import BadRow, column_of, spelled_as, texts
+from fedboost.runtime.data.values import BadRow, column_of, give_back, spelled_as, texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,8 +23,7 @@ from typing import IO
 
 from fedboost.errors import SessionFailed
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
-from fedboost.privacy.identity.certificates import to_pem
-from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity import issue, new_root, to_pem
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.protocol.site import NO_LIMIT

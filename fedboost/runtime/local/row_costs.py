@@ -89,7 +89,7 @@ def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
     """Measure them. limit: the magnitude of a gradient and hessian, at most; rows: of a sum, at most; bins:
     of a column. ConfigError if paillier is not installed."""
     scheme_of("paillier")
-    from fedboost.privacy.rowsums.openings import blind, open_blinded, unblind
+    from fedboost.privacy.rowsums.ends import blind, open_blinded, unblind
     from fedboost.privacy.rowsums.scheme import Slots, plan
     from fedboost.privacy.rowsums.sums import RowEncryption, RowSums, engine_of
 

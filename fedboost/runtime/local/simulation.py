@@ -22,7 +22,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.holders.columns import holder_for
 from fedboost.holders.prediction import Prediction, PredictionHolder
 from fedboost.holders.shard import Shard
-from fedboost.privacy.identity.issue import in_memory
+from fedboost.privacy.identity import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Holder, Program
 from fedboost.protocol.key_exchange import Credentials
@@ -32,12 +32,12 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import KEY_BYTES, Site
 from fedboost.runtime.aggregator.programs import program_of
-from fedboost.runtime.data.allocator import give_back, keep_freed_memory
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.parquet import ParquetTable, keep, stream_of
 from fedboost.runtime.data.shard import rows_to_predict, to_shard, with_label_noise
 from fedboost.runtime.data.table import as_table
+from fedboost.runtime.data.values import give_back, keep_freed_memory
 from fedboost.runtime.model import Model, Result, finish
 from fedboost.runtime.party_model import PartyModel, terms_to_predict
 from fedboost.runtime.results import (

@@ -30,7 +30,7 @@ from fedboost.errors import (
     TreeAborted,
     quoted,
 )
-from fedboost.privacy.identity.certificates import SERVER_NAME, Identified, identify
+from fedboost.privacy.identity import SERVER_NAME, Identified, identify
 from fedboost.runtime.aggregator.limits import SERVER_OPTIONS as LIMITS
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle, expired
 from fedboost.version import VERSION

@@ -29,19 +29,22 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.identity.certificates import (
+from fedboost.privacy.identity import (
+    MAX_REQUEST_BYTES,
+    CertificateRequest,
     Identified,
     PrivateKey,
     Signer,
     common_name,
     day,
     identify,
+    new_request,
+    read_request,
     read_roots,
     role_of,
     serial_of,
     to_pem,
 )
-from fedboost.privacy.identity.issue import MAX_REQUEST_BYTES, CertificateRequest, new_request, read_request
 from fedboost.runtime.files import folder_name
 
 CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem", "denied.txt"

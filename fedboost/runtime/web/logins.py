@@ -22,9 +22,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.bucket import Buckets
 from fedboost.runtime.config import read_toml, to_toml
-from fedboost.runtime.web.guard import Refusal, Scope, asker_of, only_header
+from fedboost.runtime.web.guard import Buckets, Refusal, Scope, asker_of, only_header
 from fedboost.terms.reading import Frozen, Name, read_model
 
 # ---- Tokens: who may read pages of a process from elsewhere, and who may submit -------------------------

@@ -28,15 +28,14 @@ from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Ranges, Shard
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy.bit_packing import Words, chunks_of, signed
-from fedboost.privacy.identity.certificates import SERVER_NAME, to_pem
-from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity import SERVER_NAME, issue, new_root, to_pem
 from fedboost.protocol.contracts import Answering, Holder
 from fedboost.protocol.messages import Ask, Introduce
 from fedboost.runtime.config import is_loopback
-from fedboost.runtime.data.allocator import give_back, keep_freed_memory
 from fedboost.runtime.data.database import ReadOptions
 from fedboost.runtime.data.shard import label_values, to_shard, undeclared
 from fedboost.runtime.data.table import Table, as_table
+from fedboost.runtime.data.values import give_back, keep_freed_memory
 from fedboost.runtime.site.rows import Names, named
 from fedboost.runtime.workers.engine import WorkerLost
 from fedboost.runtime.workers.source import Files, Range

@@ -5,7 +5,7 @@ import pytest
 from explained import VALUES, booster_of, drawn
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.explain import MAX_GRID_VALUES, mean_predictions, usual_grid
+from fedboost.gbdt.booster import MAX_GRID_VALUES, mean_predictions, usual_grid
 
 
 def test_partial_dependence_is_the_mean_of_predictions():

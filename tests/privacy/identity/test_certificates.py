@@ -31,17 +31,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.identity.certificates import (
+from fedboost.privacy.identity import (
     MAX_CHAIN_BYTES,
     ROLES,
     SERVER_NAME,
     Signer,
     identify,
+    issue,
+    new_root,
     serial_of,
     to_pem,
     verify,
 )
-from fedboost.privacy.identity.issue import issue, new_root
 
 
 def leaf(*extensions, key="p256", names=("north",), units=("party",), **more):

@@ -8,8 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.identity.certificates import ROLES, identify, to_pem, verify
-from fedboost.privacy.identity.issue import in_memory, issue
+from fedboost.privacy.identity import ROLES, identify, in_memory, issue, to_pem, verify
 
 
 def test_what_a_root_says_of_itself():

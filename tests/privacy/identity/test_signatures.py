@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
-from fedboost.privacy.identity.certificates import identify, verify
+from fedboost.privacy.identity import identify, verify
 
 
 @given(st.binary(max_size=200), st.data())

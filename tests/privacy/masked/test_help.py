@@ -10,8 +10,8 @@ from masked_turn import ME, OTHER, PARTIES, PEER, TAG, Turn, X
 from fedboost.errors import PeerError
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.masked.ends import COMMIT, RECOVER
 from fedboost.privacy.masked.keys import SHARE_BYTES, Group
-from fedboost.privacy.masked.two_legs import COMMIT, RECOVER
 
 
 def test_a_commit_gives_the_self_mask_and_again_the_same(turn):

@@ -24,9 +24,8 @@ from fedboost.errors import PeerError, SessionFailed
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.masked import keys as pairwise
+from fedboost.privacy.masked.ends import OneLegSealer, TwoLegSealer, self_stream
 from fedboost.privacy.masked.keys import BENEATH, ONE_LEG, TWO_LEGS, Group, Handshake, context
-from fedboost.privacy.masked.one_leg import OneLegSealer
-from fedboost.privacy.masked.two_legs import TwoLegSealer, self_stream
 
 # ---- keys and masks ---------------------------------------------------------------------------------
 
@@ -55,7 +54,7 @@ def sealing_keys(monkeypatch):
         keys.append(key)
         return AESGCM(key)
 
-    monkeypatch.setattr("fedboost.privacy.masked.two_legs.AESGCM", listening)
+    monkeypatch.setattr("fedboost.privacy.masked.ends.AESGCM", listening)
     return keys
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from consortium import SESSION, drawing, masked_opener, tag_of, vectors
 
+from fedboost.privacy.masked.ends import OneLegSealer
 from fedboost.privacy.masked.keys import (
     MAX_COMPLETE_PARTIES,
     ONE_LEG,
@@ -16,7 +17,6 @@ from fedboost.privacy.masked.keys import (
     degree,
     derive,
 )
-from fedboost.privacy.masked.one_leg import OneLegSealer
 
 PARTIES = tuple(sorted(f"site-{place}" for place in range(MAX_COMPLETE_PARTIES + 3)))
 GROUP = Group.of(PARTIES)

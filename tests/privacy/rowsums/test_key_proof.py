@@ -6,7 +6,7 @@ from paillier_keys import best_root, good_secret, key_of, prime, secret_of
 
 from fedboost.errors import PeerError
 from fedboost.privacy.encrypted.paillier import Paillier, PaillierPublic, generate
-from fedboost.privacy.rowsums import openings
+from fedboost.privacy.rowsums import ends
 
 CONTEXT = b"session, attempt 1, bank"
 P17, P20, P40 = prime(17), prime(20), prime(40)
@@ -14,7 +14,7 @@ P17, P20, P40 = prime(17), prime(20), prime(40)
 
 def numbers_of(public, context):
     """The numbers hashed for a key, told by a proof that is right for none."""
-    return openings._hashed(public, context)
+    return ends._hashed(public, context)
 
 
 def best_proof(factors, context):
@@ -40,9 +40,9 @@ def roots_of(proof, public):
 @pytest.mark.parametrize("bits", [128, 256, 512])
 def test_a_key_that_is_generated_passes(bits):
     secret = generate(bits)
-    proof = openings.prove(secret, CONTEXT)
+    proof = ends.prove(secret, CONTEXT)
     assert len(proof) == 8 * bits // 8
-    openings.check(secret.public, CONTEXT, proof)
+    ends.check(secret.public, CONTEXT, proof)
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_a_key_that_is_generated_passes(bits):
 def test_a_key_of_a_session_passes_with_the_bytes_that_travel(bits):
     secret = Paillier().new_secret(bits)
     public = Paillier().read_public(secret.public.to_bytes(), bits)
-    openings.check(public, CONTEXT, openings.prove(secret, CONTEXT))
+    ends.check(public, CONTEXT, ends.prove(secret, CONTEXT))
 
 
 def test_the_proof_is_the_only_one():
@@ -59,7 +59,7 @@ def test_the_proof_is_the_only_one():
     factors = {p: 1, q: 1}
     proof, right = best_proof(factors, CONTEXT)
     assert right == [*range(1, 9)]
-    assert proof == openings.prove(secret_of(p, q), CONTEXT)
+    assert proof == ends.prove(secret_of(p, q), CONTEXT)
 
 
 def test_many_primes_1_modulo_4_pass():
@@ -67,7 +67,7 @@ def test_many_primes_1_modulo_4_pass():
     factors = {prime(20, nth, 1): 1 for nth in range(1, 13)}
     proof, right = best_proof(factors, CONTEXT)
     assert len(right) == 8
-    openings.check(key_of(factors), CONTEXT, proof)
+    ends.check(key_of(factors), CONTEXT, proof)
 
 
 def test_the_numbers_are_spread_over_all_below_n():
@@ -106,7 +106,7 @@ def test_none_of_the_numbers_has_a_root_under_a_bad_key(factors, context):
     proof, right = best_proof(factors, context)
     assert right == []
     with pytest.raises(PeerError, match="root 1 of 8 in the proof of a Paillier key is wrong"):
-        openings.check(key_of(factors), context, proof)
+        ends.check(key_of(factors), context, proof)
 
 
 def test_a_number_that_happens_to_have_a_root_does_not_save_a_bad_key():
@@ -115,7 +115,7 @@ def test_a_number_that_happens_to_have_a_root_does_not_save_a_bad_key():
     proof, right = best_proof(factors, b"253725")
     assert right == [1]
     with pytest.raises(PeerError, match="root 2 of 8"):
-        openings.check(key_of(factors), b"253725", proof)
+        ends.check(key_of(factors), b"253725", proof)
 
 
 def test_a_number_that_is_no_unit_counts_for_nothing():
@@ -127,7 +127,7 @@ def test_a_number_that_is_no_unit_counts_for_nothing():
     proof, _ = best_proof(factors, context)
     assert pow(roots_of(proof, public)[0], int(public.n), int(public.n)) == number
     with pytest.raises(PeerError, match="root 1 of 8"):
-        openings.check(public, context, proof)
+        ends.check(public, context, proof)
 
 
 @pytest.mark.parametrize("small", [257, 65521])
@@ -137,13 +137,13 @@ def test_a_small_factor_is_refused_though_all_roots_are_right(small):
     proof, right = best_proof(factors, CONTEXT)
     assert right == [*range(1, 9)]
     with pytest.raises(PeerError, match=r"a prime factor below 2\*\*16"):
-        openings.check(key_of(factors), CONTEXT, proof)
+        ends.check(key_of(factors), CONTEXT, proof)
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_no_number_at_all_is_refused(n):
     with pytest.raises(PeerError, match="a prime factor below"):
-        openings.check(PaillierPublic(n), CONTEXT, b"")
+        ends.check(PaillierPublic(n), CONTEXT, b"")
 
 
 def test_a_bad_key_of_full_size_is_refused_here_alone():
@@ -155,7 +155,7 @@ def test_a_bad_key_of_full_size_is_refused_here_alone():
     proof, right = best_proof(factors, CONTEXT)
     assert right == []
     with pytest.raises(PeerError, match="root 1 of 8"):
-        openings.check(public, CONTEXT, proof)
+        ends.check(public, CONTEXT, proof)
 
 
 # ---- other proofs -----------------------------------------------------------------------------------
@@ -163,20 +163,20 @@ def test_a_bad_key_of_full_size_is_refused_here_alone():
 
 def test_a_proof_of_another_context_or_key_is_refused():
     secret, other = good_secret(), good_secret(254)
-    proof = openings.prove(secret, CONTEXT)
+    proof = ends.prove(secret, CONTEXT)
     for context in (b"", CONTEXT + b" ", b"session, attempt 2, bank"):
         with pytest.raises(PeerError, match="another session, attempt or party"):
-            openings.check(secret.public, context, proof)
+            ends.check(secret.public, context, proof)
     assert secret.public.bytes == other.public.bytes
     with pytest.raises(PeerError, match="root 1 of 8"):
-        openings.check(secret.public, CONTEXT, openings.prove(other, CONTEXT))
+        ends.check(secret.public, CONTEXT, ends.prove(other, CONTEXT))
 
 
 @pytest.mark.parametrize("change", [lambda p: p[:-1], lambda p: p + b"\0", lambda p: b"", lambda p: p[:32]])
 def test_a_proof_cut_or_longer_is_refused(change):
     secret = good_secret()
     with pytest.raises(PeerError, match="bytes in place of"):
-        openings.check(secret.public, CONTEXT, change(openings.prove(secret, CONTEXT)))
+        ends.check(secret.public, CONTEXT, change(ends.prove(secret, CONTEXT)))
 
 
 @pytest.mark.parametrize("at", range(8))
@@ -186,9 +186,9 @@ def test_every_root_counts_and_has_one_form(at, change):
     secret = good_secret(249)
     public, n = secret.public, int(secret.public.n)
     assert n.bit_length() % 8 == 1
-    roots = roots_of(openings.prove(secret, CONTEXT), public)
+    roots = roots_of(ends.prove(secret, CONTEXT), public)
     root = roots[at]
     changed = {"zero": 0, "n": n, "plus n": root + n, "negative": n - root, "plus one": root + 1}
     roots[at] = changed.get(change, roots[at - 1])
     with pytest.raises(PeerError, match=f"root {at + 1} of 8"):
-        openings.check(public, CONTEXT, written(roots, public))
+        ends.check(public, CONTEXT, written(roots, public))

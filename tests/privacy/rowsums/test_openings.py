@@ -18,8 +18,8 @@ from paillier_keys import best_root, encrypted, good_secret, key_of, prime, secr
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.privacy.bit_packing import Chunk
 from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret, Powers
-from fedboost.privacy.rowsums import openings as key_proof
-from fedboost.privacy.rowsums.openings import ROUNDS, blind, open_blinded, unblind
+from fedboost.privacy.rowsums import ends as key_proof
+from fedboost.privacy.rowsums.ends import ROUNDS, blind, open_blinded, unblind
 
 SECRET = good_secret(256)
 PUBLIC = SECRET.public

@@ -14,9 +14,9 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Join, Leave, Report
 from fedboost.runtime.aggregator import limits, sessions
 from fedboost.runtime.aggregator.limits import Outgoing, Peers
-from fedboost.runtime.bucket import Bucket
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
+from fedboost.runtime.web.guard import Bucket
 from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party
 from fedboost.wire.services import TrainCommand, encode_train_request

@@ -9,10 +9,9 @@ import pytest
 from consoles import served
 
 from fedboost.runtime import console as live
-from fedboost.runtime.bucket import Bucket, Buckets
 from fedboost.runtime.console import MAX_BODY, Office
 from fedboost.runtime.web import guard, serving
-from fedboost.runtime.web.guard import group_of
+from fedboost.runtime.web.guard import Bucket, Buckets, group_of
 
 PAGES = "/", "/sites", "/sessions", "/log", "/api", "/api/v1/health", "/api/v1/sites", "/api/v1/sessions"
 EVIL = "https://evil.example"

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 from key_folders import DAY, NOW, THEIRS, call, fault, hospital, made, of_a_hospital, refusal, secrets_in
 from sites import in_time
 
-from fedboost.privacy.identity.certificates import identify, to_pem, verify
+from fedboost.privacy.identity import identify, to_pem, verify
 from fedboost.privacy.masked.keys import Handshake
 from fedboost.protocol.key_exchange import Attempt, Credentials, greet, meet
 from fedboost.runtime.net.keys import read_bundle, read_certificates

@@ -11,8 +11,7 @@ from masked_consortia import THREE, masked
 from sites import STOPS, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
-from fedboost.privacy.identity.certificates import to_pem
-from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity import issue, new_root, to_pem
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model

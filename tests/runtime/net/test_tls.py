@@ -16,7 +16,7 @@ from key_folders import DAY, NOW, OURS, THEIRS, call, fault, made, of_a_hospital
 from sites import in_time
 
 from fedboost.errors import PeerError
-from fedboost.privacy.identity.certificates import Signer, identify, to_pem
+from fedboost.privacy.identity import Signer, identify, to_pem
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import CLIENT_TLS_OPTIONS, TlsFault, channel_credentials, peer_of, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_bundle, read_certificates

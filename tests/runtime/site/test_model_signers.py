@@ -17,8 +17,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 import fedboost as fb
 from fedboost.boosting.state import structure
 from fedboost.errors import ConfigError, Refused
-from fedboost.privacy.identity.certificates import Signer, identify, to_pem
-from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity import Signer, identify, issue, new_root, to_pem
 from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Attest
 from fedboost.runtime.local.simulation import simulate

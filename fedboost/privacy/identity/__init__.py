@@ -1,1 +1,0 @@
-"""Identities: X.509 certificates of a consortium, and signatures."""
