@@ -389,9 +389,9 @@ def test_every_command_of_every_page_exists():
     """Each command of each page parses, its paths and addresses apart."""
     from typer.main import get_command
 
-    from fedboost.cli.main import app
+    from fedboost.cli.main import whole
 
-    known = get_command(app).commands
+    known = get_command(whole()).commands
     seen = 0
     for page in PAGES:
         for words in commands(page):

@@ -17,7 +17,7 @@ from sites import shared_out, terms, written
 from typer.main import get_command
 
 import fedboost as fb
-from fedboost.cli.main import app
+from fedboost.cli.main import whole
 from fedboost.runtime.aggregator.config import read_aggregator
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import terms_to_toml
@@ -149,7 +149,7 @@ def test_the_sums_of_a_session_fit_the_container():
 
 @pytest.mark.parametrize("role", ROLES)
 def test_commands_have_options_that_there_are(role):
-    known = get_command(app).commands
+    known = get_command(whole()).commands
     for name, command, *words in commands(role):
         assert name == "fedboost"
         options = {option for parameter in known[command].params for option in parameter.opts}

@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 import fedboost as fb
-from fedboost.cli.main import app
+from fedboost.cli.main import whole
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.site.config import PartyConfig
 
@@ -35,7 +35,7 @@ def test_pages_and_pictures_are_fresh(tmp_path):
 
 def test_every_command_is_on_its_page():
     sections = {*re.findall(r"^## `fedboost (.*)`$", (DOCS / "commands.md").read_text(), re.MULTILINE)}
-    commands = get_command(app).commands
+    commands = get_command(whole()).commands
     groups = {name: getattr(command, "commands", None) for name, command in commands.items()}
     names = {name for name, inner in groups.items() if inner is None}
     names |= {f"{name} {each}" for name, inner in groups.items() if inner for each in inner}

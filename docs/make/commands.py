@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from fedboost.cli.main import app
+from fedboost.cli.main import whole
 
 HEAD = """# Commands
 
@@ -32,7 +32,7 @@ KINDS = {int: "whole number", float: "number", str: "text", Path: "path", bool: 
 
 def page() -> str:
     """The whole page, as Markdown."""
-    sections = sorted((name, command) for name, command in commands("fedboost", app))
+    sections = sorted((name, command) for name, command in commands("fedboost", whole()))
     return "\n".join([HEAD, *(one(name, command) for name, command in sections)])
 
 

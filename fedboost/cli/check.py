@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import InsecureLoopback, Json, reads_a_table
+from fedboost.cli.common import InsecureLoopback, Json, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fedboost.runtime.site.config import PartyConfig
     from fedboost.terms.terms import Terms
 
-EPILOG = (
+
+CHECK_EPILOG = (
     "Example: fedboost check north.csv --label diagnosis\n\n"
     "Example: fedboost check --config party.toml --terms terms.toml\n\n"
     "Example: fedboost check terms.toml --aggregator fed.example.org:7070 --keys keys/marie\n\n"
@@ -76,7 +77,6 @@ def check(
     once whether they would take part, without a session; each says all its reasons. Exit code 1 unless all
     would."""
     if aggregator is not None:
-        from fedboost.cli.check_sites import check_sites
         from fedboost.runtime.data.database import Reading
 
         if (table is None) == (terms is None) or label or config or party or exclude or read != Reading():
@@ -172,3 +172,39 @@ def _checked(
     facts = checked.check(shown(source), rows, label, agreed, exclude, party)
     both = [replace(oddity, column=site_table.both(oddity.column)) for oddity in facts.oddities]
     return replace(facts, oddities=both)
+
+
+# ---- `fedboost check TERMS --aggregator HOST:PORT`: would the sites take part under these terms? --------
+
+
+REFUSED = 1
+"""Exit code if a site would not, or cannot be asked."""
+
+
+def check_sites(
+    terms: Path,
+    aggregator: str,
+    keys: Path | None,
+    insecure_loopback: bool,
+    describe: bool,
+    wait: float,
+    json: bool,
+) -> None:
+    """Ask all parties of the terms whether they would take part, and print what each has against it. Exit
+    code 1 unless all would. describe: in a session that describes the rows, before a training under them."""
+    from fedboost.cli.output import notice, show
+    from fedboost.people import as_json
+    from fedboost.people import status as text
+    from fedboost.runtime.analyst import connect
+    from fedboost.runtime.config import check_address
+    from fedboost.runtime.terms_file import read_terms
+    from fedboost.terms.tasks import terms_to_describe
+
+    check_address(aggregator, "--aggregator")
+    agreed = read_terms(terms)
+    agreed = terms_to_describe(agreed) if describe else agreed
+    connection = connect(aggregator, keys, insecure_loopback)
+    sites = connection.check(agreed, wait, lambda who: notice(text.waiting(who, {})))
+    show(json, map(as_json.site_reply, sites), text.check(sites))
+    if not all(site.would for site in sites):
+        raise typer.Exit(REFUSED)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Force, Json, PageFile, Site, Tables, TermsFile, reads_a_table
+from fedboost.cli.common import Force, Json, PageFile, Site, Tables, TermsFile, reads_a_table
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fedboost.runtime.data.database import Reading
     from fedboost.terms.terms import Terms
 
-EPILOG = "Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10"
+
+COMPARE_EPILOG = "Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10"
 MANY_ROWS = 50_000
 """Rows from which on several threads are faster than one."""
 
@@ -47,11 +48,9 @@ def compare(
 ) -> None:
     """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
     rows of each site; where parties hold different columns, the label holder's alone and the joined one."""
-    from fedboost.cli.compare_columns import compare_columns
-    from fedboost.cli.inputs import own_tables
+    from fedboost.cli.common import check_page, own_tables
     from fedboost.cli.output import show, write
-    from fedboost.cli.pages import check_page
-    from fedboost.cli.progress import steps
+    from fedboost.cli.train import steps
     from fedboost.people import as_json, comparison
     from fedboost.people.report.results import comparison_page
     from fedboost.runtime.data.locations import local_files
@@ -100,8 +99,8 @@ def _of_sites(
     json: bool,
 ) -> "ComparisonFacts":
     """The comparison of sites with different rows, by the column that names them."""
-    from fedboost.cli.inputs import notice_undeclared
-    from fedboost.cli.progress import steps
+    from fedboost.cli.common import notice_undeclared
+    from fedboost.cli.train import steps
     from fedboost.evaluation import Trial, shown_metrics, together, unprotected
     from fedboost.people.facts import ComparisonFacts
     from fedboost.runtime.data.table import read_table
@@ -125,7 +124,7 @@ def _of_sites(
 
 def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
     """Return the rows of two or more sites, which fit the terms."""
-    from fedboost.cli.inputs import rows_as_in_file, rows_of_sites
+    from fedboost.cli.common import rows_as_in_file, rows_of_sites
     from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.shard import to_shard
 
@@ -177,3 +176,169 @@ def _split(
             rows = HeldOut.from_shard(to_shard(sites[name].take(held[name]), terms, name))
             trial.score(models, rows, held[name], names)
     return equal
+
+
+# ---- `fedboost compare` where parties hold different columns: the label holder alone, and all joined ----
+# Promises: no model sees a held-out row; the same tables, terms and options give the same figures.
+# Refuses: several blocks, tables that do not fit the terms, and parties with too few rows in common.
+# Training is plain and in this process, which makes the model of any protection.
+
+
+IN_ORDER: dict[str, object] = {
+    **{"protection": "plain", "keyholder": None, "keyholder_rows": True, "on_loss": "wait", "quorum": None},
+    **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
+    "label_epsilon": None,
+}
+"""Settings of the same model from rows that stand in order, with nobody to hide them from, or to lose."""
+ONE_PARTY: dict[str, object] = {
+    **{"parties": [], "label_holder": None, "rows": None, "model": None},
+    **{"alone_rounds": 0, "min_rows_per_bin": 1},
+}
+
+
+def compare_columns(
+    agreed: "Terms",
+    sources: Mapping[str, Any],
+    read: "Reading",
+    held_out: float,
+    seeds: int,
+    step: Callable[[str], None],
+) -> "tuple[ComparisonFacts, dict[str, int]]":
+    """The comparison, and the rows of each party's table. sources: of the table of each party, or of one of
+    all columns; step: called with the name of each training."""
+    from fedboost.cli.output import notice
+    from fedboost.evaluation import Trial, shown_metrics
+    from fedboost.people.facts import ComparisonFacts
+
+    if agreed.vertical.label_holder is None:
+        raise ConfigError(
+            "compare knows one label holder, and these terms have blocks: compare one at a time"
+        )
+    if agreed.vertical.repeated_ids:
+        raise ConfigError(
+            "compare takes each row id once, and these terms have repeated_ids, so rows of one id would be "
+            "both trained on and held out: keep one row of each, and set repeated_ids = false"
+        )
+    holder = agreed.vertical.label_holder
+    if not agreed.parties:
+        agreed = agreed.with_parties([holder, *agreed.columns.held])
+    tables = _tables(agreed, sources, read)
+    if agreed.vertical.label_epsilon is not None:
+        notice("compared without label_epsilon: nobody is told of labels here")
+    counts = {party: table.num_rows for party, table in tables.items()}
+    common = _in_common(agreed, tables)
+    trial, names, equal = Trial(holder, common[holder].num_rows, held_out, 0), shown_metrics(agreed), True
+    for seed in range(seeds):
+        equal &= _split_columns(agreed.changed(**IN_ORDER), common, trial, seed, names, step)
+    compared = trial.compared(names)
+    return ComparisonFacts([compared], compared, names, seeds, held_out, equal), counts
+
+
+def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dict[str, Any]:
+    """The table of each party."""
+    from fedboost.cli.common import by_columns
+    from fedboost.runtime.data.table import read_table
+
+    tables = {name: read_table(source, None, read.options) for name, source in sources.items()}
+    return (
+        tables if set(tables) == set(agreed.parties) else by_columns(agreed, next(iter(tables.values())), 0)
+    )
+
+
+def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows that all parties have, in one order, with each party's own columns. Refused if they are too
+    few, or not equally many where they stand in order."""
+    import pyarrow as pa
+
+    from fedboost.boosting.queries.ids import few_in_common
+    from fedboost.runtime.data.shard import to_shard
+
+    shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}
+    holder = str(agreed.vertical.label_holder)
+    if agreed.vertical.aligns:
+        places = {
+            party: {row_id: row for row, row_id in enumerate(shard.ids or ())}
+            for party, shard in shards.items()
+        }
+        common, fewest = _ids_taken(agreed, places), agreed.vertical.fewest_common_rows
+        for own in places.values():
+            known = sum(row_id in own for row_id in common)
+            if known < fewest:
+                raise ConfigError(few_in_common(known, fewest, agreed.parties))
+        tables = {
+            party: table.take(pa.array([*map(places[party].get, common)], pa.int64()))
+            for party, table in tables.items()
+        }
+    for party, table in tables.items():
+        if table.num_rows != tables[holder].num_rows:
+            raise ConfigError(
+                f"party {party} holds {table.num_rows} rows, and label holder {holder} "
+                f"{tables[holder].num_rows}: both must hold the same rows in the same order"
+            )
+    return {party: table.select(_columns(agreed, party)) for party, table in tables.items()}
+
+
+def _ids_taken(agreed: "Terms", places: Mapping[str, Mapping[bytes, int]]) -> list[bytes]:
+    """The ids of the rows that take part: those of the label holder, or those that all parties have."""
+    ids = places[str(agreed.vertical.label_holder)]
+    if agreed.vertical.takes_all_rows:
+        return list(ids)
+    return [row_id for row_id in ids if all(row_id in own for own in places.values())]
+
+
+def _columns(agreed: "Terms", party: str) -> list[str]:
+    """The columns that a party gives: its features, and what stands beside the label."""
+    own = agreed.blocks.columns_of(party)
+    beside = own.others if agreed.blocks.has_labels(party) else ()
+    return list(dict.fromkeys([*own.features, *beside]))
+
+
+def _split_columns(
+    terms: "Terms",
+    tables: Mapping[str, Any],
+    trial: "Trial",
+    seed: int,
+    names: tuple[str, ...],
+    step: Callable[[str], None],
+) -> bool:
+    """Train on the rows of one split and score the models; return whether the joined model is the pooled
+    one."""
+    from fedboost.evaluation import HeldOut
+    from fedboost.people.facts import ALONE, FEDERATED, POOLED
+    from fedboost.runtime.data.shard import to_shard
+    from fedboost.runtime.local.simulation import simulate
+
+    holder, (rest, held) = trial.site, trial.split(seed)
+    train = {party: table.take(rest) for party, table in tables.items()}
+    whole_terms, held_rows = one_party(terms, terms.columns), _pooled(tables, holder).take(held)
+    step(f"split {seed + 1}, joined")
+    joined = simulate(terms, train).model
+    step(f"split {seed + 1}, pooled")
+    pooled = simulate(whole_terms, {POOLED: _pooled(train, holder)}).model
+    equal = joined.booster == pooled.booster
+    step(f"split {seed + 1}, {holder} alone")
+    models, own_rows = {FEDERATED: joined, POOLED: joined if equal else pooled}, None
+    try:
+        own_terms = one_party(terms, terms.blocks.columns_of(holder))
+        models = {ALONE: simulate(own_terms, {holder: train[holder]}).model, **models}
+        own_rows = HeldOut.from_shard(to_shard(held_rows, own_terms, holder))
+    except FedboostError as error:
+        trial.cannot(error)
+    if held.size:
+        rows = HeldOut.from_shard(to_shard(held_rows, whole_terms, holder))
+        trial.score(models, rows, held, names, own_rows)
+    return equal
+
+
+def one_party(terms: "Terms", columns: Any) -> "Terms":
+    """The terms of one party that has these columns."""
+    return terms.changed(columns={**columns.model_dump(), "held": {}}, **ONE_PARTY)
+
+
+def _pooled(tables: Mapping[str, Any], holder: str) -> Any:
+    """One table with the columns of all parties."""
+    whole = tables[holder]
+    for table in tables.values():
+        for name in table.column_names:
+            whole = whole if name in whole.column_names else whole.append_column(name, table[name])
+    return whole

@@ -7,23 +7,139 @@ Refuses: a table or label that cannot be used, before anything is started.
 """
 
 import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from fedboost.cli.demo_columns import demo_columns
-from fedboost.cli.options import Force, Json, Site, reads_a_table
+from fedboost.cli.common import Force, Json, Site, reads_a_table
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
+    from fedboost.holders.prediction import Prediction
     from fedboost.people.facts import Traffic
     from fedboost.runtime.data.database import Reading
-    from fedboost.runtime.local.demo import Sites
+    from fedboost.runtime.local.cluster import LocalCluster
+    from fedboost.runtime.local.demo import Apart, Sites
     from fedboost.runtime.model import Model
+    from fedboost.runtime.party_model import PartyModel
     from fedboost.terms.terms import Terms
 
-EPILOG = (
+
+# ---- `fedboost demo --columns` --------------------------------------------------------------------------
+# A clinic and a laboratory that hold different columns of the same patients.
+# Promises: as `fedboost demo`; at the end the clinic predicts patients whom nobody trained on, together
+# with the laboratory, as `fedboost predict --party` does.
+# Refuses: as `fedboost demo`.
+
+
+WAIT = 60.0
+"""Seconds to wait for the aggregator to answer."""
+
+
+def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> None:
+    """Train across processes that hold different columns, predict together, and compare."""
+    from fedboost.cli.common import facts_of
+    from fedboost.cli.output import notice, show
+    from fedboost.people import as_json, training
+    from fedboost.people.facts import DemoFacts
+    from fedboost.runtime.local import demo as made
+    from fedboost.runtime.local.demo import audit_log
+    from fedboost.runtime.party_model import PartyModel
+
+    encrypts, apart = made.can_encrypt(), made.patients()
+    terms = made.columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
+    files: dict[str, Path | None] = {**made.write_patients(out, apart, terms, force)}
+    rows = {party: table.num_rows for party, table in apart.tables.items()}
+    shown = training.ApartFacts(rows, apart.columns, apart.common.num_rows, apart.new.num_rows)
+    say = (lambda text: None) if json else print
+    for line in training.beginning(shown, terms):
+        say(line)
+    if protection is None and not encrypts:
+        notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')
+    with processes(terms, files, out, say, lambda: made.warm_up(apart, terms)) as consortium:
+        model, traffic = train(consortium, terms, json)
+        assert isinstance(model, PartyModel)  # the terms say that each party keeps its part
+        model.save(out / "model.json")
+        parts = {party: _part_file(out, party, model.id) for party in terms.parties}
+        say("the clinic asks for a prediction of the new patients; the laboratory approves that, too")
+        prediction = _predict(consortium, out, apart, parts[made.CLINIC])
+    scores, equal = _compare_columns(terms, apart, model, parts, prediction)
+    log = shlex.quote(str(audit_log(out, made.LABORATORY)))
+    demo = DemoFacts(facts_of(model, traffic, out / "model.json"), scores, equal, log)
+    kept = {party: str(file) for party, file in parts.items()}
+    facts = training.ColumnsDemoFacts(demo, shown, kept)
+    show(json, as_json.columns_demo(facts), training.end(facts))
+    if not equal:
+        raise FedboostError("the joined model differs from the pooled one: please report this")
+
+
+def _part_file(folder: Path, party: str, id: str) -> Path:
+    """The file of a party's part of the model."""
+    from fedboost.runtime.site.backup import PartFolder
+    from fedboost.runtime.site.config import read_party
+
+    file = PartFolder(read_party(folder / f"{party}.toml")).file(id)
+    return folder / file.relative_to(folder.resolve())
+
+
+def _predict(consortium: "LocalCluster", folder: Path, apart: "Apart", part: Path) -> "Prediction":
+    """The clinic's prediction of its new patients, together with the laboratory."""
+    from fedboost.cli.serve import site_and_keys
+    from fedboost.runtime.local.demo import CLINIC, MIN_NEW_ROWS
+    from fedboost.runtime.party_model import PartyModel, terms_to_predict
+    from fedboost.runtime.site.predicting import predict_with_parties
+    from fedboost.runtime.telemetry import logger
+
+    model = PartyModel.load(part)
+    consortium.approve(terms_to_predict(model, apart.new.num_rows, MIN_NEW_ROWS))
+    consortium.stop_party(CLINIC)  # one process of a party attends
+    site, bundle = site_and_keys(folder / f"{CLINIC}.toml", False, holds_rows=None)
+    site = site.model_copy(update={"data": folder / "new.csv"})
+    return predict_with_parties(site, bundle, model, logger("party", "text", "warning"), WAIT, MIN_NEW_ROWS)
+
+
+def _compare_columns(
+    terms: "Terms",
+    apart: "Apart",
+    model: "PartyModel",
+    parts: "dict[str, Path]",
+    prediction: "Prediction",
+) -> tuple[dict[str, dict[str, float]], bool]:
+    """Return model name to metrics on the new patients; and whether the parts are the model that pooled
+    columns give, and the prediction is its."""
+    import numpy as np
+
+    from fedboost.cli.compare import IN_ORDER, one_party
+    from fedboost.evaluation import HeldOut, score, score_of, shown_metrics
+    from fedboost.people.facts import ALONE, POOLED
+    from fedboost.runtime.data.shard import to_shard
+    from fedboost.runtime.local.demo import CLINIC
+    from fedboost.runtime.local.simulation import simulate
+    from fedboost.runtime.model import assemble
+
+    here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # Ctrl-C may have ended it
+    whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))
+    pooled = simulate(whole, {POOLED: apart.common}).model
+    alone = simulate(own, {CLINIC: apart.tables[CLINIC]}).model
+    rows = HeldOut.from_shard(to_shard(apart.held_out, whole, "new patients"))
+    own_rows = HeldOut.from_shard(to_shard(apart.held_out, own, "new patients"))
+    names = shown_metrics(whole)
+    scores = {
+        f"{CLINIC} {ALONE}": score(alone, own_rows, names),
+        "joined": score_of(prediction.margins, whole, rows, names),
+        POOLED: score(pooled, rows, names),
+    }
+    same = np.array_equal(prediction.margins, pooled.booster.margins(rows.features))
+    return scores, same and assemble([model, *parts.values()]).booster == pooled.booster
+
+
+# ---- `fedboost demo`: several processes train one model over gRPC; then what it was worth ---------------
+
+
+DEMO_EPILOG = (
     "Example: fedboost demo\n\nExample: fedboost demo --columns\n\n"
     "Example: fedboost demo --data patients.csv --label diagnosis --site hospital"
 )
@@ -100,8 +216,8 @@ def _demo_rows(
     json: bool,
 ) -> None:
     """Train across sites with different rows, and compare."""
+    from fedboost.cli.common import facts_of
     from fedboost.cli.output import show
-    from fedboost.cli.trained import facts_of
     from fedboost.people import as_json, training
     from fedboost.people.facts import DemoFacts
     from fedboost.runtime.local.demo import audit_log, demo_terms, write_files
@@ -124,7 +240,6 @@ def _train(
     terms: "Terms", sites: "Sites", files: dict[str, Path | None], folder: Path, json: bool
 ) -> "tuple[Model, Traffic]":
     """Train over gRPC, with a process for each end; return the model and its traffic."""
-    from fedboost.cli.demo_training import processes, train
     from fedboost.people.text import one_line
 
     say = (lambda text: None) if json else print
@@ -157,3 +272,43 @@ def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, 
             scores[f"{name} alone"] = score(alone, held_out, names)
     scores |= {"federated": score(model, held_out, names), "pooled": score(pooled, held_out, names)}
     return scores, model.booster.to_xgboost() == pooled.booster.to_xgboost()
+
+
+# ---- The training of a demo: processes on loopback, and what is said of them ----------------------------
+# Promises: an aggregator and the parties run as processes of their own.
+
+
+@contextmanager
+def processes(
+    terms: "Terms",
+    files: Mapping[str, Path | None],
+    folder: Path,
+    say: Callable[[str], None],
+    warm_up: Callable[[], None] = lambda: None,
+) -> "Iterator[LocalCluster]":
+    """Start the processes of a demo, once kernels are compiled; inside they run. say: prints a line; warm_up:
+    compiles kernels that not all trainings need."""
+    from fedboost.cli.train import notice_not_hidden
+    from fedboost.runtime.local.cluster import LocalCluster
+    from fedboost.runtime.local.demo import empty_state
+    from fedboost.runtime.local.warm_up import compile_usual
+
+    compile_usual(say)
+    warm_up()
+    say("each site approves the terms, as a person there does by `fedboost approve`")
+    say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
+    notice_not_hidden(terms)
+    with LocalCluster(folder, files, approved=terms, state=empty_state(folder)) as consortium:
+        yield consortium
+
+
+def train(consortium: "LocalCluster", terms: "Terms", json: bool) -> "tuple[Model | PartyModel, Traffic]":
+    """Train over gRPC; return what the analyst gets, and the traffic."""
+    from fedboost.cli.train import finish_at_interrupt, progress
+
+    session = consortium.analyst.train(terms)
+    with finish_at_interrupt(session.finish) as interruption, progress(terms, json) as draw:
+        for row in session:
+            draw(row)
+            interruption.count()
+    return session.model, session.traffic

@@ -7,15 +7,17 @@ Refuses: what `fedboost.runtime.net.keys` refuses (ConfigError).
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fedboost.cli.common import Force, InsecureLoopback, Keys, TermsFile
 from fedboost.cli.usage import Group
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
+
 
 keys_app = typer.Typer(
     name="keys",
@@ -23,6 +25,7 @@ keys_app = typer.Typer(
     epilog="Example: fedboost keys init-consortium\n\nExample: fedboost keys request north",
     no_args_is_help=True,
     cls=Group,
+    add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -179,3 +182,198 @@ def _issue(
         f"it takes to act in this name. Where it arrives, `fedboost keys show` prints the\n"
         f"{fingerprint_of(root)}"
     )
+
+
+# ---- `fedboost keys request`, `sign` and `accept`: a key that never leaves the site that makes it -------
+# Promises: keys never print, and the private one is in no file but the site's; nothing is signed before its
+# name, role and fingerprint were shown.
+# Refuses: what `fedboost.runtime.net.keys` refuses (ConfigError).
+
+
+REQUEST_EPILOGS = {
+    "request": "Example: fedboost keys request north\n\nExample: fedboost keys request marie --role analyst",
+    "sign": "Example: fedboost keys sign request.pem",
+    "accept": "Example: fedboost keys accept north.answer.pem",
+}
+NOT_SIGNED = 1
+"""Exit code of a person's no."""
+OwnFolder = Annotated[Path, typer.Option(help="Where this site's bundles lie, each in a folder of its own.")]
+Role = Literal["party", "aggregator", "analyst"]
+
+
+def request(
+    name: Annotated[str, typer.Argument(help="The name to ask for.", show_default=False)],
+    role: Annotated[Role, typer.Option(help="The role to ask for.")] = "party",
+    folder: OwnFolder = KEYS,
+) -> None:
+    """Make a key that stays here, and a request for its certificate: for the owner of the root to sign."""
+    from fedboost.runtime.net.keys import write_request
+
+    path, made = write_request(folder, name, role)
+    typer.echo(
+        f"{path}: the request of {made.role} {made.name!r}\n"
+        f"fingerprint of its key:\n    {made.fingerprint}\n"
+        f"Send this one file to the owner of the consortium's root, and tell them the\n"
+        f"fingerprint in another way, by telephone for example. key.pem beside it never\n"
+        f"leaves this machine. What comes back goes to: fedboost keys accept ANSWER"
+    )
+
+
+def sign(
+    request: Annotated[Path, typer.Argument(help="A request, as it arrived.", show_default=False)],
+    folder: Folder = KEYS,
+    days: Days = 365,
+    passphrase_file: Passphrase = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Sign also for a name that has a certificate already.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Sign without a question.")] = False,
+) -> None:
+    """Sign the request of a member, where the root's key lies. Exit code 1 for a no."""
+    from datetime import UTC, datetime
+
+    from fedboost.cli.output import notice
+    from fedboost.privacy.identity import certify
+    from fedboost.runtime.net.keys import (
+        check_new,
+        note_issued,
+        read_passphrase,
+        read_request_file,
+        read_root,
+        write_answer,
+    )
+
+    asked, now = read_request_file(request), datetime.now(UTC)
+    passphrase = read_passphrase(passphrase_file) if passphrase_file else None
+    root_key, root = read_root(folder, passphrase)
+    if not renew:
+        check_new(folder, asked.name, now)
+    typer.echo(
+        f"name        {_distinct(asked.name)}\nrole        {asked.role}\n"
+        f"fingerprint of its key, which its owner must tell you in another way:\n    {asked.fingerprint}"
+    )
+    if not yes and not _agreed(asked.name, asked.role):
+        notice("not signed: nothing was written")
+        raise typer.Exit(NOT_SIGNED)
+    certificate = certify(root_key, root, asked.key, asked.name, asked.role, now, days)
+    answer = write_answer(folder, certificate, root)
+    note_issued(folder, certificate)
+    typer.echo(
+        f"valid       {validity(certificate)}\n"
+        f"serial      {certificate.serial_number:x}\n"
+        f"{answer}: the answer, which is no secret. Send it back;\n"
+        f"there, `fedboost keys accept` makes a bundle of it and prints the\n{fingerprint_of(root)}"
+    )
+
+
+def accept(
+    answer: Annotated[Path, typer.Argument(help="What the root's owner sent back.", show_default=False)],
+    folder: OwnFolder = KEYS,
+) -> None:
+    """Put the answer to a request beside the key that it is for: the two are a bundle."""
+    from datetime import UTC, datetime
+
+    from fedboost.runtime.net.keys import CERTIFICATE, ROOTS, accept_answer, read_certificates
+
+    bundle, owner = accept_answer(folder, answer, datetime.now(UTC))
+    leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
+    typer.echo(
+        f"{bundle}: the bundle of {owner.role} {owner.name!r}\n"
+        f"valid       {validity(leaf)}\n"
+        f"serial      {owner.serial}\n"
+        f"Compare with the owner of the root, by telephone for example, the\n{fingerprint_of(root)}"
+    )
+
+
+def _distinct(name: str) -> str:
+    """A name, also in escapes where it may look like another one: of letters of two alphabets, or blanks."""
+    return name if name.isascii() and name == name.strip() else f"{name}, which is {name!a}"
+
+
+def _agreed(name: str, role: str) -> bool:
+    from fedboost.runtime.site.approval import ask_terminal, is_yes
+
+    try:
+        return is_yes(ask_terminal(f"Let {role} {name!r} in, with this key? [y/N] "))
+    except Refused:
+        raise ConfigError(
+            "standard input is no terminal, so nobody can be asked; --yes signs without a question"
+        ) from None
+
+
+# ---- `fedboost keys token`: a token for a console or a site's page --------------------------------------
+# Promises: the token is printed once, on standard output; the file has its hash alone.
+# Refuses: a name that has a token already, a file that is none (ConfigError).
+
+
+TOKEN_EPILOG = (
+    "Example: fedboost keys token marie --file tokens.toml\n\n"
+    "Example: fedboost keys token marie --role analyst --days 30\n\n"
+    "Example: fedboost keys token jo --role officer"
+)
+
+FILE = Path("tokens.toml")
+
+
+def token(
+    name: Annotated[
+        str,
+        typer.Argument(help="Whose it is; an analyst's name as in the certificate.", show_default=False),
+    ],
+    role: Annotated[
+        Literal["viewer", "analyst", "officer"],
+        typer.Option(
+            help="viewer: read; analyst: read an aggregator's console, and submit signed terms; officer: "
+            "read a site's page, and approve or refuse terms."
+        ),
+    ] = "viewer",
+    file: Annotated[Path, typer.Option(help="The file that `tokens` in [console] names.")] = FILE,
+    days: Annotated[int, typer.Option(help="Days that it counts.", min=1, max=3650)] = 90,
+) -> None:
+    """Make a token for the console of an aggregator, or for the page of a site."""
+    from fedboost.cli.output import notice
+    from fedboost.runtime.web.logins import add_token
+
+    made, ends = add_token(file, name, role, days)
+    print(made)
+    notice(f"{file}: has an entry for the {role} {name!r}, until {ends}; delete it to take the token away")
+    notice("the token is printed this once, and is kept nowhere: hand it over in a safe way")
+
+
+# ---- `fedboost sign`: terms that an analyst signs, as a file to submit ----------------------------------
+# Promises: the file is good for one session under these very terms; no key is in it.
+# Refuses: a file that exists, without --force (ConfigError).
+
+
+SIGN_EPILOG = "Example: fedboost sign terms.toml --keys keys/marie --out signed.json"
+
+
+def sign_terms(
+    terms: TermsFile,
+    out: Annotated[Path, typer.Option(help="Where to write the signed terms.", show_default=False)],
+    keys: Keys = None,
+    insecure_loopback: InsecureLoopback = False,
+    force: Force = False,
+) -> None:
+    """Sign terms, for the console of an aggregator: who has the file can submit them once, within 30 days,
+    and cannot change them."""
+    from fedboost.cli.output import notice
+    from fedboost.errors import ConfigError
+    from fedboost.runtime.config import choose_keys
+    from fedboost.runtime.files import check_writable, write_atomically
+    from fedboost.runtime.signed_model import sign_terms, to_json
+    from fedboost.runtime.terms_file import read_terms
+
+    check_writable(out, terms, force=force)
+    agreed = read_terms(terms)
+    if not agreed.parties:
+        raise ConfigError(f'{terms}: names no parties; add parties = ["north", "south"]')
+    bundle = choose_keys(keys, "analyst", "127.0.0.1:0", insecure_loopback)
+    write_atomically(out, to_json(agreed, None) if bundle is None else sign_terms(agreed, bundle), 0o600)
+    signer = "nobody, for an aggregator without keys" if bundle is None else f"analyst {bundle.signer.name!r}"
+    notice(f"{out}: terms {agreed.digest[:12]}..., signed by {signer}")
+
+
+for command in (request, sign, accept):
+    keys_app.command(epilog=REQUEST_EPILOGS[command.__name__])(command)
+keys_app.command(epilog=TOKEN_EPILOG)(token)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import MIN_ROWS_PER_LEVEL, Data, Force, MinRowsPerLevel, reads_a_table
+from fedboost.cli.common import MIN_ROWS_PER_LEVEL, Data, Force, MinRowsPerLevel, TermsFile, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from fedboost.runtime.data.database import Database, Reading
     from fedboost.runtime.data.draft import Draft, Offer
 
-EPILOG = (
+
+TERMS_EPILOG = (
     "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml\n\n"
     "Example: fedboost terms bank.csv --label default --row-id customer --with telco.offer.toml"
 )
@@ -233,3 +234,24 @@ def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
     comment = f"{rows} rows in a leaf at least: sites refuse fewer by default"
     of_bins = f"{MIN_ROWS_PER_BIN} rows in a bin at least: sites refuse fewer by default"
     return terms_to_toml(agreed, comments | dict.fromkeys(settings, comment) | dict.fromkeys(bins, of_bins))
+
+
+# ---- `fedboost digest`: terms in words, and their digest ------------------------------------------------
+
+
+DIGEST_EPILOG = "Example: fedboost digest terms.toml"
+
+
+def digest(terms: TermsFile) -> None:
+    """Say what a terms file asks for, and its digest, by which sites know it."""
+    from fedboost.people.summary import summary
+    from fedboost.runtime.site.policy_keys import COMMAND
+    from fedboost.runtime.terms_file import read_terms
+
+    agreed = read_terms(terms)
+    if not agreed.parties:
+        raise ConfigError(
+            f'{terms}: names no parties, and no site is offered such terms; add parties = ["north", "south"]'
+        )
+    print(summary(agreed))
+    print(f"\nA site approves these terms, and no others, by\n{COMMAND}")

@@ -1,13 +1,57 @@
 """`fedboost train`: a training over the network."""
 
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Aggregator, Force, InsecureLoopback, Json, Keys, PageFile, TermsFile
+from fedboost.cli.common import (
+    Aggregator,
+    Force,
+    InsecureLoopback,
+    Json,
+    Keys,
+    PageFile,
+    Site,
+    Tables,
+    TermsFile,
+    reads_a_table,
+)
+from fedboost.cli.output import notice, print_json
+from fedboost.cli.serve import live_display
+from fedboost.errors import ConfigError
+from fedboost.people import as_json, status
+from fedboost.people.live import (
+    AWAITED,
+    AWAY,
+    PATIENCE_SECONDS,
+    LiveFacts,
+    LiveParty,
+    names,
+    passed,
+    time_left,
+    watched,
+)
+from fedboost.people.summary import not_hidden
+from fedboost.people.text import counted, delimited, one_line, shorten, size
+from fedboost.people.training import figures
+from fedboost.runtime.analyst import Training
+from fedboost.terms.terms import Terms
 
-EPILOG = (
+if TYPE_CHECKING:
+    from fedboost.runtime.data.database import Database, Reading
+
+
+TRAIN_EPILOG = (
     "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
 )
 
@@ -38,9 +82,8 @@ def train(
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
     Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
     again stops at once."""
-    from fedboost.cli.live_training import TrainingProgress, follow
+    from fedboost.cli.common import check_outputs, facts_of, notice_parts, save, tracked, write_report
     from fedboost.cli.output import notice, show
-    from fedboost.cli.trained import check_outputs, facts_of, notice_parts, save, tracked, write_report
     from fedboost.people import as_json, training
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
@@ -65,3 +108,438 @@ def train(
         notice_parts(model)
         if log is not None:
             log.log_model(model)
+
+
+# ---- Progress of trainings: a bar on a terminal, plain lines elsewhere, or JSON -------------------------
+# Promises: nothing is drawn before there is something to show; about ten lines where no bar is drawn.
+
+
+Draw = Callable[[Mapping[str, float]], None]
+"""A function to call with each row of the history."""
+ROWS_EVERY_SECONDS = 10.0
+"""How often a line says how many rows are done, where no bar is drawn."""
+
+SLOW_SECONDS = 30.0
+"""A line is printed after any round that ends so long after the last line, where no bar is drawn."""
+BESIDE = 42
+"""Columns of a terminal that a bar takes at least, with the number of the round, bytes and time."""
+_BETWEEN = ", "
+
+ESTIMATED_SECONDS = 3600.0
+"""Of rounds that tell a bar how long the others take: where rows are encrypted one may take minutes."""
+
+
+def notice_not_hidden(terms: Terms) -> None:
+    """Print what the aggregator and other parties see of single parties, where they do."""
+    if not terms.protection.hides:
+        notice(f"protection {terms.hiding.protection}: {not_hidden(terms)}")
+
+
+@contextmanager
+def progress(terms: Terms, json: bool) -> Iterator[Draw]:
+    """Show the rounds of a training."""
+    if json:
+        yield lambda row: print_json(as_json.round_of(row))
+    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        with _bar_of_rounds(terms) as draw:
+            yield draw
+    else:
+        yield _lines_of_rounds(terms)
+
+
+def _lines_of_rounds(terms: Terms) -> Draw:
+    total = unsaid = 0.0
+    seconds = list[float]()
+
+    def draw(row: Mapping[str, float]) -> None:
+        nonlocal total, unsaid
+        total += row["bytes"]
+        unsaid += row["seconds"]
+        seconds.append(row["seconds"])
+        done, rounds = int(row["round"]) + 1, terms.trees.rounds
+        if done == rounds or done % max(1, rounds // 10) == 0 or unsaid > SLOW_SECONDS:
+            unsaid = 0.0
+            texts = (
+                f"round {done}/{rounds}",
+                figures(row, terms),
+                size(total),
+                time_left(seconds, rounds - done),
+            )
+            print(" ".join(filter(None, texts)), flush=True)
+
+    return draw
+
+
+@contextmanager
+def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    columns = (
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(None, table_column=Column(max_width=40)),
+        TextColumn("{task.fields[metric]}", markup=False, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[bytes]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    bar, total = Progress(*columns, speed_estimate_period=ESTIMATED_SECONDS), 0.0
+    task = bar.add_task("train", total=terms.trees.rounds, metric="", bytes="")
+
+    def draw(row: Mapping[str, float]) -> None:
+        nonlocal total
+        total += row["bytes"]
+        bar.start()  # not before there is something to show
+        metric = _last(figures(row, terms, _BETWEEN).split(_BETWEEN), bar.console.width - BESIDE)
+        bar.update(task, advance=1, metric=metric, bytes=size(total))
+
+    try:
+        yield draw
+    finally:
+        bar.stop()
+
+
+def _last(texts: list[str], room: int) -> str:
+    """The last texts that fit, one at least: a training watches the last metric."""
+    while len(texts) > 1 and len(" ".join(texts)) > room:
+        texts = texts[1:]
+    return " ".join(texts)
+
+
+@contextmanager
+def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
+    """Show several trainings: a function to call with the name of each that begins."""
+    if json:
+        yield lambda name: None
+    elif sys.stderr.isatty():
+        with _bar_of_steps(total) as draw:
+            yield draw
+    else:
+        yield _lines_of_steps(total)
+
+
+def _lines_of_steps(total: int) -> Callable[[str], None]:
+    done = 0
+
+    def draw(name: str) -> None:
+        nonlocal done
+        if done % max(1, total // 10) == 0:
+            notice(f"training {done + 1}/{total}: {name}")
+        done += 1
+
+    return draw
+
+
+@contextmanager
+def _bar_of_steps(total: int) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("training"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[name]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("train", total=total, name="")
+    started = False
+
+    def draw(name: str) -> None:
+        nonlocal started
+        bar.update(task, advance=1 if started else 0, name=shorten(one_line(name), 30))
+        started = True
+
+    with bar:
+        yield draw
+
+
+@contextmanager
+def rows_done(total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show how many rows are done: a function to call with those of each part. total: how many there are, if
+    that is known."""
+    if sys.stderr.isatty():
+        with _bar_of_rows(total) as draw:
+            yield draw
+    else:
+        yield _lines_of_rows(total)
+
+
+def _lines_of_rows(total: int | None) -> Callable[[int], None]:
+    done, last = 0, time.monotonic()
+
+    def draw(rows: int) -> None:
+        nonlocal done, last
+        done += rows
+        if time.monotonic() - last > ROWS_EVERY_SECONDS:
+            last = time.monotonic()
+            notice(f"{done:,} rows" + (f" of {total:,}" if total else ""))
+
+    return draw
+
+
+@contextmanager
+def _bar_of_rows(total: int | None) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("rows", total=total)
+    with bar:
+        yield lambda rows: bar.update(task, advance=rows)
+
+
+# ---- Ctrl-C at a training: once ends it with the rounds so far, twice stops it at once ------------------
+# Promises: before the first round is done, and the second time, Ctrl-C is a KeyboardInterrupt as ever; a
+# Ctrl-C that whoever started the command has switched off stays off.
+
+
+class Interruption:
+    """The wish for no more rounds: `asked` once Ctrl-C was pressed. `finish` is then called, in a thread of
+    its own; `count` is called after each round."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self.asked = False
+        self._finish = finish
+        self._rounds = 0
+        self._threads: list[threading.Thread] = []
+
+    def count(self) -> None:
+        """Count a round that is done."""
+        self._rounds += 1
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal; KeyboardInterrupt if there is nothing to keep, or at the second."""
+        if self.asked or not self._rounds:
+            raise KeyboardInterrupt
+        self.asked = True
+        # Not here: the signal may have come in the midst of a print, or with a lock of gRPC held.
+        self._threads.append(threading.Thread(target=self._tell, daemon=True))
+        self._threads[0].start()
+
+    def wait(self) -> None:
+        """Wait until what was begun is done."""
+        for thread in self._threads:
+            thread.join()
+
+    def _tell(self) -> None:
+        notice(
+            f"stopping after the round under way ({self._rounds} done); Ctrl-C again to stop at once, with "
+            f"nothing saved"
+        )
+        self._finish()
+
+
+@contextmanager
+def finish_at_interrupt(finish: Callable[[], None] = lambda: None) -> Iterator[Interruption]:
+    """End a training with the rounds so far at the first Ctrl-C: `finish` asks for that."""
+    interruption = Interruption(finish)
+    before = signal.getsignal(signal.SIGINT)
+    ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, interruption.take)
+    try:
+        yield interruption
+        interruption.wait()
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
+
+
+# ---- What a training over the network does now: a display on the analyst's terminal ---------------------
+# Or lines and a bar.
+# Promises: rounds, published metrics and bytes as the aggregator tells them; an aggregator tells no analyst
+# who has answered, only for whom it waits.
+
+
+class TrainingProgress:
+    """A training as its analyst sees it: `waiting` is called with the parties that it waits for; `training`
+    is to be set before."""
+
+    training: Training
+
+    def __init__(self, terms: Terms, aggregator: str) -> None:
+        self.terms, self._aggregator = terms, aggregator
+        self._start = self._since = time.monotonic()
+        self._waiting: tuple[str, ...] | None = None
+        """The parties that are waited for, none where another session runs; None where nobody is."""
+        self._shown = False
+
+    def waiting(self, parties: tuple[str, ...]) -> None:
+        """The training waits for these parties, for another session if there are none."""
+        self._waiting, self._since = parties, time.monotonic()
+        if not self._shown:
+            notice(status.waiting(parties, self.training.absent))
+
+    @contextmanager
+    def shown(self, json: bool) -> Iterator[Draw]:
+        """Show the training: a function to call with each row of the history."""
+        display = live_display(plain=json or not sys.stdout.isatty())
+        if display is None:
+            with progress(self.terms, json) as draw:
+                yield draw
+            return
+        self._shown = True
+        with display.showing(self.facts), display.refreshed():
+            yield lambda row: self._go_on()
+            display.refresh()
+
+    def _go_on(self) -> None:
+        """A round ended: nobody is waited for any longer."""
+        self._waiting, self._since = None, time.monotonic()
+
+    def facts(self) -> LiveFacts:
+        """What the training does now. Runs in the display's thread."""
+        terms, traffic, rows = self.terms, dict(self.training.traffic), tuple(self.training.history)
+        absent, waiting = dict(self.training.absent), self._waiting or ()
+        now = time.monotonic()
+        so_long = f" ({passed(now - self._since)})" if now - self._since >= PATIENCE_SECONDS else ""
+        parties = []
+        for name in terms.parties:
+            awaited = name in waiting
+            state = AWAY if awaited and name in absent else AWAITED if awaited else ""
+            note = _seen(absent[name]) if state == AWAY else ""
+            if state or traffic:
+                parties.append(LiveParty(name, state, note, *traffic.get(name, (0, 0))))
+        known = set(waiting) <= set(terms.parties)
+        others = names(waiting) if known else ", ".join(waiting)
+        agreed = counted(len(terms.parties), "party", "parties"), terms.hiding.protection
+        return LiveFacts(
+            f"training at {delimited(self._aggregator)}",
+            f"for {passed(now - self._start)}",
+            f"terms {terms.digest[:12]}, {', '.join(agreed)}",
+            len(rows),
+            terms.trees.rounds,
+            watched(rows, terms),
+            tuple(row["seconds"] for row in rows),
+            sum(sent for sent, _ in traffic.values()),
+            sum(received for _, received in traffic.values()),
+            f"{self._now(len(rows))}{so_long}",
+            f"{others}{so_long}" if others else "",
+            parties=tuple(parties),
+        )
+
+    def _now(self, rounds: int) -> str:
+        if self._waiting == ():
+            return "another session runs: this one waits"
+        if rounds == self.terms.trees.rounds:
+            return "the parties sign the model"
+        if self.training.is_ending:
+            return "the training ends with the round under way"
+        return f"round {rounds + 1} is under way"
+
+
+def follow(training: Training, progress: TrainingProgress, json: bool, on_row: Draw) -> None:
+    """Follow a training to its end, or to Ctrl-C. on_row: called with each row of the history."""
+    try:
+        with finish_at_interrupt(training.finish) as interruption, progress.shown(json) as draw:
+            for row in training:
+                if row["round"] == 0:
+                    notice_not_hidden(progress.terms)
+                draw(row)
+                on_row(row)
+                interruption.count()
+    except KeyboardInterrupt:
+        training.stop()
+        raise
+
+
+def _seen(seen: datetime | None) -> str:
+    return "never connected there" if seen is None else f"since {seen.astimezone():%H:%M}"
+
+
+# ---- `fedboost simulate`: a training in this one process ------------------------------------------------
+
+
+ALL = ""
+"""Stands for a table that is not one party's."""
+SIMULATE_EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json"
+
+
+@reads_a_table
+def simulate(
+    terms: TermsFile,
+    data: Tables,
+    read: "Reading",
+    site: Site = None,
+    parties: Annotated[
+        int | None, typer.Option(help="Split the rows evenly among that many.", min=1, show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Train in this one process, as if the rows were at several sites. Ctrl-C ends the training with the
+    round under way, Ctrl-C again at once."""
+    from fedboost.cli.common import facts_of, notice_shared_groups, notice_undeclared, rows_as_in_file, save
+    from fedboost.cli.output import show
+    from fedboost.people import as_json, training
+    from fedboost.runtime.data.locations import local_files
+    from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.files import check_writable
+    from fedboost.runtime.local import simulation
+    from fedboost.runtime.signed_model import session_file
+    from fedboost.runtime.terms_file import read_training
+
+    if site is not None and parties is not None:
+        raise ConfigError("give --site or --parties, not both")
+    agreed = read_training(terms)
+    sources = _sources(agreed, data, read, site is not None or parties is not None)
+    inputs = [name for source in sources.values() for name in local_files(source)]
+    for file in (out, session_file(out)) if out is not None else ():
+        check_writable(file, terms, *inputs, force=force)
+    tables = {name: read_table(source, None, read.options) for name, source in sources.items()}
+    shards: Mapping[str, Any] = tables
+    misfits: AbstractContextManager[None] = nullcontext()
+    if ALL in tables:
+        shards = _shares(agreed, terms, tables[ALL], sources[ALL], site, parties, seed)
+        if not agreed.blocks:
+            misfits = rows_as_in_file(tables[ALL], agreed, sources[ALL])
+    with misfits, finish_at_interrupt() as interruption, progress(agreed, json) as draw:
+
+        def after_round(row: Mapping[str, float]) -> None:
+            draw(row)
+            interruption.count()
+
+        callbacks = [lambda number, metrics: interruption.asked]
+        result = simulation.simulate(agreed, shards, seed=seed, on_round=after_round, callbacks=callbacks)
+    for name, read_rows in tables.items():
+        notice_undeclared(read_rows, agreed.blocks.columns_of(name))
+    if site is not None and agreed.columns.group is not None:
+        notice_shared_groups(tables[ALL], agreed.columns.group, site)
+    save(result.model, out)
+    facts = facts_of(result.model, result.traffic, out)
+    show(json, as_json.training(facts), training.conclusion(facts))
+
+
+def _sources(
+    agreed: "Terms", data: Sequence[str], read: "Reading", splits_rows: bool
+) -> dict[str, "str | Database"]:
+    """The table of each party, or under ALL that of all. splits_rows: the command line says how."""
+    from fedboost.cli.common import own_tables
+
+    own = own_tables(agreed, data)
+    if splits_rows and (own or agreed.blocks):
+        reason = "each party has a table of its own" if own else "the terms say which columns each party has"
+        raise ConfigError(f"--site and --parties split the rows of one table, and {reason}")
+    return {name: read.source(text) for name, text in (own or {ALL: data[0]}).items()}
+
+
+def _shares(
+    agreed: "Terms", terms: Path, table: Any, source: Any, site: str | None, parties: int | None, seed: int
+) -> dict[str, Any]:
+    """The share of each party: its columns where the terms hold them apart, else the rows that a column names
+    or an even split."""
+    from fedboost.cli.common import by_columns, rows_of_sites
+    from fedboost.runtime.data.draft import split_by_weights
+
+    if agreed.blocks:
+        return by_columns(agreed, table, seed)
+    if site is not None:
+        return rows_of_sites(agreed, terms, table, source, site)
+    by_terms = parties is None and agreed.parties
+    names = agreed.parties if by_terms else [f"party-{i + 1}" for i in range(parties or 3)]
+    return split_by_weights(table, names, [1.0] * len(names), seed, agreed.columns.group)

@@ -21,7 +21,7 @@ from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.cli import audit
+from fedboost.cli import site as audit
 from fedboost.errors import ConfigError
 from fedboost.people.summary import QUERIES, UNASKED
 from fedboost.protocol.aggregator import AggregatorSession

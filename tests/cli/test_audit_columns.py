@@ -7,7 +7,7 @@ import pytest
 from audit_logs import RELEASE
 from sites import fedboost
 
-from fedboost.cli import audit
+from fedboost.cli import site
 from fedboost.holders.alignment import KNOWN
 from fedboost.holders.columns import VerticalHolder
 from fedboost.holders.prediction import LEAF_BITS
@@ -41,7 +41,7 @@ def of_columns(log, name, agreed, party, releases=(), relays=(), **about):
 
 
 def told(path, capsys, **how):
-    audit.audit(path, json=False, **how)
+    site.audit(path, json=False, **how)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines()[1:])) < 80
     return " ".join(out.split())

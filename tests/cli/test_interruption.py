@@ -10,7 +10,7 @@ import pytest
 from commands import objects, start
 from sites import fedboost, rows, shared_out, terms, written
 
-from fedboost.cli.interruption import Interruption
+from fedboost.cli.train import Interruption
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate

@@ -10,7 +10,7 @@ from commands import done
 from screens import interrupted, on_screen, screen
 from sites import rows, shared_out, terms, written
 
-from fedboost.cli.live import LiveDisplay, live_display
+from fedboost.cli.serve import LiveDisplay, live_display
 from fedboost.people.live import LiveFacts
 from fedboost.runtime.telemetry import logger
 from fedboost.runtime.terms_file import terms_to_toml

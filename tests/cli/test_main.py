@@ -13,7 +13,7 @@ from pyarrow import csv
 from sites import fedboost, rows, terms
 
 from fedboost import __version__
-from fedboost.cli.progress import progress
+from fedboost.cli.train import progress
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
 from fedboost.runtime.telemetry import logger

@@ -7,7 +7,7 @@ import sys
 import pytest
 from sites import terms
 
-from fedboost.cli.progress import progress
+from fedboost.cli.train import progress
 
 
 def lines(capsys, seconds, rounds):

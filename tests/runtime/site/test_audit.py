@@ -14,7 +14,7 @@ from sites import fedboost, rows, terms
 
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.cli import audit
+from fedboost.cli import site as audit
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.holders.whole_rows import holder_of
 from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Report

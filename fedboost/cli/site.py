@@ -1,0 +1,504 @@
+"""`fedboost approve`: a person at a site reads what terms would tell of its rows, and allows them."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from string import hexdigits
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedboost.cli.common import (
+    MIN_ROWS_PER_LEVEL,
+    Data,
+    Force,
+    Json,
+    MinRowsPerLevel,
+    SiteFile,
+    TermsFile,
+    reads_a_table,
+)
+from fedboost.errors import ConfigError, Refused
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fedboost.people.text import Block
+    from fedboost.runtime.data.database import Reading
+    from fedboost.runtime.data.draft import DraftedOffer
+    from fedboost.runtime.site.approval import Counted
+    from fedboost.runtime.site.audit import Entry
+    from fedboost.runtime.site.audit_sessions import Session
+    from fedboost.runtime.site.config import PartyConfig
+    from fedboost.terms.terms import Terms
+
+
+APPROVE_EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst marie"
+REFUSED = 1
+"""Exit code of a person's no."""
+ANY = "any"
+COLUMNS_ALONE = "the columns alone were looked at: `fedboost check` has the rows read, under --terms"
+NOT_ANY = 'no analyst has this name; write analysts = "any" in [policy], or name the analysts'
+
+
+def approve(
+    terms: TermsFile,
+    config: SiteFile,
+    analyst: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Who may train under these terms, as in the certificate (may be repeated).",
+            show_default=False,
+        ),
+    ] = None,
+    describe: Annotated[
+        bool,
+        typer.Option("--describe", help="Allow rows to be described (`fedboost describe`), and no training."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without a question.")] = False,
+) -> None:
+    """Say what terms would tell of this site's rows, to names, and which rules of its policy they break; on
+    yes allow them, and no others. Exit code 1 for a no."""
+    from fedboost.cli.output import notice, print_text
+    from fedboost.people import summary as text
+    from fedboost.people.summary import summary
+    from fedboost.people.text import entry
+    from fedboost.runtime.site.approval import approve as write_approval
+    from fedboost.runtime.site.approval import earlier_approval, look
+    from fedboost.runtime.site.config import read_party
+    from fedboost.runtime.terms_file import read_terms
+    from fedboost.terms.tasks import terms_to_describe
+
+    agreed, site = read_terms(terms), read_party(config, holds_rows=None)
+    agreed = terms_to_describe(agreed) if describe else agreed
+    _check_party(agreed, site, terms, config)
+    analysts = _analysts(site, agreed, analyst or [])
+    earlier, fault = earlier_approval(site, agreed)
+    if fault:
+        notice(f"an earlier approval counts for nothing, and yes replaces it: {fault}")
+    looked = look(site, agreed, analysts, earlier, _read_rows(site, agreed))
+    counted, review = looked.counted, looked.review
+    counts = None if counted is None else counted.counts
+    print_text(text.site(looked.site))
+    if counted is not None and counts is None:
+        print_text([entry("workers", COLUMNS_ALONE)])
+    print(f"{summary(agreed, review.analysts, counts, looked.origin)}\n")
+    print_text(text.approval(looked.decision))
+    if not review.fault and not yes and not _agreed(review.analysts):
+        notice("not approved: nothing was written")
+        raise typer.Exit(REFUSED)
+    path = write_approval(site, agreed, review, datetime.now(UTC))
+    print(f"approved, until this file is removed: {path}")
+
+
+def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path) -> None:
+    """ConfigError unless the terms name the site."""
+    from fedboost.people.text import listed
+
+    if site.party not in agreed.parties:
+        raise ConfigError(
+            f"{terms}: does not name party {site.party!r} of {config}; it names "
+            f"{listed(agreed.parties) or 'no parties'}"
+        )
+
+
+def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[str, ...]:
+    """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
+    for a prediction, which the label holder asks for."""
+    from fedboost.privacy.identity import is_name
+    from fedboost.runtime.site.approval import ask_terminal
+
+    if agreed.vertical.predicts:
+        if names:
+            raise ConfigError(
+                f"--analyst: the terms predict rows, and label holder {agreed.vertical.label_holder} asks "
+                f"for that itself; leave it out"
+            )
+        return ()
+    for name in names:
+        if name == ANY:
+            raise ConfigError(f"--analyst {ANY}: {NOT_ANY}")
+        if not is_name(name):
+            raise ConfigError(f"--analyst: {name!r} cannot be an analyst's name")
+    if names or site.keys is None:
+        return tuple(names)
+    if site.policy.analysts and site.policy.analysts != "any":
+        return site.policy.analysts
+    try:
+        name = ask_terminal("Which analyst may ask for a session under them? The name in the certificate: ")
+    except Refused:
+        name = ""
+    if name == ANY:
+        raise ConfigError(f"{ANY}: {NOT_ANY}")
+    if not is_name(name):
+        raise ConfigError("no analyst: name who may train under these terms, --analyst NAME")
+    return (name,)
+
+
+def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counted | None":
+    """Return the rows of this site, counted, if it has any; of rows on workers the number alone. ConfigError
+    where they do not fit."""
+    from fedboost.runtime.site.approval import count_columns, count_rows
+    from fedboost.runtime.site.rows import site_rows
+    from fedboost.runtime.site.workers import workers_of
+    from fedboost.runtime.workers.holder import check_under_workers
+
+    if site.data is None or site.party not in agreed.holders:
+        return None
+    if site.workers is None:
+        return count_rows(site, agreed, site_rows(site))
+    check_under_workers(agreed, site.party)
+    with workers_of(site) as (rows, read):
+        return count_columns(site, agreed, read, rows.rows)
+
+
+def _agreed(analysts: tuple[str, ...]) -> bool:
+    from fedboost.people.text import listed
+    from fedboost.runtime.site.approval import ask_terminal, is_yes
+
+    names = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
+    try:
+        return is_yes(ask_terminal(f"Approve these terms{names} for the rows of this site? [y/N] "))
+    except Refused:
+        raise ConfigError(
+            "standard input is no terminal, so nobody can be asked; --yes approves without a question"
+        ) from None
+
+
+# ---- `fedboost audit`: what has left a site, in plain words, by its own log -----------------------------
+# Promises: nothing is said of a log before its whole chain was verified.
+# Refuses: a log with a line that does not fit, naming the first one, and a log without the entry whose hash
+# was kept (ConfigError).
+
+
+AUDIT_EPILOG = (
+    "Example: fedboost audit party.audit.jsonl\n\n"
+    "Example: fedboost audit party.audit.jsonl --session session-1f3a5c7e\n\n"
+    "Example: fedboost audit party.audit.jsonl --last 3\n\n"
+    "Example: fedboost audit party.audit.jsonl --strict --expect $(cat last-hash)"
+)
+
+
+def audit(
+    log: Annotated[
+        Path,
+        typer.Argument(
+            help="A party's audit log: fedboost.state/PARTY/PARTY.audit.jsonl beside its file, unless that "
+            "names another log, state folder or dataset.",
+            show_default=False,
+        ),
+    ],
+    session: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only the sessions of this name, or of the one that begins so, with each answer.",
+            show_default=False,
+        ),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Only the N sessions that began last.", show_default=False),
+    ] = None,
+    expect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HASH",
+            help="The hash an earlier audit ended with: exit code 2 if no entry has it (a log cut short).",
+            show_default=False,
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if there are warnings.")] = False,
+    json: Json = False,
+) -> None:
+    """Say in plain words what has left a site, by its own audit log: warnings first, the most serious before
+    the others, then session by session what left and what the terms allow. No warnings: all that left is what
+    the agreed terms allow."""
+    from fedboost.cli.output import show, unless_nobody_reads
+    from fedboost.people import as_json
+    from fedboost.people import audit as text
+    from fedboost.runtime.site.audit import read_log
+    from fedboost.runtime.site.audit_rules import audit_facts
+    from fedboost.runtime.site.audit_sessions import sessions_of
+
+    if session is not None and last is not None:
+        raise ConfigError("--session and --last exclude each other: take one away")
+    if last is not None and last < 1:
+        raise ConfigError(f"--last {last}: give how many sessions to show, 1 or more")
+    digest = None if expect is None else _hash(expect)
+    entries = read_log(log)
+    expected = None if digest is None else _number(digest, entries, log)
+    sessions = sessions_of(entries)
+    name = None if session is None else _name(session, sessions, log)
+    facts = audit_facts(log, entries, sessions, expected, name, last)
+    with unless_nobody_reads():
+        show(json, as_json.audit(facts), text.audit(facts))
+    if facts.warnings and strict:
+        raise typer.Exit(1)
+
+
+def _hash(text: str) -> str:
+    """Return a hash as the log writes it. ConfigError if it is none."""
+    from fedboost.people.text import shown
+    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
+
+    digest = text.strip().lower()
+    if len(digest) != len(BEFORE_THE_FIRST) or not set(digest) <= set(hexdigits):
+        raise ConfigError(
+            f"--expect: {shown(text)!r} is no hash of {len(BEFORE_THE_FIRST)} hex digits; give the one that "
+            f"an earlier `fedboost audit` ended with"
+        )
+    return digest
+
+
+def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
+    """Return the number of the entry with that hash; 0 for the hash of an empty log. ConfigError."""
+    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
+
+    hashes = [BEFORE_THE_FIRST, *(entry.hash for entry in entries)]
+    if digest not in hashes:
+        raise ConfigError(
+            f"{log}: none of its {len(entries)} entries has the hash {digest}: the log was cut short or "
+            f"rewritten since that was kept, or it is the hash of another log"
+        )
+    return hashes.index(digest)
+
+
+def _name(name: str, sessions: "list[Session]", log: Path) -> str:
+    """Return the name of the session that is meant: by its whole name, or by a beginning that no other has,
+    also as it is printed where it is cut. ConfigError."""
+    from fedboost.people.text import all_shown, shown
+
+    names = list(dict.fromkeys(session.name for session in sessions))
+    if name in names:
+        return name
+    begins = name.removesuffix("…")
+    meant = [known for known in names if begins and known.startswith(begins)]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        listed = all_shown(meant)
+        raise ConfigError(f"{log}: {len(meant)} sessions begin with {shown(begins)!r}: {listed}; write more")
+    raise ConfigError(f"{log}: has no session {shown(name)!r}; it has {all_shown(names) or 'none'}")
+
+
+# ---- `fedboost backup` and `fedboost restore`: a site's memory ------------------------------------------
+# Audit log and parts of models in one file, and back.
+
+
+BACKUP_EPILOG = "Example: fedboost backup --config party.toml --out north-2026-11-22.tar.gz"
+RESTORE_EPILOG = "Example: fedboost restore north-2026-11-22.tar.gz --config party.toml"
+
+
+def backup(
+    config: SiteFile,
+    out: Annotated[Path, typer.Option(help="The backup to write, .tar.gz.", show_default=False)],
+    force: Force = False,
+) -> None:
+    """Back up this site's memory, its audit log, the terms of its sessions and its parts of models into one
+    file, also while the party runs. Keep it as secret as the state folder; no key of the bundle is in it."""
+    from fedboost.errors import printable
+    from fedboost.people.text import moment
+    from fedboost.runtime.files import check_writable
+    from fedboost.runtime.site.backup import write_backup
+    from fedboost.runtime.site.config import read_party
+
+    site = read_party(config, holds_rows=None)
+    check_writable(out, config, force=force)
+    about = write_backup(site, out)
+    whose = f"party {printable(about.party)}, rows {printable(about.dataset)}"
+    print(f"{out}: backup of {whose}, as of {moment(about.time)} UTC")
+
+
+def restore(
+    backup: Annotated[Path, typer.Argument(help="A file that `fedboost backup` wrote.", show_default=False)],
+    config: SiteFile,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where a memory is, which is then kept in a folder beside it."),
+    ] = False,
+) -> None:
+    """Put this site's memory back from a backup, where it was lost, and its audit log and parts of models if
+    those were lost, too. Sessions that were under way are over; what an audit log that is still there has
+    since is taken over."""
+    from fedboost.people.text import counted
+    from fedboost.runtime.site.backup import restore
+    from fedboost.runtime.site.config import read_party
+
+    restored = restore(backup, read_party(config, holds_rows=None), force)
+    begun = restored.begun
+    knows = f"{counted(begun.sessions, 'session')} and {counted(begun.releases, 'charged release')}"
+    print(f"{begun.path}: the memory as of {restored.time}; it knows {knows}")
+    if restored.parts:
+        print(f"{counted(restored.parts, 'part of a model', 'parts of models')} put back.")
+    if restored.aside is not None:
+        print(f"What was there before is in {restored.aside}.")
+    if restored.newer is None:
+        print(
+            "The audit log is that of the backup, too: what left this site later is not known. If the party "
+            "ran after the backup, treat its privacy budget as spent."
+        )
+    elif restored.newer:
+        newer = counted(restored.newer, "entry", "entries")
+        print(f"It is older than the audit log, whose {newer} since then were taken over.")
+
+
+# ---- `fedboost columns`: the columns that a site offers, for an analyst to draft terms with -------------
+# Promises: two files: the offer, which goes to the analyst, and the site's names for its columns, which
+# their owner alone may read; under an alias the offer has no name and no level of the table.
+# Refuses: options that exclude or need each other, tables without a usable column, and without a row id
+# columns that look like one (ConfigError).
+
+
+COLUMNS_EPILOG = "Example: fedboost columns customers.parquet --row-id customer_no --alias telco"
+OWNER_ONLY = 0o600
+
+Alias = Annotated[
+    str | None,
+    typer.Option(
+        help="Offer columns as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ...; without it by their own names.",
+        show_default=False,
+    ),
+]
+
+
+@reads_a_table
+def columns(
+    data: Data,
+    read: "Reading",
+    row_id: Annotated[
+        str | None,
+        typer.Option(help="The column of row identifiers, which is not offered.", show_default=False),
+    ] = None,
+    alias: Alias = None,
+    party: Annotated[
+        str | None, typer.Option(help="This party's name in terms.", show_default="the alias")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="A column that is not offered (may be repeated).", show_default=False),
+    ] = None,
+    min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
+    out: Annotated[
+        Path | None, typer.Option(help="The offer, for the analyst.", show_default="PARTY.offer.toml")
+    ] = None,
+    names_out: Annotated[
+        Path | None,
+        typer.Option(help="The names, which stay at this site.", show_default="PARTY.names.toml"),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Offer this site's columns to an analyst, who drafts terms with them. Terms then reach these columns and
+    levels alone, by the names of the offer."""
+    from fedboost.cli.output import print_text, unless_nobody_reads
+    from fedboost.runtime.data.draft import draft_offer
+    from fedboost.runtime.data.locations import local_files, shown
+    from fedboost.runtime.data.table import dense_of, read_table
+    from fedboost.runtime.files import folder_name, write_atomically
+    from fedboost.runtime.site.rows import Names
+
+    holder = party or alias
+    if not holder:
+        raise ConfigError("whose columns are these? Name the party, --party NAME, or its alias, --alias NAME")
+    out = out or Path(f"{folder_name(holder)}.offer.toml")
+    names_out = names_out or Path(f"{folder_name(holder)}.names.toml")
+    source = read.source(data)
+    _check_files(out, names_out, local_files(source), force)
+    table = read_table(source, None, read.options)
+    aside = [*(exclude or []), *([] if row_id is None else [row_id])]
+    try:
+        drafted = draft_offer(table, holder, alias, aside, min_rows_per_level)
+    except ConfigError as error:
+        raise ConfigError(f"{shown(source)}: {error.public}", error.detail) from None
+    _check_no_ids(dense_of(table), row_id, aside, shown(source))
+    _notice_odd(dense_of(table), drafted, aside, row_id)
+    names = Names(
+        row_id=row_id,
+        names={column.name: column.own for column in drafted.columns},
+        levels={column.name: column.levels for column in drafted.columns if column.levels},
+    )
+    write_atomically(names_out, names.to_toml(names_out.name).encode(), OWNER_ONLY)
+    write_atomically(out, drafted.offer.to_toml().encode())
+    with unless_nobody_reads():
+        print_text(_text(drafted, min_rows_per_level, out, names_out))
+
+
+def _check_files(out: Path, names_out: Path, inputs: tuple[Path, ...], force: bool) -> None:
+    """ConfigError where one of the two files could not be written."""
+    from fedboost.runtime.files import check_writable
+
+    if out.absolute() == names_out.absolute():
+        raise ConfigError(f"--out and --names-out: {out} cannot be both, the names stay at this site")
+    for path in (out, names_out):
+        check_writable(path, *inputs, force=force)
+
+
+def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], source: str) -> None:
+    """ConfigError, where no row id is named, for a column of text or whole numbers with another value in
+    every row: it may well be the row ids, which are no feature."""
+    from pyarrow import types
+
+    from fedboost.runtime.data.oddities import MIN_ROWS
+    from fedboost.runtime.data.values import is_text, texts
+
+    for name in table.column_names if row_id is None else ():
+        column = table.column(name)
+        takes = types.is_integer(column.type) or is_text(column.type)
+        if name in aside or not takes or column.null_count or table.num_rows < MIN_ROWS:
+            continue
+        codes, distinct = texts(column, name)
+        if len(distinct) == table.num_rows and (codes >= 0).all():
+            raise ConfigError(
+                f"{source}: column {name!r} has another value in every row: is it the row id? Say --row-id "
+                f"{name}, or --exclude {name}"
+            )
+
+
+def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], row_id: str | None) -> None:
+    """Print what is odd in a table, and why columns are not offered."""
+    from fedboost.cli.output import notice
+    from fedboost.people.oddities import lines, worth_a_line
+    from fedboost.runtime.data.check import of_offer
+
+    for line in lines(filter(worth_a_line, of_offer(table, drafted.left_out, aside))):
+        notice(line)
+    if row_id is not None:
+        _notice_ids(table, row_id)
+
+
+def _notice_ids(table: "pa.Table", name: str) -> None:
+    """Print a line if rows cannot be matched by their ids: rows without one, ids of several rows."""
+    import numpy as np
+
+    from fedboost.cli.output import notice
+    from fedboost.people.text import counted, delimited
+    from fedboost.runtime.data.values import column_of, texts
+
+    codes, distinct = texts(column_of(table, name), name)
+    missing = int((codes < 0).sum())
+    several = int((np.bincount(codes[codes >= 0], minlength=len(distinct)) > 1).sum())
+    faults = [f"{counted(missing, 'row has', 'rows have')} no id"] * bool(missing)
+    faults += [f"{counted(several, 'id is', 'ids are')} in more than one row"] * bool(several)
+    if faults:
+        notice(f"{delimited(name)}: {', and '.join(faults)}; rows are matched by ids, each in one row")
+
+
+def _text(drafted: "DraftedOffer", min_rows: int, out: Path, names_out: Path) -> "Iterator[Block]":
+    """Yield the offer beside what it is of here, and where the files go."""
+    from fedboost.people.text import cell, delimited, table
+    from fedboost.runtime.config import to_toml
+
+    rows = table("in terms", "here", "kind", "levels", numbers=())
+    for column in drafted.columns:
+        kind, levels = "numeric", ""
+        if column.levels is not None:
+            few = (
+                f", and {column.few} of fewer than {min_rows} rows that are not offered" if column.few else ""
+            )
+            kind, levels = "categorical", f"{len(column.levels)}{few}"
+        rows.add_row(cell(delimited(column.name)), cell(delimited(column.own)), kind, levels)
+    yield rows
+    yield ""
+    yield f"{out}: the offer, which goes to the analyst"
+    yield f"{names_out}: what the names stand for, which stays here; in this site's file:"
+    yield f"names = {to_toml(str(names_out))}"
