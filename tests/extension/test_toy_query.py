@@ -99,14 +99,14 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
 EDITS = {
     "fedboost/boosting/queries/union.py": [
         (
-            "from fedboost.boosting.queries.labels import ResidualQuery\n",
+            "from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         ("Query = OfRows | ", "Query = LabelSumQuery | OfRows | "),
     ],
     "fedboost/holders/whole_rows.py": [
         (
-            "from fedboost.boosting.queries.labels import ResidualQuery\n",
+            "from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         (
@@ -117,7 +117,7 @@ EDITS = {
     ],
     "fedboost/wire/codec.py": [
         (
-            "from fedboost.boosting.queries.labels import ResidualQuery\n",
+            "from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         (
