@@ -25,8 +25,8 @@ from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.masked.keys import Group, RandomBytes
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.protections import AggregatorSetup
-from fedboost.protocol import attendance, key_exchange, relaying
-from fedboost.protocol.attendance import Attendance, count_loss, note_loss
+from fedboost.protocol import key_exchange
+from fedboost.protocol.attendance import Attendance
 from fedboost.protocol.contracts import Outcome, Program, Query, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Trust, session_digest
 from fedboost.protocol.messages import (
@@ -56,7 +56,7 @@ from fedboost.protocol.messages import (
     tag_of,
 )
 from fedboost.protocol.parts import Thresholds, numbers_for
-from fedboost.protocol.relaying import Order
+from fedboost.protocol.relaying import Order, max_relayed
 from fedboost.protocol.run import Callback, Record, Round, TrainingRun
 from fedboost.protocol.site import with_central_noise
 from fedboost.terms.terms import Terms
@@ -103,80 +103,6 @@ class Introduction:
             self.public = key_exchange.public_of(attempt, greetings)
         self.transcripts = Transcripts(attempt.terms, self.digest, state)
         return greetings
-
-
-def invite(session: "AggregatorSession", party: str, event: Connected) -> Outbox:
-    """The party is admitted, if it is waited for."""
-    connected = session.attendance.connected
-    awaited = not session.is_out(party) and party not in connected
-    connected.add(party)
-    return [(party, session.admit())] if awaited else []
-
-
-def note_connected(session: "AggregatorSession", party: str, event: Connected) -> Outbox:
-    """The party is noted; it takes part from the next attempt on."""
-    session.attendance.connected.add(party)
-    return []
-
-
-def join(session: "AggregatorSession", party: str, join: Join) -> Outbox:
-    """The party has joined; with the last one all are introduced, and the query is asked."""
-    session.introduction.join(party, join.greeting, session.trust, session.current_attempt)
-    session.attendance.mark_back(party)
-    return [] if any(map(session.awaits, session.roster)) else session.introduce()
-
-
-def join_again(session: "AggregatorSession", party: str, join: Join) -> Outbox:
-    """A repeated Join is ignored; any other breaks the protocol."""
-    if session.introduction.greetings.get(party) != join.greeting:
-        raise PeerError("it joined twice")
-    return []
-
-
-def lose_joining(session: "AggregatorSession", party: str, event: Disconnected) -> Outbox:
-    """The party has to join again."""
-    if note_loss(session, party, event):
-        session.introduction.greetings.pop(party, None)
-    return []
-
-
-def tick_joining(session: "AggregatorSession") -> Outbox:
-    """A party that is late or away for longer than rejoin_timeout is waited for, ends the session or
-    leaves the roster, as on_loss says; not before the parties have met."""
-    if (
-        session.attempt > 1 and session.attendance.now >= session.deadline
-    ):  # at first somebody may have to approve
-        for party in session.awaited:
-            session.attendance.mark_away(party, f"did not join again in turn {session.turn}")
-    lost = session.attendance.overdue(session.awaited, session.terms.session.rejoin_timeout)
-    waits = session.terms.session.on_loss == "wait" and session.booster is None
-    return [] if waits or not lost else give_up(session, lost)
-
-
-def give_up(session: "AggregatorSession", lost: list[str]) -> Outbox:
-    """Go on without parties that did not come back, or fail."""
-    party, on_loss = lost[0], session.terms.session.on_loss
-    reason = f"party {party} {session.attendance.reason(party)}"
-    if session.booster is not None:  # they have not signed; with too few signatures it is worth nothing
-        hopeless = on_loss != "wait" or bool(session.attendance.barred & set(lost))
-        return session.conclude() if hopeless or len(session.attestations) >= session.terms.signers else []
-    if on_loss == "stop":
-        if party in session.attendance.barred:
-            return session.fail(reason)
-        return session.fail(f"{reason}; it was not back within {session.terms.session.rejoin_timeout:g} s")
-    left = tuple(member for member in session.roster if member not in lost)
-    if len(left) < session.terms.min_roster:
-        return session.fail(f"{reason}; {len(left)} parties are left, {session.terms.min_roster} are needed")
-    if session.run.grows_a_tree:
-        session.run.cut()
-        session.helped = False
-    if session.helped or not session.run.may_change:
-        return session.fail(
-            f"{reason}; the roster cannot change in turn {session.turn}, where the difference of two sums "
-            f"would show that party's rows"
-        )
-    session.run.change_roster(left)
-    return session.restart_attempt()
 
 
 # ---- One turn at the aggregator: the sealed parts of each party, the help to open their sum -------------
@@ -255,135 +181,9 @@ class Turn:
         return self._opener.open()
 
 
-def report(session: "AggregatorSession", party: str, report: Report) -> Outbox:
-    """The part is added; with the last one of all, help is asked for or the sum is opened."""
-    turn = session.current_turn
-    assert turn is not None
-    if turn.repeats(party, report):
-        return []
-    turn.report(party, report)
-    return [] if turn.reporting else seek_help(session)
-
-
-def stray_report(session: "AggregatorSession", party: str, report: Report) -> Outbox:
-    """A repeated Report is ignored; any other breaks the protocol."""
-    if session.current_turn is not None and session.current_turn.repeats(party, report):
-        return []
-    raise PeerError(f"a report for turn {report.turn} while {session.phase}")
-
-
-def seek_help(session: "AggregatorSession") -> Outbox:
-    """All reports are in: ask for the help that the sum still needs, or open it."""
-    assert session.current_turn is not None
-    try:
-        requests = session.current_turn.requests()
-    except RosterTooSmall:
-        return session.restart_attempt()
-    if not requests:
-        return open_sum(session)
-    session.phase, session.helped = "opening", True
-    session.set_deadline()
-    return [
-        (party, OpenRequest(session.turn, session.attempt, request)) for party, request in requests.items()
-    ]
-
-
-def assist(session: "AggregatorSession", party: str, assist: OpenShare) -> Outbox:
-    """The help is taken in; with the last of it more is asked for, or the sum is opened."""
-    assert session.current_turn is not None
-    if session.current_turn.repeats_help(party, assist):
-        return []
-    session.current_turn.assist(party, assist)
-    return [] if session.current_turn.helping else seek_help(session)
-
-
-def stray_assist(session: "AggregatorSession", party: str, assist: OpenShare) -> Outbox:
-    """Repeated help is ignored; any other breaks the protocol."""
-    if session.current_turn is not None and session.current_turn.repeats_help(party, assist):
-        return []
-    raise PeerError(f"help with turn {assist.turn} that was not asked for")
-
-
-def open_sum(session: "AggregatorSession") -> Outbox:
-    """The sum opens, and the program goes on: to its next query, or to its model."""
-    assert session.current_turn is not None
-    run, attendance = session.run, session.attendance
-    total = run.pending.from_cells(session.current_turn.open())
-    if session.draw is not None and session.terms.noise is not None:
-        total = with_central_noise(run.pending, session.terms, total, session.draw)
-    if run.last is not None:
-        if np.array_equal(total, run.last):
-            return session.close()
-        if session.attestations:  # given before, to the model that there is
-            return session.conclude()
-        return session.fail(f"turn {run.turn} was asked again, and its sum is another one")
-    try:
-        run.take(total)
-    except FedboostError as error:  # the sum cannot be, or there is nothing to learn: nobody's fault
-        where = f"turn {run.turn}: " if isinstance(error, PeerError) else ""
-        return session.fail(f"{where}{error}")
-    session.helped = False
-    attendance.begin_turn()
-    if run.booster is not None:
-        return session.close()
-    roster = set(run.roster)
-    back = attendance.connected - roster - attendance.barred
-    if back and run.may_change and not run.pending.ends_tree:
-        run.change_roster(tuple(p for p in session.terms.parties if p in back or p in roster))
-        return session.restart_attempt()
-    return session.ask() if roster == attendance.introduced else session.restart_attempt()
-
-
-def lose_in_turn(session: "AggregatorSession", party: str, event: Disconnected) -> Outbox:
-    """If its report is in, the turn goes on (in two legs the others help to recover its self mask); else the
-    attempt restarts."""
-    if not note_loss(session, party, event):
-        return []
-    assert session.current_turn is not None
-    if not session.current_turn.has_reported(party):
-        return session.restart_attempt()
-    session.current_turn.lose(party)
-    turn = session.current_turn
-    return [] if turn.reporting or turn.helping else seek_help(session)
-
-
-def tick(session: "AggregatorSession") -> Outbox:
-    """Past turn_timeout the parties that did not answer count as lost, and the attempt restarts."""
-    if session.attendance.now < session.deadline:
-        return []
-    late = f"did not answer turn {session.turn} within {session.seconds:g} s"
-    for party in session.awaited:
-        session.attendance.mark_late(party, late)
-        count_loss(session, party)
-    return session.restart_attempt()
-
-
 def turns_of(terms: Terms, query: Query) -> int:
     """How many times turn_timeout parties have: lists that go around are worked on by one after the other."""
     return max(len(block.parties) for block in terms.blocks) if query.relayed_bytes(terms) else 1
-
-
-def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:
-    """The opener of this question's sum. Refused if it has more cells than the protection allows."""
-    terms, introduction = session.terms, session.introduction
-    protection = terms.protection
-    assert introduction.transcripts is not None
-    transcript = introduction.transcripts.whole
-    if terms.hides_columns:  # the label holder opens what it was told of
-        transcript = introduction.transcripts.of(terms.keyholder or "")
-    tag, max_cells = tag_of(ask, transcript), protection.max_cells
-    if max_cells is not None and tag.cells > max_cells:
-        raise Refused(
-            f"a sum of {tag.cells:,} cells; those under protection {terms.hiding.protection} have at "
-            f"most {max_cells:,}: lower max_bin or max_depth"
-        )
-    if introduction.setup is None:
-        group, shrinks = Group.of(terms.parties, terms.hiding.colluding), terms.session.on_loss == "shrink"
-        keys = introduction.public, terms.keyholder
-        introduction.setup = AggregatorSetup(group, introduction.digest, session.draw, *keys, shrinks)
-    hidden = ask.query.hidden(terms, session.run.state)
-    setup = introduction.setup if hidden is None else replace(introduction.setup, hidden=hidden)
-    return protection.opener(tag, setup)
 
 
 # ---- The end of a training: the parties' signatures on what they did and on the model -------------------
@@ -437,108 +237,6 @@ class Closing:
             key_exchange.check_attest(trust, attempt, self.digest, party, attest)
         self.thresholds.take(party, attest.thresholds)
         self.attestations[party] = attest
-
-
-def finished(session: "AggregatorSession") -> Outcome:
-    """The model with the thresholds of all parties. Refused while one is missing."""
-    made = session.run.outcome
-    assert made is not None
-    given = session.closing.thresholds if session.closing else Thresholds(session.terms, made.booster)
-    for party in filter(given.lacks, session.terms.parties):
-        raise Refused(f"party {party} gave no thresholds of its columns, and the model needs them")
-    return replace(made, booster=given.of_model())
-
-
-def attest(session: "AggregatorSession", party: str, attest: Attest) -> Outbox:
-    """The signature is checked; with the last one the session is done."""
-    assert session.closing is not None
-    if session.attestations.get(party) == attest:
-        return []
-    session.closing.attest(party, attest, session.trust, session.current_attempt)
-    return session.end()
-
-
-def stray_attest(session: "AggregatorSession", party: str, attest: Attest) -> Outbox:
-    """A repeated Attest is ignored; any other breaks the protocol."""
-    if session.attestations.get(party) == attest:
-        return []
-    raise PeerError("an attestation that was not asked for")
-
-
-def lose_closing(session: "AggregatorSession", party: str, event: Disconnected) -> Outbox:
-    """Once all others have signed, the attempt restarts for its signature."""
-    return session.end() if note_loss(session, party, event) else []
-
-
-def leave_closing(session: "AggregatorSession", party: str, event: Leave | Violation) -> Outbox:
-    """The model lacks this party's signature, and says so. It fails if it lacks thresholds, too, or a part of
-    it that this party alone was to keep."""
-    assert session.closing is not None
-    session.closing.unsigned.add(party)
-    if session.closing.thresholds.lacks(party) or session.terms.keeps_parts:
-        reason = event.reason if isinstance(event, Violation) else f"left: {quoted(event.reason)}"
-        return session.fail(f"party {party} {reason}")
-    return session.end()
-
-
-# ---- The rules of a session at the aggregator: what each event does in each phase -----------------------
-# docs/protocol.md has them in words, made by `python -m fedboost.protocol.rules_reference`.
-
-
-class Rule(NamedTuple):
-    """The effect of an event in a phase: the handler, whose docstring says it, and the phases it may lead to
-    besides `failed`."""
-
-    handler: Callable[..., Outbox]
-    leads_to: tuple[Phase, ...]
-
-
-_TURN: tuple[Phase, ...] = ("joining", "asking", "opening", "closing", "done")
-"""What a turn may lead to once its sum is opened."""
-
-RULES: dict[tuple[Phase, type], Rule] = {
-    ("joining", Connected): Rule(invite, ("joining",)),
-    ("joining", Join): Rule(join, ("joining", "asking")),
-    ("joining", Disconnected): Rule(lose_joining, ("joining",)),
-    ("joining", Leave): Rule(attendance.leave, ("joining",)),
-    ("joining", Violation): Rule(attendance.expel, ("joining",)),
-    ("joining", Tick): Rule(tick_joining, ("joining", "done")),
-    ("joining", Report): Rule(stray_report, ("joining",)),
-    ("joining", Relay): Rule(relaying.stray_relay, ("joining",)),
-    ("joining", OpenShare): Rule(stray_assist, ("joining",)),
-    ("joining", Attest): Rule(stray_attest, ("joining",)),
-    ("asking", Connected): Rule(note_connected, ("asking",)),
-    ("asking", Report): Rule(report, _TURN),
-    ("asking", Relay): Rule(relaying.pass_on, ("asking",)),
-    ("asking", Disconnected): Rule(lose_in_turn, _TURN),
-    ("asking", Leave): Rule(attendance.leave, _TURN),
-    ("asking", Violation): Rule(attendance.expel, _TURN),
-    ("asking", Tick): Rule(tick, ("asking", "joining")),
-    ("asking", Join): Rule(join_again, ("asking",)),
-    ("asking", OpenShare): Rule(stray_assist, ("asking",)),
-    ("asking", Attest): Rule(stray_attest, ("asking",)),
-    ("opening", Connected): Rule(note_connected, ("opening",)),
-    ("opening", OpenShare): Rule(assist, _TURN),
-    ("opening", Disconnected): Rule(lose_in_turn, _TURN),
-    ("opening", Leave): Rule(attendance.leave, _TURN),
-    ("opening", Violation): Rule(attendance.expel, _TURN),
-    ("opening", Tick): Rule(tick, ("opening", "joining")),
-    ("opening", Join): Rule(join_again, ("opening",)),
-    ("opening", Relay): Rule(relaying.stray_relay, ("opening",)),
-    ("opening", Report): Rule(stray_report, ("opening",)),
-    ("opening", Attest): Rule(stray_attest, ("opening",)),
-    ("closing", Connected): Rule(note_connected, ("closing",)),
-    ("closing", Attest): Rule(attest, ("closing", "joining", "done")),
-    ("closing", Disconnected): Rule(lose_closing, ("closing", "joining", "done")),
-    ("closing", Leave): Rule(leave_closing, ("closing", "joining", "done")),
-    ("closing", Violation): Rule(leave_closing, ("closing", "joining", "done")),
-    ("closing", Tick): Rule(tick, ("closing", "joining")),
-    ("closing", Join): Rule(join_again, ("closing",)),
-    ("closing", Report): Rule(stray_report, ("closing",)),
-    ("closing", Relay): Rule(relaying.stray_relay, ("closing",)),
-    ("closing", OpenShare): Rule(stray_assist, ("closing",)),
-}
-"""The session: every phase and event. All may fail; `done` and `failed` answer nothing."""
 
 
 # ---- The aggregator's end of a session: messages of parties in, messages to parties out -----------------
@@ -740,7 +438,7 @@ class AggregatorSession:
         self.introduction.transcripts.extend(query)
         label = run.turn, run.attempt, run.roster
         ask = Ask(*label, query)
-        self.current_turn, self.phase = Turn(run.turn, run.roster, opener_of(self, ask)), "asking"
+        self.current_turn, self.phase = Turn(run.turn, run.roster, self.opener_of(ask)), "asking"
         self.set_deadline(turns_of(self.terms, query))
         return self.to_roster(lambda party: Ask(*label, query.seen_by(self.terms, party)))
 
@@ -769,7 +467,7 @@ class AggregatorSession:
 
     def conclude(self) -> Outbox:
         try:
-            self.run.outcome = finished(self)
+            self.run.outcome = self.finished()
         except Refused as error:
             return self.fail(str(error))
         self.phase = "done"
@@ -794,3 +492,350 @@ class AggregatorSession:
 
     def _to_connected(self, message: ToParty) -> Outbox:
         return [(party, message) for party in self.terms.parties if party in self.attendance.connected]
+
+    # ---- attendance and the introduction of an attempt --------------------------------------------------
+
+    def invite(self, party: str, event: Connected) -> Outbox:
+        """The party is admitted, if it is waited for."""
+        connected = self.attendance.connected
+        awaited = not self.is_out(party) and party not in connected
+        connected.add(party)
+        return [(party, self.admit())] if awaited else []
+
+    def note_connected(self, party: str, event: Connected) -> Outbox:
+        """The party is noted; it takes part from the next attempt on."""
+        self.attendance.connected.add(party)
+        return []
+
+    def join(self, party: str, join: Join) -> Outbox:
+        """The party has joined; with the last one all are introduced, and the query is asked."""
+        self.introduction.join(party, join.greeting, self.trust, self.current_attempt)
+        self.attendance.mark_back(party)
+        return [] if any(map(self.awaits, self.roster)) else self.introduce()
+
+    def join_again(self, party: str, join: Join) -> Outbox:
+        """A repeated Join is ignored; any other breaks the protocol."""
+        if self.introduction.greetings.get(party) != join.greeting:
+            raise PeerError("it joined twice")
+        return []
+
+    def lose_joining(self, party: str, event: Disconnected) -> Outbox:
+        """The party has to join again."""
+        if self.note_loss(party, event):
+            self.introduction.greetings.pop(party, None)
+        return []
+
+    def tick_joining(self) -> Outbox:
+        """A party that is late or away for longer than rejoin_timeout is waited for, ends the session or
+        leaves the roster, as on_loss says; not before the parties have met."""
+        if self.attempt > 1 and self.attendance.now >= self.deadline:  # at first somebody may have to approve
+            for party in self.awaited:
+                self.attendance.mark_away(party, f"did not join again in turn {self.turn}")
+        lost = self.attendance.overdue(self.awaited, self.terms.session.rejoin_timeout)
+        waits = self.terms.session.on_loss == "wait" and self.booster is None
+        return [] if waits or not lost else self.give_up(lost)
+
+    def give_up(self, lost: list[str]) -> Outbox:
+        """Go on without parties that did not come back, or fail."""
+        party, on_loss = lost[0], self.terms.session.on_loss
+        reason = f"party {party} {self.attendance.reason(party)}"
+        if self.booster is not None:  # they have not signed; with too few signatures it is worth nothing
+            hopeless = on_loss != "wait" or bool(self.attendance.barred & set(lost))
+            return self.conclude() if hopeless or len(self.attestations) >= self.terms.signers else []
+        if on_loss == "stop":
+            if party in self.attendance.barred:
+                return self.fail(reason)
+            return self.fail(f"{reason}; it was not back within {self.terms.session.rejoin_timeout:g} s")
+        left = tuple(member for member in self.roster if member not in lost)
+        if len(left) < self.terms.min_roster:
+            return self.fail(f"{reason}; {len(left)} parties are left, {self.terms.min_roster} are needed")
+        if self.run.grows_a_tree:
+            self.run.cut()
+            self.helped = False
+        if self.helped or not self.run.may_change:
+            return self.fail(
+                f"{reason}; the roster cannot change in turn {self.turn}, where the difference of two sums "
+                f"would show that party's rows"
+            )
+        self.run.change_roster(left)
+        return self.restart_attempt()
+
+    def leave(self, party: str, event: Leave) -> Outbox:
+        """The session fails; where it may shrink, the party counts as lost for good."""
+        return self.expel(party, Violation(f"left: {_as_predicate(party, event.reason)}"))
+
+    def expel(self, party: str, event: Violation) -> Outbox:
+        """The session fails; where it may shrink, the party counts as lost for good."""
+        shrinks = self.terms.session.on_loss == "shrink" and bool(self.run.state.rounds)
+        if self.booster is None and not shrinks:
+            return self.fail(f"party {party} {event.reason}")
+        self.attendance.bar(party, event.reason)
+        lost = Disconnected(event.reason)
+        return self.follow(lost, party, lost)
+
+    def note_loss(self, party: str, event: Disconnected) -> bool:
+        """Note that a party was lost. True if the roster has it."""
+        self.attendance.lose(party)
+        if party not in self.roster:
+            return False
+        self.attendance.mark_away(party, f"was lost: {event.reason}")
+        self.count_loss(party)
+        return True
+
+    def count_loss(self, party: str) -> None:
+        """Count a loss of a party of the roster in this turn."""
+        waits = self.terms.session.on_loss == "wait" and self.booster is None
+        self.attendance.count_loss(party, self.turn, waits)
+
+    # ---- a turn -----------------------------------------------------------------------------------------
+
+    def opener_of(self, ask: Ask) -> Opener:
+        """The opener of this question's sum. Refused if it has more cells than the protection allows."""
+        terms, introduction = self.terms, self.introduction
+        protection = terms.protection
+        assert introduction.transcripts is not None
+        transcript = introduction.transcripts.whole
+        if terms.hides_columns:  # the label holder opens what it was told of
+            transcript = introduction.transcripts.of(terms.keyholder or "")
+        tag, max_cells = tag_of(ask, transcript), protection.max_cells
+        if max_cells is not None and tag.cells > max_cells:
+            raise Refused(
+                f"a sum of {tag.cells:,} cells; those under protection {terms.hiding.protection} have at "
+                f"most {max_cells:,}: lower max_bin or max_depth"
+            )
+        if introduction.setup is None:
+            group, shrinks = (
+                Group.of(terms.parties, terms.hiding.colluding),
+                terms.session.on_loss == "shrink",
+            )
+            keys = introduction.public, terms.keyholder
+            introduction.setup = AggregatorSetup(group, introduction.digest, self.draw, *keys, shrinks)
+        hidden = ask.query.hidden(terms, self.run.state)
+        setup = introduction.setup if hidden is None else replace(introduction.setup, hidden=hidden)
+        return protection.opener(tag, setup)
+
+    def report(self, party: str, report: Report) -> Outbox:
+        """The part is added; with the last one of all, help is asked for or the sum is opened."""
+        turn = self.current_turn
+        assert turn is not None
+        if turn.repeats(party, report):
+            return []
+        turn.report(party, report)
+        return [] if turn.reporting else self.seek_help()
+
+    def stray_report(self, party: str, report: Report) -> Outbox:
+        """A repeated Report is ignored; any other breaks the protocol."""
+        if self.current_turn is not None and self.current_turn.repeats(party, report):
+            return []
+        raise PeerError(f"a report for turn {report.turn} while {self.phase}")
+
+    def pass_on(self, party: str, relay: Relay) -> Outbox:
+        """The bytes go on to the parties of the block that they are for; nothing is kept."""
+        turn, block = self.current_turn, self.terms.blocks.of(party)
+        assert turn is not None
+        if relay.turn < self.turn:
+            return []
+        if relay.turn != self.turn or party not in turn.reporting:
+            raise PeerError(f"it relays bytes for turn {relay.turn} in turn {self.turn}, or after its answer")
+        others = set() if block is None else {*block.parties} - {party}
+        if not relay.to or not others.issuperset(relay.to) or len(set(relay.to)) != len(relay.to):
+            raise PeerError("it relays bytes to parties that are not others of its block, or to one twice")
+        query = self.run.pending
+        most = max_relayed(self.terms, party, query, query.rows, self.run.state)
+        if not turn.relayed[party].add(relay, most):
+            return []
+        if answered := [other for other in relay.to if other not in turn.reporting]:
+            raise PeerError(f"it relays bytes to party {answered[0]}, which has answered turn {relay.turn}")
+        told = replace(relay, to=(), sender=party)
+        return [(other, told) for other in relay.to]
+
+    def stray_relay(self, party: str, relay: Relay) -> Outbox:
+        """A Relay of an earlier turn is ignored; any other breaks the protocol."""
+        if relay.turn < self.turn:
+            return []
+        raise PeerError(f"it relays bytes while {self.phase}")
+
+    def seek_help(self) -> Outbox:
+        """All reports are in: ask for the help that the sum still needs, or open it."""
+        assert self.current_turn is not None
+        try:
+            requests = self.current_turn.requests()
+        except RosterTooSmall:
+            return self.restart_attempt()
+        if not requests:
+            return self.open_sum()
+        self.phase, self.helped = "opening", True
+        self.set_deadline()
+        return [(party, OpenRequest(self.turn, self.attempt, request)) for party, request in requests.items()]
+
+    def assist(self, party: str, assist: OpenShare) -> Outbox:
+        """The help is taken in; with the last of it more is asked for, or the sum is opened."""
+        assert self.current_turn is not None
+        if self.current_turn.repeats_help(party, assist):
+            return []
+        self.current_turn.assist(party, assist)
+        return [] if self.current_turn.helping else self.seek_help()
+
+    def stray_assist(self, party: str, assist: OpenShare) -> Outbox:
+        """Repeated help is ignored; any other breaks the protocol."""
+        if self.current_turn is not None and self.current_turn.repeats_help(party, assist):
+            return []
+        raise PeerError(f"help with turn {assist.turn} that was not asked for")
+
+    def open_sum(self) -> Outbox:
+        """The sum opens, and the program goes on: to its next query, or to its model."""
+        assert self.current_turn is not None
+        run, attendance = self.run, self.attendance
+        total = run.pending.from_cells(self.current_turn.open())
+        if self.draw is not None and self.terms.noise is not None:
+            total = with_central_noise(run.pending, self.terms, total, self.draw)
+        if run.last is not None:
+            if np.array_equal(total, run.last):
+                return self.close()
+            if self.attestations:  # given before, to the model that there is
+                return self.conclude()
+            return self.fail(f"turn {run.turn} was asked again, and its sum is another one")
+        try:
+            run.take(total)
+        except FedboostError as error:  # the sum cannot be, or there is nothing to learn: nobody's fault
+            where = f"turn {run.turn}: " if isinstance(error, PeerError) else ""
+            return self.fail(f"{where}{error}")
+        self.helped = False
+        attendance.begin_turn()
+        if run.booster is not None:
+            return self.close()
+        roster = set(run.roster)
+        back = attendance.connected - roster - attendance.barred
+        if back and run.may_change and not run.pending.ends_tree:
+            run.change_roster(tuple(p for p in self.terms.parties if p in back or p in roster))
+            return self.restart_attempt()
+        return self.ask() if roster == attendance.introduced else self.restart_attempt()
+
+    def lose_in_turn(self, party: str, event: Disconnected) -> Outbox:
+        """If its report is in, the turn goes on (in two legs the others help to recover its self mask); else
+        the attempt restarts."""
+        if not self.note_loss(party, event):
+            return []
+        assert self.current_turn is not None
+        if not self.current_turn.has_reported(party):
+            return self.restart_attempt()
+        self.current_turn.lose(party)
+        turn = self.current_turn
+        return [] if turn.reporting or turn.helping else self.seek_help()
+
+    def tick_turn(self) -> Outbox:
+        """Past turn_timeout the parties that did not answer count as lost, and the attempt restarts."""
+        if self.attendance.now < self.deadline:
+            return []
+        late = f"did not answer turn {self.turn} within {self.seconds:g} s"
+        for party in self.awaited:
+            self.attendance.mark_late(party, late)
+            self.count_loss(party)
+        return self.restart_attempt()
+
+    # ---- the end ----------------------------------------------------------------------------------------
+
+    def attest(self, party: str, attest: Attest) -> Outbox:
+        """The signature is checked; with the last one the session is done."""
+        assert self.closing is not None
+        if self.attestations.get(party) == attest:
+            return []
+        self.closing.attest(party, attest, self.trust, self.current_attempt)
+        return self.end()
+
+    def stray_attest(self, party: str, attest: Attest) -> Outbox:
+        """A repeated Attest is ignored; any other breaks the protocol."""
+        if self.attestations.get(party) == attest:
+            return []
+        raise PeerError("an attestation that was not asked for")
+
+    def lose_closing(self, party: str, event: Disconnected) -> Outbox:
+        """Once all others have signed, the attempt restarts for its signature."""
+        return self.end() if self.note_loss(party, event) else []
+
+    def leave_closing(self, party: str, event: Leave | Violation) -> Outbox:
+        """The model lacks this party's signature, and says so. It fails if it lacks thresholds, too, or a
+        part of it that this party alone was to keep."""
+        assert self.closing is not None
+        self.closing.unsigned.add(party)
+        if self.closing.thresholds.lacks(party) or self.terms.keeps_parts:
+            reason = event.reason if isinstance(event, Violation) else f"left: {quoted(event.reason)}"
+            return self.fail(f"party {party} {reason}")
+        return self.end()
+
+    def finished(self) -> Outcome:
+        """The model with the thresholds of all parties. Refused while one is missing."""
+        made = self.run.outcome
+        assert made is not None
+        given = self.closing.thresholds if self.closing else Thresholds(self.terms, made.booster)
+        for party in filter(given.lacks, self.terms.parties):
+            raise Refused(f"party {party} gave no thresholds of its columns, and the model needs them")
+        return replace(made, booster=given.of_model())
+
+
+def _as_predicate(party: str, reason: str) -> str:
+    """The reason that a party gave, where its name need not be said twice."""
+    reason = quoted(reason).removeprefix(f"party {party}: ")
+    if reason.startswith(f"party {party} "):
+        return f"it {reason.removeprefix(f'party {party} ')}"
+    return reason
+
+
+# ---- The rules of a session at the aggregator: what each event does in each phase -----------------------
+# docs/protocol.md has them in words, made by `python -m fedboost.protocol.rules_reference`.
+
+
+class Rule(NamedTuple):
+    """The effect of an event in a phase: the handler, whose docstring says it, and the phases it may lead to
+    besides `failed`."""
+
+    handler: Callable[..., Outbox]
+    leads_to: tuple[Phase, ...]
+
+
+_TURN: tuple[Phase, ...] = ("joining", "asking", "opening", "closing", "done")
+"""What a turn may lead to once its sum is opened."""
+
+RULES: dict[tuple[Phase, type], Rule] = {
+    ("joining", Connected): Rule(AggregatorSession.invite, ("joining",)),
+    ("joining", Join): Rule(AggregatorSession.join, ("joining", "asking")),
+    ("joining", Disconnected): Rule(AggregatorSession.lose_joining, ("joining",)),
+    ("joining", Leave): Rule(AggregatorSession.leave, ("joining",)),
+    ("joining", Violation): Rule(AggregatorSession.expel, ("joining",)),
+    ("joining", Tick): Rule(AggregatorSession.tick_joining, ("joining", "done")),
+    ("joining", Report): Rule(AggregatorSession.stray_report, ("joining",)),
+    ("joining", Relay): Rule(AggregatorSession.stray_relay, ("joining",)),
+    ("joining", OpenShare): Rule(AggregatorSession.stray_assist, ("joining",)),
+    ("joining", Attest): Rule(AggregatorSession.stray_attest, ("joining",)),
+    ("asking", Connected): Rule(AggregatorSession.note_connected, ("asking",)),
+    ("asking", Report): Rule(AggregatorSession.report, _TURN),
+    ("asking", Relay): Rule(AggregatorSession.pass_on, ("asking",)),
+    ("asking", Disconnected): Rule(AggregatorSession.lose_in_turn, _TURN),
+    ("asking", Leave): Rule(AggregatorSession.leave, _TURN),
+    ("asking", Violation): Rule(AggregatorSession.expel, _TURN),
+    ("asking", Tick): Rule(AggregatorSession.tick_turn, ("asking", "joining")),
+    ("asking", Join): Rule(AggregatorSession.join_again, ("asking",)),
+    ("asking", OpenShare): Rule(AggregatorSession.stray_assist, ("asking",)),
+    ("asking", Attest): Rule(AggregatorSession.stray_attest, ("asking",)),
+    ("opening", Connected): Rule(AggregatorSession.note_connected, ("opening",)),
+    ("opening", OpenShare): Rule(AggregatorSession.assist, _TURN),
+    ("opening", Disconnected): Rule(AggregatorSession.lose_in_turn, _TURN),
+    ("opening", Leave): Rule(AggregatorSession.leave, _TURN),
+    ("opening", Violation): Rule(AggregatorSession.expel, _TURN),
+    ("opening", Tick): Rule(AggregatorSession.tick_turn, ("opening", "joining")),
+    ("opening", Join): Rule(AggregatorSession.join_again, ("opening",)),
+    ("opening", Relay): Rule(AggregatorSession.stray_relay, ("opening",)),
+    ("opening", Report): Rule(AggregatorSession.stray_report, ("opening",)),
+    ("opening", Attest): Rule(AggregatorSession.stray_attest, ("opening",)),
+    ("closing", Connected): Rule(AggregatorSession.note_connected, ("closing",)),
+    ("closing", Attest): Rule(AggregatorSession.attest, ("closing", "joining", "done")),
+    ("closing", Disconnected): Rule(AggregatorSession.lose_closing, ("closing", "joining", "done")),
+    ("closing", Leave): Rule(AggregatorSession.leave_closing, ("closing", "joining", "done")),
+    ("closing", Violation): Rule(AggregatorSession.leave_closing, ("closing", "joining", "done")),
+    ("closing", Tick): Rule(AggregatorSession.tick_turn, ("closing", "joining")),
+    ("closing", Join): Rule(AggregatorSession.join_again, ("closing",)),
+    ("closing", Report): Rule(AggregatorSession.stray_report, ("closing",)),
+    ("closing", Relay): Rule(AggregatorSession.stray_relay, ("closing",)),
+    ("closing", OpenShare): Rule(AggregatorSession.stray_assist, ("closing",)),
+}
+"""The session: every phase and event. All may fail; `done` and `failed` answer nothing."""

@@ -6,13 +6,6 @@ Times are seconds of any steady clock; `now` is set by the session.
 import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from fedboost.errors import quoted
-from fedboost.protocol.messages import Disconnected, Leave, Outbox, Violation
-
-if TYPE_CHECKING:
-    from fedboost.protocol.aggregator import AggregatorSession
 
 MAX_LOSSES_PER_TURN = 5
 """Losses of a party in one turn before it is barred where the terms do not wait: else a party that always
@@ -79,42 +72,3 @@ class Attendance:
     def reason(self, party: str) -> str:
         """The reason why a party is away."""
         return self._away[party][1]
-
-
-def leave(session: "AggregatorSession", party: str, event: Leave) -> Outbox:
-    """The session fails; where it may shrink, the party counts as lost for good."""
-    return expel(session, party, Violation(f"left: {_as_predicate(party, event.reason)}"))
-
-
-def expel(session: "AggregatorSession", party: str, event: Violation) -> Outbox:
-    """The session fails; where it may shrink, the party counts as lost for good."""
-    shrinks = session.terms.session.on_loss == "shrink" and bool(session.run.state.rounds)
-    if session.booster is None and not shrinks:
-        return session.fail(f"party {party} {event.reason}")
-    session.attendance.bar(party, event.reason)
-    lost = Disconnected(event.reason)
-    return session.follow(lost, party, lost)
-
-
-def note_loss(session: "AggregatorSession", party: str, event: Disconnected) -> bool:
-    """Note that a party was lost. True if the roster has it."""
-    session.attendance.lose(party)
-    if party not in session.roster:
-        return False
-    session.attendance.mark_away(party, f"was lost: {event.reason}")
-    count_loss(session, party)
-    return True
-
-
-def count_loss(session: "AggregatorSession", party: str) -> None:
-    """Count a loss of a party of the roster in this turn."""
-    waits = session.terms.session.on_loss == "wait" and session.booster is None
-    session.attendance.count_loss(party, session.turn, waits)
-
-
-def _as_predicate(party: str, reason: str) -> str:
-    """The reason that a party gave, where its name need not be said twice."""
-    reason = quoted(reason).removeprefix(f"party {party}: ")
-    if reason.startswith(f"party {party} "):
-        return f"it {reason.removeprefix(f'party {party} ')}"
-    return reason

@@ -11,7 +11,6 @@ import hashlib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError, quoted
 from fedboost.privacy import fields
@@ -27,12 +26,9 @@ from fedboost.protocol.contracts import (
     Send,
     TrainingState,
 )
-from fedboost.protocol.messages import Ask, Outbox, Relay, next_transcript
+from fedboost.protocol.messages import Ask, Relay, next_transcript
 from fedboost.protocol.site import Question
 from fedboost.terms.terms import Terms
-
-if TYPE_CHECKING:
-    from fedboost.protocol.aggregator import AggregatorSession
 
 MAX_QUOTE = 64
 """Characters of a name that a message quotes."""
@@ -244,31 +240,3 @@ class Underway:
         self._parts[sender].append(relay.content)
         if relay.last:
             self._whole[sender].append((relay.number, b"".join(self._parts.pop(sender))))
-
-
-def pass_on(session: "AggregatorSession", party: str, relay: Relay) -> Outbox:
-    """The bytes go on to the parties of the block that they are for; nothing is kept."""
-    turn, block = session.current_turn, session.terms.blocks.of(party)
-    assert turn is not None
-    if relay.turn < session.turn:
-        return []
-    if relay.turn != session.turn or party not in turn.reporting:
-        raise PeerError(f"it relays bytes for turn {relay.turn} in turn {session.turn}, or after its answer")
-    others = set() if block is None else {*block.parties} - {party}
-    if not relay.to or not others.issuperset(relay.to) or len(set(relay.to)) != len(relay.to):
-        raise PeerError("it relays bytes to parties that are not others of its block, or to one twice")
-    query = session.run.pending
-    most = max_relayed(session.terms, party, query, query.rows, session.run.state)
-    if not turn.relayed[party].add(relay, most):
-        return []
-    if answered := [other for other in relay.to if other not in turn.reporting]:
-        raise PeerError(f"it relays bytes to party {answered[0]}, which has answered turn {relay.turn}")
-    told = replace(relay, to=(), sender=party)
-    return [(other, told) for other in relay.to]
-
-
-def stray_relay(session: "AggregatorSession", party: str, relay: Relay) -> Outbox:
-    """A Relay of an earlier turn is ignored; any other breaks the protocol."""
-    if relay.turn < session.turn:
-        return []
-    raise PeerError(f"it relays bytes while {session.phase}")
