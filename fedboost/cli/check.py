@@ -13,7 +13,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedboost.cli.common import InsecureLoopback, Json, reads_a_table
+from fedboost.cli.output import notice, show, unless_nobody_reads
 from fedboost.errors import ConfigError
+from fedboost.people import as_json, oddities
+from fedboost.people import status as text
+from fedboost.runtime.config import check_address
+from fedboost.runtime.data import check as checked
+from fedboost.runtime.data.database import Reading
+from fedboost.runtime.data.locations import shown
+from fedboost.runtime.data.table import dense_of, read_table
+from fedboost.runtime.data.values import column_of
+from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.rows import Names, SiteTable, site_rows
+from fedboost.runtime.site.workers import check_workers
+from fedboost.runtime.terms_file import read_terms
+from fedboost.terms.tasks import terms_to_describe
 
 if TYPE_CHECKING:
     from fedboost.people.oddities import CheckFacts
@@ -77,8 +91,6 @@ def check(
     once whether they would take part, without a session; each says all its reasons. Exit code 1 unless all
     would."""
     if aggregator is not None:
-        from fedboost.runtime.data.database import Reading
-
         if (table is None) == (terms is None) or label or config or party or exclude or read != Reading():
             raise ConfigError(
                 "--aggregator asks all sites about terms: fedboost check terms.toml --aggregator HOST:PORT"
@@ -102,10 +114,6 @@ def _check_table(
     party: str | None,
     json: bool,
 ) -> None:
-    from fedboost.cli.output import show, unless_nobody_reads
-    from fedboost.people import oddities
-    from fedboost.runtime.site.config import read_party
-    from fedboost.runtime.terms_file import read_terms
 
     if table is None and config is None:
         raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
@@ -130,8 +138,6 @@ def _check_table(
         known = ", ".join(agreed.parties)
         raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
     if site is not None and site.workers is not None:
-        from fedboost.runtime.site.workers import check_workers
-
         site = site.model_copy(update={"read": site.read.model_copy(update=read.options.chosen)})
         facts = check_workers(site, agreed, label, exclude)
     else:
@@ -152,11 +158,6 @@ def _checked(
     party: str,
 ) -> "CheckFacts":
     """The facts about a table that this process reads: this one, or that of a site's file."""
-    from fedboost.runtime.data import check as checked
-    from fedboost.runtime.data.locations import shown
-    from fedboost.runtime.data.table import dense_of, read_table
-    from fedboost.runtime.data.values import column_of
-    from fedboost.runtime.site.rows import Names, SiteTable, site_rows
 
     if site is None:
         assert table is not None
@@ -192,13 +193,7 @@ def check_sites(
 ) -> None:
     """Ask all parties of the terms whether they would take part, and print what each has against it. Exit
     code 1 unless all would. describe: in a session that describes the rows, before a training under them."""
-    from fedboost.cli.output import notice, show
-    from fedboost.people import as_json
-    from fedboost.people import status as text
     from fedboost.runtime.analyst import connect
-    from fedboost.runtime.config import check_address
-    from fedboost.runtime.terms_file import read_terms
-    from fedboost.terms.tasks import terms_to_describe
 
     check_address(aggregator, "--aggregator")
     agreed = read_terms(terms)

@@ -12,19 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from fedboost.cli.output import notice
 from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.people.facts import Traffic, TrainingFacts
+from fedboost.people.report.markup import SessionFacts
 from fedboost.runtime.data.check import alike_sites
+from fedboost.runtime.data.database import Reading, ReadOptions
 from fedboost.runtime.data.draft import split_by_site, split_by_weights
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_shard, undeclared
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import listing
 from fedboost.runtime.files import check_writable, saved
+from fedboost.runtime.model import Model
 from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.signed_model import SignedModel, session_file
+from fedboost.runtime.report import signature_facts
+from fedboost.runtime.signed_model import SignedModel, session_file, written
+from fedboost.runtime.site.backup import NAME_CHARS
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
@@ -120,9 +126,6 @@ def reads_a_table(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**arguments: Any) -> None:
-        from pydantic import ValidationError
-
-        from fedboost.runtime.data.database import Reading, ReadOptions
 
         values = {name: arguments.pop(name) for name in _READ}
         query = values.pop("query"), values.pop("query_file")
@@ -246,7 +249,6 @@ def notice_shared_groups(table: "pa.Table", group: str, site: str) -> None:
 
 def check_page(page: Path | None, *inputs: Path, force: bool, outputs: tuple[Path, ...] = ()) -> None:
     """Raise ConfigError now if a page could not be written later, or would replace an input or an output."""
-    from fedboost.runtime.files import check_writable
 
     if page is None:
         return
@@ -296,10 +298,6 @@ def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, fo
 def write_report(page: Path, model: SignedModel, session: "Training", keys: Path | None) -> None:
     """Write the report of a model that was trained, with the traffic and time of its session. keys: a folder
     of keys, to check the signatures by."""
-    from fedboost.people.report.markup import SessionFacts
-    from fedboost.runtime.model import Model
-    from fedboost.runtime.report import signature_facts
-    from fedboost.runtime.signed_model import written
 
     assert isinstance(model, Model)
     signatures = None if keys is None else signature_facts(model, keys)
@@ -309,8 +307,6 @@ def write_report(page: Path, model: SignedModel, session: "Training", keys: Path
 
 def notice_parts(model: SignedModel) -> None:
     """Print the id of a model of which each party keeps its part, and what the parts' files are called."""
-    from fedboost.cli.output import notice
-    from fedboost.runtime.site.backup import NAME_CHARS
 
     if isinstance(model, PartyModel):
         name = model.id[:NAME_CHARS]
@@ -320,7 +316,6 @@ def notice_parts(model: SignedModel) -> None:
 @contextmanager
 def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
     """Log a training to an MLflow server, if there is one; what fails in its midst is a notice."""
-    from fedboost.cli.output import notice
 
     if uri is None:
         yield None

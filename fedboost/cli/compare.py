@@ -10,10 +10,39 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import pyarrow as pa
 import typer
+from pyarrow import concat_tables
 
-from fedboost.cli.common import Force, Json, PageFile, Site, Tables, TermsFile, reads_a_table
+from fedboost.boosting.queries.ids import few_in_common
+from fedboost.cli.common import (
+    Force,
+    Json,
+    PageFile,
+    Site,
+    Tables,
+    TermsFile,
+    by_columns,
+    check_page,
+    notice_undeclared,
+    own_tables,
+    reads_a_table,
+    rows_as_in_file,
+    rows_of_sites,
+)
+from fedboost.cli.output import notice, show, write
 from fedboost.errors import ConfigError, FedboostError
+from fedboost.evaluation import HeldOut, Trial, shown_metrics, together, unprotected
+from fedboost.people import as_json, comparison
+from fedboost.people.facts import ALONE, FEDERATED, POOLED, ComparisonFacts
+from fedboost.people.report.results import comparison_page
+from fedboost.runtime.config import cores
+from fedboost.runtime.data.locations import local_files, shown
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.files import check_writable
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.terms_file import read_training
 
 if TYPE_CHECKING:
     from fedboost.evaluation import Trial
@@ -48,14 +77,7 @@ def compare(
 ) -> None:
     """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
     rows of each site; where parties hold different columns, the label holder's alone and the joined one."""
-    from fedboost.cli.common import check_page, own_tables
-    from fedboost.cli.output import show, write
     from fedboost.cli.train import steps
-    from fedboost.people import as_json, comparison
-    from fedboost.people.report.results import comparison_page
-    from fedboost.runtime.data.locations import local_files
-    from fedboost.runtime.files import check_writable
-    from fedboost.runtime.terms_file import read_training
 
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
@@ -99,11 +121,7 @@ def _of_sites(
     json: bool,
 ) -> "ComparisonFacts":
     """The comparison of sites with different rows, by the column that names them."""
-    from fedboost.cli.common import notice_undeclared
     from fedboost.cli.train import steps
-    from fedboost.evaluation import Trial, shown_metrics, together, unprotected
-    from fedboost.people.facts import ComparisonFacts
-    from fedboost.runtime.data.table import read_table
 
     table = read_table(source, None, read.options)
     sites = _sites(agreed, terms, table, source, site)
@@ -124,9 +142,6 @@ def _of_sites(
 
 def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
     """Return the rows of two or more sites, which fit the terms."""
-    from fedboost.cli.common import rows_as_in_file, rows_of_sites
-    from fedboost.runtime.data.locations import shown
-    from fedboost.runtime.data.shard import to_shard
 
     sites = rows_of_sites(agreed, terms, table, data, column)
     if len(sites) < 2:
@@ -147,13 +162,6 @@ def _split(
 ) -> bool:
     """Train on the rows of one split and score the models; return whether the federated model is the pooled
     one."""
-    from pyarrow import concat_tables
-
-    from fedboost.evaluation import HeldOut
-    from fedboost.people.facts import ALONE, FEDERATED, POOLED
-    from fedboost.runtime.config import cores
-    from fedboost.runtime.data.shard import to_shard
-    from fedboost.runtime.local.simulation import simulate
 
     nthread = cores() if sum(rows.num_rows for rows in sites.values()) > MANY_ROWS else 1
     train, held = {}, {}
@@ -206,9 +214,6 @@ def compare_columns(
 ) -> "tuple[ComparisonFacts, dict[str, int]]":
     """The comparison, and the rows of each party's table. sources: of the table of each party, or of one of
     all columns; step: called with the name of each training."""
-    from fedboost.cli.output import notice
-    from fedboost.evaluation import Trial, shown_metrics
-    from fedboost.people.facts import ComparisonFacts
 
     if agreed.vertical.label_holder is None:
         raise ConfigError(
@@ -236,8 +241,6 @@ def compare_columns(
 
 def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dict[str, Any]:
     """The table of each party."""
-    from fedboost.cli.common import by_columns
-    from fedboost.runtime.data.table import read_table
 
     tables = {name: read_table(source, None, read.options) for name, source in sources.items()}
     return (
@@ -248,10 +251,6 @@ def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dic
 def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
     """The rows that all parties have, in one order, with each party's own columns. Refused if they are too
     few, or not equally many where they stand in order."""
-    import pyarrow as pa
-
-    from fedboost.boosting.queries.ids import few_in_common
-    from fedboost.runtime.data.shard import to_shard
 
     shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}
     holder = str(agreed.vertical.label_holder)
@@ -303,10 +302,6 @@ def _split_columns(
 ) -> bool:
     """Train on the rows of one split and score the models; return whether the joined model is the pooled
     one."""
-    from fedboost.evaluation import HeldOut
-    from fedboost.people.facts import ALONE, FEDERATED, POOLED
-    from fedboost.runtime.data.shard import to_shard
-    from fedboost.runtime.local.simulation import simulate
 
     holder, (rest, held) = trial.site, trial.split(seed)
     train = {party: table.take(rest) for party, table in tables.items()}

@@ -12,10 +12,39 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
+import numpy as np
 import typer
+from pyarrow import concat_tables
 
-from fedboost.cli.common import Force, Json, Site, reads_a_table
+from fedboost.cli.common import Force, Json, Site, facts_of, reads_a_table
+from fedboost.cli.compare import IN_ORDER, one_party
+from fedboost.cli.output import notice, show
+from fedboost.cli.serve import site_and_keys
 from fedboost.errors import ConfigError, FedboostError
+from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
+from fedboost.people import as_json, training
+from fedboost.people.facts import ALONE, POOLED, DemoFacts
+from fedboost.people.text import one_line
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.local import demo as made
+from fedboost.runtime.local.demo import (
+    CLINIC,
+    MIN_NEW_ROWS,
+    audit_log,
+    check_number,
+    demo_terms,
+    empty_state,
+    hospitals,
+    own_sites,
+    write_files,
+)
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.local.warm_up import compile_usual
+from fedboost.runtime.model import assemble
+from fedboost.runtime.party_model import PartyModel, terms_to_predict
+from fedboost.runtime.site.backup import PartFolder
+from fedboost.runtime.site.config import read_party
+from fedboost.runtime.telemetry import logger
 
 if TYPE_CHECKING:
     from fedboost.holders.prediction import Prediction
@@ -41,13 +70,6 @@ WAIT = 60.0
 
 def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> None:
     """Train across processes that hold different columns, predict together, and compare."""
-    from fedboost.cli.common import facts_of
-    from fedboost.cli.output import notice, show
-    from fedboost.people import as_json, training
-    from fedboost.people.facts import DemoFacts
-    from fedboost.runtime.local import demo as made
-    from fedboost.runtime.local.demo import audit_log
-    from fedboost.runtime.party_model import PartyModel
 
     encrypts, apart = made.can_encrypt(), made.patients()
     terms = made.columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
@@ -78,8 +100,6 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
 
 def _part_file(folder: Path, party: str, id: str) -> Path:
     """The file of a party's part of the model."""
-    from fedboost.runtime.site.backup import PartFolder
-    from fedboost.runtime.site.config import read_party
 
     file = PartFolder(read_party(folder / f"{party}.toml")).file(id)
     return folder / file.relative_to(folder.resolve())
@@ -87,11 +107,7 @@ def _part_file(folder: Path, party: str, id: str) -> Path:
 
 def _predict(consortium: "LocalCluster", folder: Path, apart: "Apart", part: Path) -> "Prediction":
     """The clinic's prediction of its new patients, together with the laboratory."""
-    from fedboost.cli.serve import site_and_keys
-    from fedboost.runtime.local.demo import CLINIC, MIN_NEW_ROWS
-    from fedboost.runtime.party_model import PartyModel, terms_to_predict
     from fedboost.runtime.site.predicting import predict_with_parties
-    from fedboost.runtime.telemetry import logger
 
     model = PartyModel.load(part)
     consortium.approve(terms_to_predict(model, apart.new.num_rows, MIN_NEW_ROWS))
@@ -110,15 +126,6 @@ def _compare_columns(
 ) -> tuple[dict[str, dict[str, float]], bool]:
     """Return model name to metrics on the new patients; and whether the parts are the model that pooled
     columns give, and the prediction is its."""
-    import numpy as np
-
-    from fedboost.cli.compare import IN_ORDER, one_party
-    from fedboost.evaluation import HeldOut, score, score_of, shown_metrics
-    from fedboost.people.facts import ALONE, POOLED
-    from fedboost.runtime.data.shard import to_shard
-    from fedboost.runtime.local.demo import CLINIC
-    from fedboost.runtime.local.simulation import simulate
-    from fedboost.runtime.model import assemble
 
     here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # Ctrl-C may have ended it
     whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))
@@ -186,7 +193,6 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train across several processes on this machine, and compare with pooled rows."""
-    from fedboost.runtime.local.demo import check_number, hospitals, own_sites
 
     if columns:
         if (data, label, site, parties) != (None, None, None, None):
@@ -216,11 +222,6 @@ def _demo_rows(
     json: bool,
 ) -> None:
     """Train across sites with different rows, and compare."""
-    from fedboost.cli.common import facts_of
-    from fedboost.cli.output import show
-    from fedboost.people import as_json, training
-    from fedboost.people.facts import DemoFacts
-    from fedboost.runtime.local.demo import audit_log, demo_terms, write_files
 
     terms = demo_terms(sites, rounds, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
@@ -240,7 +241,6 @@ def _train(
     terms: "Terms", sites: "Sites", files: dict[str, Path | None], folder: Path, json: bool
 ) -> "tuple[Model, Traffic]":
     """Train over gRPC, with a process for each end; return the model and its traffic."""
-    from fedboost.people.text import one_line
 
     say = (lambda text: None) if json else print
     names = ", ".join(f"{name} ({table.num_rows} rows)" for name, table in sites.tables.items())
@@ -253,11 +253,6 @@ def _train(
 def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, dict[str, float]], bool]:
     """Return model name to metrics on the held-out rows, none where a site alone cannot train; and whether
     the model is the one that the pooled rows give."""
-    from pyarrow import concat_tables
-
-    from fedboost.evaluation import HeldOut, score, shown_metrics, unprotected
-    from fedboost.runtime.data.shard import to_shard
-    from fedboost.runtime.local.simulation import simulate
 
     terms = terms.changed(rounds=len(model.rounds))  # Ctrl-C may have ended it
     pooled = simulate(unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
@@ -290,8 +285,6 @@ def processes(
     compiles kernels that not all trainings need."""
     from fedboost.cli.train import notice_not_hidden
     from fedboost.runtime.local.cluster import LocalCluster
-    from fedboost.runtime.local.demo import empty_state
-    from fedboost.runtime.local.warm_up import compile_usual
 
     compile_usual(say)
     warm_up()

@@ -6,14 +6,39 @@ Refuses: what `fedboost.runtime.net.keys` refuses (ConfigError).
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedboost.cli.common import Force, InsecureLoopback, Keys, TermsFile
+from fedboost.cli.output import notice
 from fedboost.cli.usage import Group
 from fedboost.errors import ConfigError, Refused
+from fedboost.privacy.identity import certify, common_name, day, fingerprint, issue, new_root, role_of, to_pem
+from fedboost.runtime.config import choose_keys
+from fedboost.runtime.files import check_writable, folder_name, write_atomically
+from fedboost.runtime.net.keys import (
+    CERTIFICATE,
+    ROOT_KEY,
+    ROOTS,
+    accept_answer,
+    check_folder,
+    check_new,
+    note_issued,
+    read_bundle,
+    read_certificates,
+    read_passphrase,
+    read_request_file,
+    read_root,
+    write_answer,
+    write_bundle,
+    write_request,
+    write_root,
+)
+from fedboost.runtime.site.approval import ask_terminal, is_yes
+from fedboost.runtime.terms_file import read_terms
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -53,10 +78,6 @@ def init_consortium(
     passphrase_file: Passphrase = None,
 ) -> None:
     """Make a new consortium's root: the key that says who belongs to it. Do it once, offline."""
-    from datetime import UTC, datetime
-
-    from fedboost.privacy.identity import day, new_root
-    from fedboost.runtime.net.keys import ROOT_KEY, ROOTS, read_passphrase, write_root
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     key, root = new_root(name, datetime.now(UTC), days)
@@ -115,8 +136,6 @@ def show(
     folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.", show_default=False)],
 ) -> None:
     """Say whose bundle a folder holds and until when; exit code 2 if it cannot be used."""
-    from fedboost.privacy.identity import common_name, role_of
-    from fedboost.runtime.net.keys import CERTIFICATE, ROOTS, check_folder, read_bundle, read_certificates
 
     check_folder(folder, "a bundle, or the folder where `fedboost keys init-consortium` ran")
     has_leaf, fault = (folder / CERTIFICATE).exists(), None
@@ -142,13 +161,11 @@ def show(
 
 
 def fingerprint_of(root: "Certificate") -> str:
-    from fedboost.privacy.identity import fingerprint
 
     return f"fingerprint, which must be the same at every site:\n    {fingerprint(root)}"
 
 
 def validity(certificate: "Certificate") -> str:
-    from fedboost.privacy.identity import day
 
     return f"{day(certificate.not_valid_before_utc)} to {day(certificate.not_valid_after_utc)}"
 
@@ -162,11 +179,6 @@ def _issue(
     hosts: Sequence[str] = (),
 ) -> None:
     """Write a new bundle beside the root's key and say what to do with it."""
-    from datetime import UTC, datetime
-
-    from fedboost.privacy.identity import issue, to_pem
-    from fedboost.runtime.files import folder_name
-    from fedboost.runtime.net.keys import note_issued, read_passphrase, read_root, write_bundle
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     root_key, root = read_root(folder, passphrase)
@@ -207,7 +219,6 @@ def request(
     folder: OwnFolder = KEYS,
 ) -> None:
     """Make a key that stays here, and a request for its certificate: for the owner of the root to sign."""
-    from fedboost.runtime.net.keys import write_request
 
     path, made = write_request(folder, name, role)
     typer.echo(
@@ -230,18 +241,6 @@ def sign(
     yes: Annotated[bool, typer.Option("--yes", help="Sign without a question.")] = False,
 ) -> None:
     """Sign the request of a member, where the root's key lies. Exit code 1 for a no."""
-    from datetime import UTC, datetime
-
-    from fedboost.cli.output import notice
-    from fedboost.privacy.identity import certify
-    from fedboost.runtime.net.keys import (
-        check_new,
-        note_issued,
-        read_passphrase,
-        read_request_file,
-        read_root,
-        write_answer,
-    )
 
     asked, now = read_request_file(request), datetime.now(UTC)
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
@@ -271,9 +270,6 @@ def accept(
     folder: OwnFolder = KEYS,
 ) -> None:
     """Put the answer to a request beside the key that it is for: the two are a bundle."""
-    from datetime import UTC, datetime
-
-    from fedboost.runtime.net.keys import CERTIFICATE, ROOTS, accept_answer, read_certificates
 
     bundle, owner = accept_answer(folder, answer, datetime.now(UTC))
     leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
@@ -291,7 +287,6 @@ def _distinct(name: str) -> str:
 
 
 def _agreed(name: str, role: str) -> bool:
-    from fedboost.runtime.site.approval import ask_terminal, is_yes
 
     try:
         return is_yes(ask_terminal(f"Let {role} {name!r} in, with this key? [y/N] "))
@@ -331,7 +326,6 @@ def token(
     days: Annotated[int, typer.Option(help="Days that it counts.", min=1, max=3650)] = 90,
 ) -> None:
     """Make a token for the console of an aggregator, or for the page of a site."""
-    from fedboost.cli.output import notice
     from fedboost.runtime.web.logins import add_token
 
     made, ends = add_token(file, name, role, days)
@@ -357,12 +351,7 @@ def sign_terms(
 ) -> None:
     """Sign terms, for the console of an aggregator: who has the file can submit them once, within 30 days,
     and cannot change them."""
-    from fedboost.cli.output import notice
-    from fedboost.errors import ConfigError
-    from fedboost.runtime.config import choose_keys
-    from fedboost.runtime.files import check_writable, write_atomically
     from fedboost.runtime.signed_model import sign_terms, to_json
-    from fedboost.runtime.terms_file import read_terms
 
     check_writable(out, terms, force=force)
     agreed = read_terms(terms)

@@ -7,13 +7,46 @@ Refuses: a file that exists, without --force; a file that is neither (ConfigErro
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.common import Data, Force, InsecureLoopback, Json, MinCount, ModelFile, Wait, reads_a_table
+from fedboost.cli.common import (
+    Data,
+    Force,
+    InsecureLoopback,
+    Json,
+    MinCount,
+    ModelFile,
+    Wait,
+    notice_categories,
+    notice_undeclared,
+    reads_a_table,
+)
+from fedboost.cli.output import notice, show, write
+from fedboost.cli.serve import site_and_keys
 from fedboost.errors import Altered, ConfigError
+from fedboost.gbdt.booster import IMPORTANCES
+from fedboost.people import as_json
+from fedboost.people.status import waiting
+from fedboost.people.text import one_line
+from fedboost.people.training import importances, verification
+from fedboost.privacy.identity import to_pem
+from fedboost.runtime.data.database import AS_USUAL
+from fedboost.runtime.data.locations import local_files, shown
+from fedboost.runtime.data.shard import to_base_margin, to_features
+from fedboost.runtime.data.table import in_parts, read_table
+from fedboost.runtime.files import check_writable
+from fedboost.runtime.model import Model, load_trained
+from fedboost.runtime.net.keys import read_certificates, read_trust
+from fedboost.runtime.party_model import PartyModel
+from fedboost.runtime.predictions import Predictor, check_form, csv_writer, predicted_columns, writing
+from fedboost.runtime.report import rows_facts, signature_facts
+from fedboost.runtime.result_files import result_in, result_of
+from fedboost.runtime.signed_model import verified, written
+from fedboost.runtime.telemetry import logger
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Database, Reading
@@ -57,11 +90,6 @@ def report(
     """Write one HTML page. Of a model: who agreed to what, learning curves, importance, the first trees, and
     on rows of your own its quality. Of the JSON that compare, describe, evaluate or drift wrote: that result
     with its charts."""
-    from fedboost.cli.output import write
-    from fedboost.runtime.data.locations import local_files
-    from fedboost.runtime.files import check_writable
-    from fedboost.runtime.model import Model
-    from fedboost.runtime.result_files import result_in, result_of
 
     if (read.query or read.query_file) and data is None:
         raise ConfigError("--query is for the rows of --data: name the database there")
@@ -87,11 +115,6 @@ def _of_model(
     min_count: int | None,
 ) -> str:
     """The page of a model."""
-    from fedboost.cli.common import notice_undeclared
-    from fedboost.runtime.data.locations import shown
-    from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.report import rows_facts, signature_facts
-    from fedboost.runtime.signed_model import written
 
     rows = None
     signatures = None if keys is None else signature_facts(trained, keys)
@@ -137,15 +160,7 @@ def predicted_jointly(
 ) -> "Iterator[Columns]":
     """Predict a table's rows together with the other parties of a model, then return them in parts, beside
     the columns to keep. Notices say which rows the others do not know."""
-    from fedboost.cli.output import notice
-    from fedboost.cli.serve import site_and_keys
-    from fedboost.people.status import waiting
-    from fedboost.runtime.data.database import AS_USUAL
-    from fedboost.runtime.model import load_trained
-    from fedboost.runtime.party_model import PartyModel
-    from fedboost.runtime.predictions import predicted_columns
     from fedboost.runtime.site.predicting import predict_with_parties
-    from fedboost.runtime.telemetry import logger
 
     part = load_trained(model)
     if not isinstance(part, PartyModel):
@@ -197,14 +212,7 @@ def predict(
 ) -> None:
     """Predict each row of a table of any size: a column `prediction`. With classes it is the most probable
     one, and a column named after each class has its probability."""
-    from fedboost.cli.common import notice_categories
-    from fedboost.cli.output import write
     from fedboost.cli.train import rows_done
-    from fedboost.runtime.data.locations import local_files
-    from fedboost.runtime.data.table import in_parts
-    from fedboost.runtime.files import check_writable
-    from fedboost.runtime.model import Model
-    from fedboost.runtime.predictions import Predictor, check_form, csv_writer, writing
 
     source = read.source(data)
     if out is not None:
@@ -248,9 +256,6 @@ def assemble(
     """Put the parts of a model together that parties with different columns kept: an ordinary XGBoost file.
     The file that `fedboost train` saved brings metrics and signatures, and each part must be the one that its
     party signed."""
-    from fedboost.cli.output import show
-    from fedboost.people.text import one_line
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model import assemble
 
     check_writable(out, *parts, force=force)
@@ -284,15 +289,6 @@ def verify(
 ) -> None:
     """Say who signed a model, and check that: its trees, its terms and the analyst's request. Exit code 0 if
     it holds, 1 if not."""
-    from datetime import UTC, datetime
-
-    from fedboost.cli.output import show
-    from fedboost.people import as_json
-    from fedboost.people.training import verification
-    from fedboost.privacy.identity import to_pem
-    from fedboost.runtime.model import load_trained
-    from fedboost.runtime.net.keys import read_certificates, read_trust
-    from fedboost.runtime.signed_model import verified
 
     if (keys is None) == (consortium is None):
         raise ConfigError(
@@ -408,19 +404,12 @@ def _check_together(
 def _check_outputs(
     outputs: list[Path | None], model: Path, data: "str | Database | None", force: bool
 ) -> None:
-    from fedboost.runtime.data.locations import local_files
-    from fedboost.runtime.files import check_writable
 
     for path in filter(None, outputs):
         check_writable(path, model, *(local_files(data) if data else ()), force=force)
 
 
 def _importances(model: Path, json: bool) -> None:
-    from fedboost.cli.output import show
-    from fedboost.gbdt.booster import IMPORTANCES
-    from fedboost.people import as_json
-    from fedboost.people.training import importances
-    from fedboost.runtime.model import Model
 
     trained = Model.load(model)
     by_kind = {kind: trained.importance(kind) for kind in IMPORTANCES}
@@ -430,8 +419,6 @@ def _importances(model: Path, json: bool) -> None:
 
 
 def _tree(model: Path, tree: int, svg: Path | None) -> None:
-    from fedboost.cli.output import write
-    from fedboost.runtime.model import Model
 
     if svg is None:
         write(Model.load(model).tree_text(tree), None)
@@ -440,13 +427,6 @@ def _tree(model: Path, tree: int, svg: Path | None) -> None:
 
 
 def _contributions(model: Path, data: "str | Database", read: "Reading", out: Path | None) -> None:
-    from fedboost.cli.common import notice_undeclared
-    from fedboost.cli.output import write
-    from fedboost.people import as_json
-    from fedboost.runtime.data.locations import shown
-    from fedboost.runtime.data.shard import to_base_margin, to_features
-    from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.model import Model
 
     trained = Model.load(model)
     table, columns = read_table(data, None, read.options), trained.terms.columns
@@ -459,11 +439,6 @@ def _contributions(model: Path, data: "str | Database", read: "Reading", out: Pa
 
 
 def _dependence(model: Path, feature: str, data: "str | Database", read: "Reading", out: Path | None) -> None:
-    from fedboost.cli.common import notice_undeclared
-    from fedboost.cli.output import write
-    from fedboost.people import as_json
-    from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.model import Model
 
     trained, table = Model.load(model), read_table(data, None, read.options)
     grid, means = trained.partial_dependence(table, feature)

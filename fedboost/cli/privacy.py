@@ -12,8 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedboost.cli.common import Json, ModelFile, SiteFile, TermsFile, reads_a_table
+from fedboost.cli.output import print_json, show, write
 from fedboost.cli.usage import Group
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, printable
+from fedboost.people import as_json, privacy_report, training
+from fedboost.people import estimates as columns_estimate
+from fedboost.people import estimates as links
+from fedboost.people.facts import SiteFacts
+from fedboost.people.privacy_report import as_markdown, report_of, spent
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.local import estimate as calibration
+from fedboost.runtime.local import estimate as estimate_columns
+from fedboost.runtime.local.estimate import Link, layouts, of_workers
+from fedboost.runtime.model import Model
+from fedboost.runtime.site.backup import accept_restored, init_memory, spent_of
+from fedboost.runtime.site.budget import Spent, facts_of
+from fedboost.runtime.site.config import read_party
+from fedboost.runtime.terms_file import read_terms, read_training
 
 if TYPE_CHECKING:
     from fedboost.people.facts import EstimateFacts
@@ -44,13 +60,6 @@ def budget(
     json: Json = False,
 ) -> None:
     """Say what all sessions so far have spent of the privacy of this site's rows, and what is left."""
-    from fedboost.cli.output import show
-    from fedboost.people import as_json
-    from fedboost.people.facts import SiteFacts
-    from fedboost.people.privacy_report import spent
-    from fedboost.runtime.site.backup import spent_of
-    from fedboost.runtime.site.budget import Spent, facts_of
-    from fedboost.runtime.site.config import read_party
 
     site = read_party(config)
     limit, datasets = site.policy.budget, spent_of(site)
@@ -80,9 +89,6 @@ def begin(
 ) -> None:
     """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
     it was lost. What the audit log has of earlier sessions is taken over."""
-    from fedboost.errors import printable
-    from fedboost.runtime.site.backup import accept_restored, init_memory
-    from fedboost.runtime.site.config import read_party
 
     if restored and ledger is not None:
         raise ConfigError("--from and --restored exclude each other: the first begins a memory")
@@ -114,9 +120,6 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what terms with noise would release, how much noise that gets, and what to expect of the model."""
-    from fedboost.cli.output import show
-    from fedboost.people import as_json, privacy_report
-    from fedboost.runtime.terms_file import read_terms
 
     agreed = read_terms(terms)
     noise = agreed.noise
@@ -146,9 +149,6 @@ def explain(
     json: Json = False,
 ) -> None:
     """Print a model's privacy card: what it promises, every release, and what is not covered."""
-    from fedboost.cli.output import print_json, write
-    from fedboost.people.privacy_report import as_markdown, report_of
-    from fedboost.runtime.model import Model
 
     agreed = Model.load(model).terms
     if agreed.noise is None:
@@ -210,9 +210,6 @@ def estimate(
     machine for some seconds; with --rtt or --bandwidth also over links, with histograms of all features, with
     votes, and with all rows in one place; with --workers what a site's workers need. Where parties hold
     different columns, rows are those in common."""
-    from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.local.estimate import Link
-    from fedboost.runtime.terms_file import read_training
 
     if features is not None and data is not None:
         raise ConfigError("give --features or --data, not both: the columns are those of the table")
@@ -237,11 +234,6 @@ def _by_rows(
     agreed: "Terms", rows: int, parties: int, table: Any, link: "Link | None", workers: int | None, json: bool
 ) -> None:
     """The estimate where parties hold different rows."""
-    from fedboost.cli.output import show
-    from fedboost.people import as_json, training
-    from fedboost.people import estimates as links
-    from fedboost.runtime.local import estimate as calibration
-    from fedboost.runtime.local.estimate import layouts, of_workers
 
     if workers is not None and agreed.histograms.vote_top_k:
         raise ConfigError("--workers: with vote_top_k they send other bytes, which are not estimated")
@@ -269,11 +261,6 @@ def _by_columns(
     json: bool,
 ) -> None:
     """The estimate where parties hold different columns. refused: options that others have."""
-    from fedboost.cli.output import show
-    from fedboost.people import as_json
-    from fedboost.people import estimates as columns_estimate
-    from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.local import estimate as estimate_columns
 
     for option, value in refused.items():
         if value is not None:
@@ -300,7 +287,6 @@ def _of_features(terms: "Terms", features: int) -> "Terms":
 
 def _missing(estimates: "list[EstimateFacts]", parties: int) -> dict[str, str]:
     """The protections without an estimate, each with the reason."""
-    from fedboost.privacy.protections import PROTECTIONS
 
     known = [facts.protection for facts in estimates]
     return {

@@ -7,20 +7,30 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
 from fedboost.cli.common import Aggregator, InsecureLoopback, Json, LogFormat, LogLevel, Once, SiteFile, Wait
+from fedboost.cli.output import print_json, show
 from fedboost.errors import ConfigError, SessionFailed
+from fedboost.kernel_cache import unready
+from fedboost.people import as_json
+from fedboost.people import status as text
 from fedboost.people.live import LiveFacts, last_line, live
-from fedboost.runtime.config import choose_keys
-from fedboost.runtime.data.values import keep_freed_memory
+from fedboost.privacy.identity import role_of
+from fedboost.runtime.aggregator import handshakes
+from fedboost.runtime.aggregator.config import read_aggregator
+from fedboost.runtime.config import check_address, choose_keys
+from fedboost.runtime.data.values import keep_freed_memory, share_freed_memory
+from fedboost.runtime.local.warm_up import compile_all, compile_usual
+from fedboost.runtime.net.keys import CERTIFICATE, check_folder, read_certificates
 from fedboost.runtime.site.config import PartyConfig, read_party
-from fedboost.runtime.telemetry import logger
+from fedboost.runtime.telemetry import LogTail, logger
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleDimensions
@@ -248,11 +258,8 @@ def take_part(
 
 def _compile_kernels(log: Any) -> None:
     """Compile before the first session, which others would wait in; nothing where it was done before."""
-    from fedboost.kernel_cache import unready
 
     if unready():
-        from fedboost.runtime.local.warm_up import compile_usual
-
         compile_usual(log.info)
 
 
@@ -298,9 +305,6 @@ def aggregator(
     log_level: LogLevel = "info",
 ) -> None:
     """Run the aggregator: parties and analysts dial it."""
-    from contextlib import ExitStack
-
-    from fedboost.runtime.aggregator import handshakes
 
     with ExitStack() as stack:
         traced = stack.enter_context(handshakes.watched()) if handshakes.begin_trace() else None
@@ -315,11 +319,6 @@ def _run(
     log_level: str,
     traced: "Handshakes | None",
 ) -> None:
-    from fedboost.cli.output import print_json
-    from fedboost.runtime.aggregator.config import read_aggregator
-    from fedboost.runtime.config import choose_keys
-    from fedboost.runtime.data.values import share_freed_memory
-    from fedboost.runtime.telemetry import LogTail, logger
 
     tail, display = LogTail(), live_display(plain=json or log_format != "text")
     log = logger("aggregator", log_format, log_level, display, tail)
@@ -420,10 +419,8 @@ def health(
     wait: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0)] = 5,
 ) -> None:
     """Ask an aggregator whether it is up: prints `serving`, or exits with code 2."""
-    import asyncio
 
     from fedboost.runtime.aggregator import admission as probe
-    from fedboost.runtime.config import check_address
 
     check_address(aggregator, "--aggregator")
     bundle = choose_member_keys(keys, aggregator, insecure_loopback)
@@ -433,9 +430,6 @@ def health(
 
 def choose_member_keys(keys: Path | None, aggregator: str, insecure_loopback: bool) -> "Bundle | None":
     """The bundle of a party or of an analyst: anyone who may dial may ask."""
-    from fedboost.privacy.identity import role_of
-    from fedboost.runtime.config import choose_keys
-    from fedboost.runtime.net.keys import CERTIFICATE, check_folder, read_certificates
 
     role = None
     if keys is not None:
@@ -461,11 +455,7 @@ def status(
 ) -> None:
     """Say who is connected to an aggregator, which sessions run or wait, and for whom. An analyst sees all of
     them, a party those that name it."""
-    from fedboost.cli.output import show
-    from fedboost.people import as_json
-    from fedboost.people import status as text
     from fedboost.runtime.analyst import Connection
-    from fedboost.runtime.config import check_address
 
     check_address(aggregator, "--aggregator")
     bundle = choose_member_keys(keys, aggregator, insecure_loopback)
@@ -481,9 +471,6 @@ WARM_UP_EPILOG = "Example: FEDBOOST_CACHE=/var/cache/fedboost fedboost warm-up"
 
 def warm_up() -> None:
     """Compile all kernels ahead, and say where they are kept: for images and service accounts."""
-    from time import perf_counter
-
-    from fedboost.runtime.local.warm_up import compile_all
 
     start = perf_counter()
     folder = compile_all()

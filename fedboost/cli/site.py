@@ -6,7 +6,9 @@ from pathlib import Path
 from string import hexdigits
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
+from pyarrow import types
 
 from fedboost.cli.common import (
     MIN_ROWS_PER_LEVEL,
@@ -18,7 +20,40 @@ from fedboost.cli.common import (
     TermsFile,
     reads_a_table,
 )
-from fedboost.errors import ConfigError, Refused
+from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
+from fedboost.errors import ConfigError, Refused, printable
+from fedboost.people import as_json
+from fedboost.people import summary as text
+from fedboost.people.oddities import lines, worth_a_line
+from fedboost.people.summary import summary
+from fedboost.people.text import all_shown, cell, counted, delimited, entry, listed, moment, shown, table
+from fedboost.privacy.identity import is_name
+from fedboost.runtime.config import to_toml
+from fedboost.runtime.data.check import of_offer
+from fedboost.runtime.data.draft import draft_offer
+from fedboost.runtime.data.oddities import MIN_ROWS
+from fedboost.runtime.data.table import dense_of, read_table
+from fedboost.runtime.data.values import column_of, is_text, texts
+from fedboost.runtime.files import check_writable, folder_name, write_atomically
+from fedboost.runtime.site.approval import approve as write_approval
+from fedboost.runtime.site.approval import (
+    ask_terminal,
+    count_columns,
+    count_rows,
+    earlier_approval,
+    is_yes,
+    look,
+)
+from fedboost.runtime.site.audit import BEFORE_THE_FIRST, read_log
+from fedboost.runtime.site.audit_rules import audit_facts
+from fedboost.runtime.site.audit_sessions import sessions_of
+from fedboost.runtime.site.backup import write_backup
+from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.rows import Names, site_rows
+from fedboost.runtime.site.workers import workers_of
+from fedboost.runtime.terms_file import read_terms
+from fedboost.runtime.workers.holder import check_under_workers
+from fedboost.terms.tasks import terms_to_describe
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,15 +94,6 @@ def approve(
 ) -> None:
     """Say what terms would tell of this site's rows, to names, and which rules of its policy they break; on
     yes allow them, and no others. Exit code 1 for a no."""
-    from fedboost.cli.output import notice, print_text
-    from fedboost.people import summary as text
-    from fedboost.people.summary import summary
-    from fedboost.people.text import entry
-    from fedboost.runtime.site.approval import approve as write_approval
-    from fedboost.runtime.site.approval import earlier_approval, look
-    from fedboost.runtime.site.config import read_party
-    from fedboost.runtime.terms_file import read_terms
-    from fedboost.terms.tasks import terms_to_describe
 
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     agreed = terms_to_describe(agreed) if describe else agreed
@@ -93,7 +119,6 @@ def approve(
 
 def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path) -> None:
     """ConfigError unless the terms name the site."""
-    from fedboost.people.text import listed
 
     if site.party not in agreed.parties:
         raise ConfigError(
@@ -105,8 +130,6 @@ def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path
 def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[str, ...]:
     """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
     for a prediction, which the label holder asks for."""
-    from fedboost.privacy.identity import is_name
-    from fedboost.runtime.site.approval import ask_terminal
 
     if agreed.vertical.predicts:
         if names:
@@ -138,10 +161,6 @@ def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[s
 def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counted | None":
     """Return the rows of this site, counted, if it has any; of rows on workers the number alone. ConfigError
     where they do not fit."""
-    from fedboost.runtime.site.approval import count_columns, count_rows
-    from fedboost.runtime.site.rows import site_rows
-    from fedboost.runtime.site.workers import workers_of
-    from fedboost.runtime.workers.holder import check_under_workers
 
     if site.data is None or site.party not in agreed.holders:
         return None
@@ -153,8 +172,6 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counted | None":
 
 
 def _agreed(analysts: tuple[str, ...]) -> bool:
-    from fedboost.people.text import listed
-    from fedboost.runtime.site.approval import ask_terminal, is_yes
 
     names = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
     try:
@@ -214,12 +231,7 @@ def audit(
     """Say in plain words what has left a site, by its own audit log: warnings first, the most serious before
     the others, then session by session what left and what the terms allow. No warnings: all that left is what
     the agreed terms allow."""
-    from fedboost.cli.output import show, unless_nobody_reads
-    from fedboost.people import as_json
     from fedboost.people import audit as text
-    from fedboost.runtime.site.audit import read_log
-    from fedboost.runtime.site.audit_rules import audit_facts
-    from fedboost.runtime.site.audit_sessions import sessions_of
 
     if session is not None and last is not None:
         raise ConfigError("--session and --last exclude each other: take one away")
@@ -239,8 +251,6 @@ def audit(
 
 def _hash(text: str) -> str:
     """Return a hash as the log writes it. ConfigError if it is none."""
-    from fedboost.people.text import shown
-    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
 
     digest = text.strip().lower()
     if len(digest) != len(BEFORE_THE_FIRST) or not set(digest) <= set(hexdigits):
@@ -253,7 +263,6 @@ def _hash(text: str) -> str:
 
 def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
     """Return the number of the entry with that hash; 0 for the hash of an empty log. ConfigError."""
-    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
 
     hashes = [BEFORE_THE_FIRST, *(entry.hash for entry in entries)]
     if digest not in hashes:
@@ -267,7 +276,6 @@ def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
 def _name(name: str, sessions: "list[Session]", log: Path) -> str:
     """Return the name of the session that is meant: by its whole name, or by a beginning that no other has,
     also as it is printed where it is cut. ConfigError."""
-    from fedboost.people.text import all_shown, shown
 
     names = list(dict.fromkeys(session.name for session in sessions))
     if name in names:
@@ -297,11 +305,6 @@ def backup(
 ) -> None:
     """Back up this site's memory, its audit log, the terms of its sessions and its parts of models into one
     file, also while the party runs. Keep it as secret as the state folder; no key of the bundle is in it."""
-    from fedboost.errors import printable
-    from fedboost.people.text import moment
-    from fedboost.runtime.files import check_writable
-    from fedboost.runtime.site.backup import write_backup
-    from fedboost.runtime.site.config import read_party
 
     site = read_party(config, holds_rows=None)
     check_writable(out, config, force=force)
@@ -321,9 +324,7 @@ def restore(
     """Put this site's memory back from a backup, where it was lost, and its audit log and parts of models if
     those were lost, too. Sessions that were under way are over; what an audit log that is still there has
     since is taken over."""
-    from fedboost.people.text import counted
     from fedboost.runtime.site.backup import restore
-    from fedboost.runtime.site.config import read_party
 
     restored = restore(backup, read_party(config, holds_rows=None), force)
     begun = restored.begun
@@ -390,12 +391,7 @@ def columns(
 ) -> None:
     """Offer this site's columns to an analyst, who drafts terms with them. Terms then reach these columns and
     levels alone, by the names of the offer."""
-    from fedboost.cli.output import print_text, unless_nobody_reads
-    from fedboost.runtime.data.draft import draft_offer
     from fedboost.runtime.data.locations import local_files, shown
-    from fedboost.runtime.data.table import dense_of, read_table
-    from fedboost.runtime.files import folder_name, write_atomically
-    from fedboost.runtime.site.rows import Names
 
     holder = party or alias
     if not holder:
@@ -425,7 +421,6 @@ def columns(
 
 def _check_files(out: Path, names_out: Path, inputs: tuple[Path, ...], force: bool) -> None:
     """ConfigError where one of the two files could not be written."""
-    from fedboost.runtime.files import check_writable
 
     if out.absolute() == names_out.absolute():
         raise ConfigError(f"--out and --names-out: {out} cannot be both, the names stay at this site")
@@ -436,10 +431,6 @@ def _check_files(out: Path, names_out: Path, inputs: tuple[Path, ...], force: bo
 def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], source: str) -> None:
     """ConfigError, where no row id is named, for a column of text or whole numbers with another value in
     every row: it may well be the row ids, which are no feature."""
-    from pyarrow import types
-
-    from fedboost.runtime.data.oddities import MIN_ROWS
-    from fedboost.runtime.data.values import is_text, texts
 
     for name in table.column_names if row_id is None else ():
         column = table.column(name)
@@ -456,9 +447,6 @@ def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], sourc
 
 def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], row_id: str | None) -> None:
     """Print what is odd in a table, and why columns are not offered."""
-    from fedboost.cli.output import notice
-    from fedboost.people.oddities import lines, worth_a_line
-    from fedboost.runtime.data.check import of_offer
 
     for line in lines(filter(worth_a_line, of_offer(table, drafted.left_out, aside))):
         notice(line)
@@ -468,11 +456,6 @@ def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], ro
 
 def _notice_ids(table: "pa.Table", name: str) -> None:
     """Print a line if rows cannot be matched by their ids: rows without one, ids of several rows."""
-    import numpy as np
-
-    from fedboost.cli.output import notice
-    from fedboost.people.text import counted, delimited
-    from fedboost.runtime.data.values import column_of, texts
 
     codes, distinct = texts(column_of(table, name), name)
     missing = int((codes < 0).sum())
@@ -485,8 +468,6 @@ def _notice_ids(table: "pa.Table", name: str) -> None:
 
 def _text(drafted: "DraftedOffer", min_rows: int, out: Path, names_out: Path) -> "Iterator[Block]":
     """Yield the offer beside what it is of here, and where the files go."""
-    from fedboost.people.text import cell, delimited, table
-    from fedboost.runtime.config import to_toml
 
     rows = table("in terms", "here", "kind", "levels", numbers=())
     for column in drafted.columns:

@@ -25,8 +25,27 @@ from fedboost.cli.common import (
     SomeAggregator,
     TermsFile,
     Wait,
+    check_page,
 )
+from fedboost.cli.output import notice, show
 from fedboost.errors import ConfigError
+from fedboost.gbdt.metrics.registry import grows
+from fedboost.people import results
+from fedboost.people.results import drifted, evaluated
+from fedboost.people.status import waiting
+from fedboost.runtime.config import check_address, read_toml
+from fedboost.runtime.files import check_writable, write_atomically
+from fedboost.runtime.results import (
+    Description,
+    Drift,
+    Evaluation,
+    Tuning,
+    drift_terms,
+    evaluation_terms,
+    terms_to_tune,
+)
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.terms.tasks import terms_to_describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,9 +70,7 @@ def ended(
 ) -> "Training":
     """Ask an aggregator for a session under these terms; return it once it is over. draw: called with each
     round, where there are any."""
-    from fedboost.cli.output import notice
     from fedboost.cli.train import notice_not_hidden
-    from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
 
     session = connect(aggregator, keys, insecure_loopback).train(
@@ -88,7 +105,6 @@ def ended(
 def show_result(json: bool, result: Any, words: "Iterable[Block]", known: Any, report: Path | None) -> None:
     """Show the result of a session, then write its page (`known.report`), if one is asked for: one that
     cannot be written loses nothing of what the session cost."""
-    from fedboost.cli.output import show
 
     show(json, [result], words)
     if report is not None:
@@ -97,9 +113,6 @@ def show_result(json: bool, result: Any, words: "Iterable[Block]", known: Any, r
 
 def save_terms_of(model: Path, terms: "Terms", file: Path, force: bool) -> None:
     """Write the terms of a session about a model for sites to approve, with the path of the model in them."""
-    from fedboost.cli.output import notice
-    from fedboost.runtime.files import check_writable, write_atomically
-    from fedboost.runtime.terms_file import terms_to_toml
 
     check_writable(file, model, force=force)
     write_atomically(file, terms_to_toml(terms, model=os.path.relpath(model, file.parent)).encode())
@@ -108,8 +121,6 @@ def save_terms_of(model: Path, terms: "Terms", file: Path, force: bool) -> None:
 
 def check_asked(aggregator: str | None, save_terms: Path | None) -> None:
     """ConfigError unless an aggregator is to be asked, or terms to be written."""
-    from fedboost.errors import ConfigError
-    from fedboost.runtime.config import check_address
 
     if aggregator is None and save_terms is None:
         raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
@@ -125,8 +136,6 @@ def check_report(
     force: bool,
 ) -> None:
     """ConfigError unless a page of the result can be written later, if one is asked for."""
-    from fedboost.cli.common import check_page
-    from fedboost.errors import ConfigError
 
     if report is not None and aggregator is None:
         raise ConfigError("--report is of a result: give --aggregator")
@@ -153,12 +162,6 @@ def describe(
 ) -> None:
     """Count the rows of all sites before a training under these terms: missing values, levels, labels,
     quantiles; and say what to change in the terms. Sites have to agree to it as to a training."""
-    from fedboost.cli.common import check_page
-    from fedboost.people import results
-    from fedboost.runtime.config import check_address
-    from fedboost.runtime.results import Description
-    from fedboost.runtime.terms_file import read_terms
-    from fedboost.terms.tasks import terms_to_describe
 
     check_address(aggregator, "--aggregator")
     check_page(report, terms, force=force)
@@ -193,9 +196,6 @@ def drift(
 ) -> None:
     """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
     model's terms had reference = true. Labels are not needed."""
-    from fedboost.people.results import drifted
-    from fedboost.runtime.results import Drift, drift_terms
-    from fedboost.runtime.terms_file import read_terms
 
     check_asked(aggregator, save_terms)
     check_report(report, aggregator, [model, terms], save_terms, force)
@@ -260,9 +260,6 @@ def evaluate(
 ) -> None:
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
-    from fedboost.people.results import evaluated
-    from fedboost.runtime.results import Evaluation, evaluation_terms
-    from fedboost.runtime.terms_file import read_terms
 
     check_asked(aggregator, save_terms)
     check_report(report, aggregator, [model, terms], save_terms, force)
@@ -313,13 +310,7 @@ def tune(
     """Try settings of trees side by side in one session, drop the worst by validation rows, and save the
     terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
     without --aggregator the terms are written, and nobody is asked."""
-    from fedboost.cli.output import notice, show
     from fedboost.cli.train import progress
-    from fedboost.gbdt.metrics.registry import grows
-    from fedboost.people import results as text
-    from fedboost.runtime.files import write_atomically
-    from fedboost.runtime.results import Tuning, terms_to_tune
-    from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
     _check_files(terms, out, save_terms, force)
     check_asked(aggregator, save_terms)
@@ -337,7 +328,7 @@ def tune(
     if not json:
         print()  # after the rounds
     facts = {"metric": found.metric, "best": found.best, "trials": [*found.trials]}
-    show(json, [facts], text.trials(found.metric, found.trials, found.best, grows(found.metric)))
+    show(json, [facts], results.trials(found.metric, found.trials, found.best, grows(found.metric)))
     if out is not None:
         found.save(out)
         notice(f"{out}: terms of a training with the best settings, {found.terms.trees.rounds} rounds")
@@ -345,14 +336,12 @@ def tune(
 
 def _space(path: Path | None) -> dict[str, Any] | None:
     """Return the space of a file."""
-    from fedboost.runtime.config import read_toml
 
     return None if path is None else read_toml(path)
 
 
 def _check_files(terms: Path, out: Path | None, save_terms: Path | None, force: bool) -> None:
     """ConfigError for files that cannot be written, and for one that both terms would go to."""
-    from fedboost.runtime.files import check_writable
 
     for file in filter(None, (out, save_terms)):
         check_writable(file, terms, force=force)

@@ -6,7 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedboost.cli.common import MIN_ROWS_PER_LEVEL, Data, Force, MinRowsPerLevel, TermsFile, reads_a_table
+from fedboost.cli.output import notice, write
 from fedboost.errors import ConfigError
+from fedboost.people.oddities import lines, worth_a_line
+from fedboost.people.summary import summary
+from fedboost.people.text import counted, delimited
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.site import MAX_SPLITS, splits_by
+from fedboost.runtime.data.check import of_draft
+from fedboost.runtime.data.database import Database
+from fedboost.runtime.data.draft import draft_schema, read_offer, split_by_site, with_offers
+from fedboost.runtime.data.locations import is_remote, local_files, shown
+from fedboost.runtime.data.table import dense_of, read_table
+from fedboost.runtime.data.values import listing
+from fedboost.runtime.files import check_writable
+from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.policy_keys import COMMAND, MIN_ROWS_PER_BIN
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
     from fedboost.people.oddities import Oddity
@@ -95,11 +112,6 @@ def terms(
 ) -> None:
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
-    from fedboost.cli.output import notice, write
-    from fedboost.runtime.data.check import of_draft
-    from fedboost.runtime.data.draft import draft_schema, split_by_site, with_offers
-    from fedboost.runtime.data.locations import shown
-    from fedboost.runtime.data.table import dense_of, read_table
 
     source = read.source(data)
     _check(out, source, force, site, site_feature, party or [])
@@ -127,8 +139,6 @@ def _check(
     party: list[str],
 ) -> None:
     """ConfigError for options that exclude or need each other, and where the file could not be written."""
-    from fedboost.runtime.data.locations import local_files
-    from fedboost.runtime.files import check_writable
 
     if site is not None and party:
         raise ConfigError("give --site or --party, not both: the values of the column are the parties")
@@ -142,10 +152,6 @@ def _offers(
     files: list[Path], source: "str | Database", party: list[str], site: str | None
 ) -> "tuple[list[tuple[Path, Offer]], list[str]]":
     """Return the offers in these files, and the parties: the one with the labels, then those that offer."""
-    from fedboost.cli.output import notice
-    from fedboost.runtime.data.database import Database
-    from fedboost.runtime.data.draft import read_offer
-    from fedboost.runtime.data.locations import is_remote, shown
 
     if not files:
         return [], party
@@ -170,8 +176,6 @@ def _offers(
 
 def _notice_few(draft: "Draft", min_rows: int) -> None:
     """Print how many levels were left out for they have few rows, if any were."""
-    from fedboost.cli.output import notice
-    from fedboost.people.text import counted, delimited
 
     columns = [
         f"{delimited(name)} ({counted(levels, 'level')} in {counted(rows, 'row')})"
@@ -186,9 +190,6 @@ def _notice_few(draft: "Draft", min_rows: int) -> None:
 
 def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
     """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
-    from fedboost.cli.output import notice
-    from fedboost.people.oddities import lines, worth_a_line
-    from fedboost.runtime.data.values import listing
 
     for line in lines(filter(worth_a_line, odd)):
         notice(line)
@@ -200,13 +201,6 @@ def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
 
 def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
     """Return the terms file of a draft. The first party is drafted as key holder, where there is one."""
-    from fedboost.cli.output import notice
-    from fedboost.privacy.protections import PROTECTIONS
-    from fedboost.protocol.site import MAX_SPLITS, splits_by
-    from fedboost.runtime.site.policy import Policy
-    from fedboost.runtime.site.policy_keys import MIN_ROWS_PER_BIN
-    from fedboost.runtime.terms_file import terms_to_toml
-    from fedboost.terms.terms import Terms
 
     weight = draft.min_child_weight
     settings = {} if weight is None else {"min_child_weight": weight}
@@ -244,9 +238,6 @@ DIGEST_EPILOG = "Example: fedboost digest terms.toml"
 
 def digest(terms: TermsFile) -> None:
     """Say what a terms file asks for, and its digest, by which sites know it."""
-    from fedboost.people.summary import summary
-    from fedboost.runtime.site.policy_keys import COMMAND
-    from fedboost.runtime.terms_file import read_terms
 
     agreed = read_terms(terms)
     if not agreed.parties:

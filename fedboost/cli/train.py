@@ -24,12 +24,24 @@ from fedboost.cli.common import (
     Site,
     Tables,
     TermsFile,
+    by_columns,
+    check_outputs,
+    facts_of,
+    notice_parts,
+    notice_shared_groups,
+    notice_undeclared,
+    own_tables,
     reads_a_table,
+    rows_as_in_file,
+    rows_of_sites,
+    save,
+    tracked,
+    write_report,
 )
-from fedboost.cli.output import notice, print_json
+from fedboost.cli.output import notice, print_json, show
 from fedboost.cli.serve import live_display
 from fedboost.errors import ConfigError
-from fedboost.people import as_json, status
+from fedboost.people import as_json, status, training
 from fedboost.people.live import (
     AWAITED,
     AWAY,
@@ -44,7 +56,15 @@ from fedboost.people.live import (
 from fedboost.people.summary import not_hidden
 from fedboost.people.text import counted, delimited, one_line, shorten, size
 from fedboost.people.training import figures
-from fedboost.runtime.analyst import Training
+from fedboost.runtime.analyst import Training, connect
+from fedboost.runtime.config import check_address
+from fedboost.runtime.data.draft import split_by_weights
+from fedboost.runtime.data.locations import local_files
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.files import check_writable
+from fedboost.runtime.local import simulation
+from fedboost.runtime.signed_model import session_file
+from fedboost.runtime.terms_file import read_training
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
@@ -82,12 +102,6 @@ def train(
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
     Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
     again stops at once."""
-    from fedboost.cli.common import check_outputs, facts_of, notice_parts, save, tracked, write_report
-    from fedboost.cli.output import notice, show
-    from fedboost.people import as_json, training
-    from fedboost.runtime.analyst import connect
-    from fedboost.runtime.config import check_address
-    from fedboost.runtime.terms_file import read_training
 
     check_address(aggregator, "--aggregator")
     agreed = read_training(terms)
@@ -474,15 +488,6 @@ def simulate(
 ) -> None:
     """Train in this one process, as if the rows were at several sites. Ctrl-C ends the training with the
     round under way, Ctrl-C again at once."""
-    from fedboost.cli.common import facts_of, notice_shared_groups, notice_undeclared, rows_as_in_file, save
-    from fedboost.cli.output import show
-    from fedboost.people import as_json, training
-    from fedboost.runtime.data.locations import local_files
-    from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.files import check_writable
-    from fedboost.runtime.local import simulation
-    from fedboost.runtime.signed_model import session_file
-    from fedboost.runtime.terms_file import read_training
 
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
@@ -519,7 +524,6 @@ def _sources(
     agreed: "Terms", data: Sequence[str], read: "Reading", splits_rows: bool
 ) -> dict[str, "str | Database"]:
     """The table of each party, or under ALL that of all. splits_rows: the command line says how."""
-    from fedboost.cli.common import own_tables
 
     own = own_tables(agreed, data)
     if splits_rows and (own or agreed.blocks):
@@ -533,8 +537,6 @@ def _shares(
 ) -> dict[str, Any]:
     """The share of each party: its columns where the terms hold them apart, else the rows that a column names
     or an even split."""
-    from fedboost.cli.common import by_columns, rows_of_sites
-    from fedboost.runtime.data.draft import split_by_weights
 
     if agreed.blocks:
         return by_columns(agreed, table, seed)

@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from fedboost.people.facts import (
     ALONE,
     FEDERATED,
@@ -178,7 +180,6 @@ def _each(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iterator
 
 def _overview(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iterator[Block]:
     """Yield quantiles of the gains, and the sites at both ends."""
-    import numpy as np
 
     rated = [site for site in sites if site.better_by and site.verdict != TOO_FEW]
     rated = [site for site in rated if not math.isnan(site.better_by[metrics[0]].value)]

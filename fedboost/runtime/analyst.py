@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
@@ -94,7 +96,6 @@ class _Line:
 
     def command(self, request: bytes) -> bool:
         """Give the aggregator a command; False if it was not reached, which is soon so while it is lost."""
-        import grpc
 
         wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
@@ -172,7 +173,6 @@ class Training:
 
     def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """Rows to the end of the session, over as many connections as it takes."""
-        import grpc
 
         who, command = self._line.who, TrainCommand.FOLLOW
         while True:

@@ -27,8 +27,12 @@ from fedboost.people import html, tree_drawing
 from fedboost.people.report.markup import SessionFacts
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
+from fedboost.runtime.data.shard import to_base_margin, to_features
+from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.table import as_table
 from fedboost.runtime.files import saved
 from fedboost.runtime.party_model import PartyModel, assembled, trained_model_of
+from fedboost.runtime.report import report_of
 from fedboost.runtime.signed_model import PART_BEGINS, SUMMARY, TERMS, SignedModel, classes_of, tree_title
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms import continuation
@@ -136,7 +140,6 @@ class Model(SignedModel):
         keys: a folder of keys, to check the signatures by; min_count: fewest rows of a count that is
         shown, that of the terms unless given. ConfigError for rows that do not fit.
         """
-        from fedboost.runtime.report import report_of
 
         return saved(report_of(self, data, keys, min_count), path)
 
@@ -149,9 +152,6 @@ class Model(SignedModel):
     def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[explain.Rows]]:
         """A function that yields the features of rows, and their base margins if they have any; the rows of a
         sparse table in parts."""
-        from fedboost.runtime.data.shard import to_base_margin, to_features
-        from fedboost.runtime.data.sparse import SparseTable
-        from fedboost.runtime.data.table import as_table
 
         if isinstance(data, np.ndarray):
             if data.ndim != 2 or data.shape[1] != len(self.booster.features):
@@ -355,7 +355,6 @@ class Result:
         min_count: int | None = None,
     ) -> str:
         """The report of the model as `Model.report` gives it, with traffic and time of each round."""
-        from fedboost.runtime.report import report_of
 
         session = SessionFacts(self.traffic, self.history)
         return saved(report_of(self.model, data, keys, min_count, session), path)

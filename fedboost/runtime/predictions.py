@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
@@ -130,8 +132,6 @@ def _listed(column: Any) -> list[object]:
 
 @contextmanager
 def _parquet(file: IO[bytes], out: Path) -> Iterator[Write]:
-    import pyarrow as pa
-    from pyarrow import parquet
 
     writers: list[parquet.ParquetWriter] = []
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequen
 from datetime import datetime
 from typing import Any
 
+import structlog
+
 from fedboost.errors import ConfigError, quoted
 from fedboost.protocol.run import Round
 from fedboost.terms.reading import nearest
@@ -36,7 +38,6 @@ def logger(
     terminal that has them and NO_COLOR is not set, or JSON, one object a line. stream: what writes to
     standard error in its place, such as a display; tail: a processor that keeps the last lines. ConfigError
     for another format or level."""
-    import structlog
 
     _check_choice("--log-format", log_format, FORMATS)
     _check_choice("--log-level", log_level, LEVELS)

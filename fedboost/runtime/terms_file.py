@@ -7,6 +7,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import TERMS, read_toml, to_toml
+from fedboost.runtime.model import text_of
 from fedboost.terms.session import MEASURING, TO_TRAIN
 from fedboost.terms.terms import Terms
 
@@ -28,8 +29,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a terms file; instead of the path of a model to continue, that model."""
     settings = read_toml(path, TERMS)
     if "xgb_model" in settings:
-        from fedboost.runtime.model import text_of
-
         task = next((task for task in MEASURING if settings.get("program") == task), TO_TRAIN)
         settings["xgb_model"] = text_of(settings["xgb_model"], path.parent, task)
     return settings

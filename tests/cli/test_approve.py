@@ -10,9 +10,9 @@ from approvals import SITE, THREE, approvals, keyboard, offered, permits, run, w
 from pyarrow import csv
 from sites import fedboost, rows, terms
 
+from fedboost.cli import site
 from fedboost.people.summary import summary
 from fedboost.runtime.config import to_toml
-from fedboost.runtime.site import approval
 from fedboost.runtime.site.policy_keys import COMMAND
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
@@ -258,7 +258,7 @@ def test_digest_says_how_to_approve(folder):
 
 def test_the_question_names_the_analysts(folder, monkeypatch):
     asked = []
-    monkeypatch.setattr(approval, "ask_terminal", lambda question: asked.append(question) or "n")
+    monkeypatch.setattr(site, "ask_terminal", lambda question: asked.append(question) or "n")
     assert run("--analyst", "marie").code == 1
     assert run("--analyst", "marie", "--analyst", "Paul B").code == 1
     assert run().code == 1

@@ -7,6 +7,7 @@ Refuses: classes that are no objectives, and names that are taken (TypeError, Va
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -189,7 +190,6 @@ def check_objective(loss: Objective, label: Float32) -> None:
 
 
 def _offered() -> list[_Offered]:
-    from importlib.metadata import entry_points  # only where it is wanted: it takes a while
 
     return list(entry_points(group=GROUP))
 

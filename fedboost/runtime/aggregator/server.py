@@ -34,10 +34,12 @@ from fedboost.runtime.aggregator.connected import ConnectedParties, Seen, write
 from fedboost.runtime.aggregator.limits import Connections, Outgoing, Peer, Refusals, allow_files
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
+from fedboost.runtime.console import Console, Office
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import server_credentials
 from fedboost.runtime.net.keys import Bundle
+from fedboost.runtime.web.serving import need_extra
 from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import decode_from_party
 
@@ -83,10 +85,8 @@ class Pages:
             self.metrics = MetricsPage(sessions.metrics, self._config.metrics, self._log)
         if self._config.console is None:
             return
-        from fedboost.runtime.web.serving import need_extra
 
         need_extra("[console]", "console")
-        from fedboost.runtime.console import Console, Office
 
         archive = Archive(self._config.state, self._log)
         sessions.on_end = archive.add

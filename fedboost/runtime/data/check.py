@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from fedboost.errors import ConfigError, Refused, TableWarning
 from fedboost.people.oddities import CheckFacts, Oddity, lines, worth_a_line
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
     """Return what of a table does not fit the terms. party: whose it is, where each has its own columns."""
-    import pyarrow as pa
 
     schema, out, dense = terms.blocks.columns_of(party), [], dense_of(table)
     there, features, numeric = {*dense.column_names}, {*schema.features}, {*schema.numeric}
@@ -299,7 +299,6 @@ def alike_sites(names: Iterable[str]) -> list[Oddity]:
 
 def _some(table: "pa.Table", most: int) -> "pa.Table":
     """At most so many rows of a table, in runs that are evenly spread."""
-    import pyarrow as pa
 
     if table.num_rows <= most:
         return table
@@ -310,7 +309,6 @@ def _some(table: "pa.Table", most: int) -> "pa.Table":
 
 def _rows(table: Table, most: int, names: Collection[str] | None = None) -> "pa.Table":
     """The rows to check: all of a table in memory, the first of one in a file, of these columns."""
-    import pyarrow as pa
 
     if not isinstance(table, ParquetTable):
         return dense_of(table)

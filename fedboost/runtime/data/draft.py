@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import types
 from pydantic import Field
 
 from fedboost.errors import ConfigError
@@ -217,7 +219,6 @@ def _split_groups(
     table: "pa.Table | SparseTable", names: Sequence[str], weights: Sequence[float], seed: int, column: str
 ) -> "dict[str, pa.Table]":
     """Tables by party, with the groups shared out as rows are."""
-    import pyarrow as pa
 
     dense = table.dense if isinstance(table, SparseTable) else table
     codes, groups = texts(column_of(dense, column), column)
@@ -247,7 +248,6 @@ class _Target:
 
 def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
     """The objective that fits a label unless it is given, and what of the label's values it needs to know."""
-    from pyarrow import types
 
     column, classifiers = column_of(table, label), names_of(LabelKind.CLASS)
     try:
@@ -301,7 +301,6 @@ def _numbers_first(text: str) -> tuple[bool, float, str]:
 def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
     """The use of a column as a feature: its categories, with the rows of each; None for numbers; or the
     reason why it can be none."""
-    from pyarrow import types
 
     if not name:
         return "has no name"

@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from unicodedata import normalize
 
+import pyarrow as pa
+from pyarrow import types
+
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.table import Table, parts_of
 from fedboost.runtime.data.values import column_of, is_text, kind_of, plain
@@ -78,8 +81,6 @@ def _column(table: "Table", name: str, form: str | None) -> list[str]:
 
 def _texts(column: "pa.ChunkedArray", name: str, form: str | None) -> list[str]:
     """The text of each row; empty where it is missing."""
-    import pyarrow as pa
-    from pyarrow import types
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_integer(kind) or types.is_date32(kind) or (types.is_decimal(kind) and kind.scale == 0):

@@ -9,6 +9,7 @@ import base64
 import glob
 import ipaddress
 import mmap
+import os
 import socket
 import ssl
 import tempfile
@@ -22,6 +23,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
+
+import pyarrow as pa
+from pyarrow import fs
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
@@ -143,7 +147,6 @@ def _local(path: Path) -> Locations:
 
 
 def _at_path(name: str) -> Location:
-    import pyarrow as pa
 
     return Location(name, Path(name).name.lower(), lambda: pa.OSFile(name), Path(name))
 
@@ -181,8 +184,6 @@ def _together(
 
 def _in_bucket(parts: SplitResult, source: str) -> Locations:
     """The object, or the Parquet files below a folder, of an s3:// address."""
-    import pyarrow as pa
-    from pyarrow import fs
 
     bucket, key = parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/")
     if not bucket or not key:
@@ -217,9 +218,6 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
     """The store of an s3:// address: its endpoint and region are in the address or the environment."""
-    import os
-
-    from pyarrow import fs
 
     options = dict(parse_qsl(parts.query))
     known = ("region", "endpoint_override", "scheme")
@@ -270,7 +268,6 @@ def fetch(parts: SplitResult, source: str, folder: Path | None) -> "Callable[[],
     lock, kept = threading.Lock(), list[Any]()
 
     def open_fetched() -> "pa.NativeFile":
-        import pyarrow as pa
 
         with lock:
             if not kept:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import compute, types
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64
@@ -168,7 +170,6 @@ class Counts:
     @classmethod
     def of(cls, column: "pa.ChunkedArray") -> "Counts":
         """Return the texts of a column."""
-        from pyarrow import compute
 
         counted = column.value_counts()
         texts, counts = counted.field("values"), counted.field("counts").to_numpy()
@@ -182,7 +183,6 @@ class Counts:
 
     def match(self, pattern: str) -> "np.ndarray":
         """Return which texts match, blanks around them apart."""
-        from pyarrow import compute
 
         trimmed = compute.utf8_trim_whitespace(self.texts)
         return np.asarray(compute.match_substring_regex(trimmed, pattern))
@@ -221,8 +221,6 @@ def oddities_of_texts(counts: Counts, name: str) -> Iterator[Oddity]:
 
 def words(counts: Counts, name: str) -> Iterator[Oddity]:
     """Yield the oddities of texts that are numbers, but for words, commas or signs."""
-    import pyarrow as pa
-    from pyarrow import compute
 
     number, thousands, decimal, signs = map(counts.match, (_NUMBER, _THOUSANDS, _DECIMAL, _SIGNS))
     decimal &= ~thousands
@@ -259,7 +257,6 @@ def words(counts: Counts, name: str) -> Iterator[Oddity]:
 
 def spelling(counts: Counts, name: str) -> Iterator[Oddity]:
     """Yield the oddity of texts that differ from another in blanks or case alone."""
-    from pyarrow import compute
 
     if len(counts.texts) > MAX_SPELLED:
         return
@@ -498,7 +495,6 @@ def oddities(
 
 
 def _of_label(column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
-    from pyarrow import types
 
     values = plain(column)
     missing = values.null_count
@@ -514,7 +510,6 @@ def _of_label(column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
 
 
 def _of_feature(column: "pa.ChunkedArray", name: str, total: int) -> Iterator[Oddity]:
-    from pyarrow import types
 
     values = plain(column)
     if values.null_count == len(values):
@@ -560,8 +555,6 @@ class _Target:
     ) -> "_Target | None":
         """Return the rows of a sample that have a label; None where the label has no figures: other
         types, very many classes."""
-        import pyarrow as pa
-        from pyarrow import types
 
         part = plain(column.take(pa.array(sample)))
         values = None if types.is_dictionary(column.type) else _spelled_numbers(part, name)
@@ -595,7 +588,6 @@ class _Target:
 def _coded(column: "pa.ChunkedArray", name: str) -> tuple[Float64, bool]:
     """The numbers of a column, or the codes of its categories, and whether it is these; no values of a column
     that is neither, or has too many categories."""
-    from pyarrow import types
 
     values = None if types.is_dictionary(column.type) else _spelled_numbers(plain(column), name)
     if values is not None:

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import parquet, types
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import Location, Locations, check_scratch
-from fedboost.runtime.data.sql import normal_column, normal_field
+from fedboost.runtime.data.sql import normal_column, normal_field, opened
 from fedboost.runtime.data.values import BadRow, give_back
 
 if TYPE_CHECKING:
@@ -46,7 +48,6 @@ class ParquetFiles:
     """Parquet files that are one table. Opening them reads no row."""
 
     def __init__(self, locations: Locations) -> None:
-        import pyarrow as pa
 
         self._files = locations.files
         self._metadata = []
@@ -80,7 +81,6 @@ class ParquetFiles:
 
     def read(self) -> "pa.Table":
         """The whole table."""
-        import pyarrow as pa
 
         names = self.head.column_names
         tables = []
@@ -91,7 +91,6 @@ class ParquetFiles:
 
     def group(self, number: int, column: str) -> "pa.Table":
         """A group of rows of one column. ConfigError if the file has become another, or is gone."""
-        import pyarrow as pa
 
         at, group = self._groups[number]
         location = self._files[at]
@@ -106,7 +105,6 @@ class ParquetFiles:
 
     def parts(self, columns: Collection[str], rows: int) -> "Iterator[pa.Table]":
         """Yield so many rows of these columns at a time."""
-        import pyarrow as pa
 
         stored = [name for name in columns if name not in self._partitions]
         for number, location in enumerate(self._files):
@@ -119,7 +117,6 @@ class ParquetFiles:
         self, number: int, rows: "pa.Table", names: Sequence[str], size: int | None = None
     ) -> "pa.Table":
         """These columns of rows of a file, with what its folders say."""
-        import pyarrow as pa
 
         if not self._partitions:
             return rows if rows.column_names == list(names) else rows.select(list(names))
@@ -135,8 +132,6 @@ class ParquetFiles:
 
 def _opened(location: Location, metadata: Any = None, mapped: bool = False) -> "parquet.ParquetFile":
     """Open a Parquet file. ConfigError that names it if it is none."""
-    import pyarrow as pa
-    from pyarrow import parquet
 
     try:
         source = location.open() if location.path is None else location.path
@@ -163,7 +158,6 @@ def _check_same(location: Location, head: "pa.Schema", first: Location, expected
 
 def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.Array]":
     """The columns that folders are named after, with the value of each file: whole numbers if all are."""
-    import pyarrow as pa
 
     columns = {}
     for name in dict.fromkeys(name for location in files for name in location.partition):
@@ -319,7 +313,6 @@ def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None)
     check_scratch(scratch)
     if not isinstance(source, Database):
         return kept(NormalBatches(source), "the stream", scratch)
-    from fedboost.runtime.data.sql import opened
 
     with opened(source) as batches:
         return kept(batches, str(source), scratch)
@@ -327,9 +320,6 @@ def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None)
 
 def read_query(source: Database) -> "pa.Table":
     """The rows of a query, in memory. ConfigError."""
-    import pyarrow as pa
-
-    from fedboost.runtime.data.sql import opened
 
     with opened(source) as batches:
         _check_distinct(batches, str(source))
@@ -342,7 +332,6 @@ def read_query(source: Database) -> "pa.Table":
 def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
     """The source of rows that come once, from the first to the last; None for a table that is in memory or a
     file."""
-    import pyarrow as pa
 
     home = type(data).__module__.split(".")[0]
     if isinstance(data, (Database, pa.RecordBatchReader)):
@@ -358,13 +347,11 @@ class NormalBatches:
     """The batches of an Arrow stream, with the types that the rest of fedboost reads."""
 
     def __init__(self, reader: "pa.RecordBatchReader") -> None:
-        import pyarrow as pa
 
         self._reader = reader
         self.schema: pa.Schema = pa.schema([normal_field(field) for field in reader.schema])
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
-        import pyarrow as pa
 
         for batch in self._reader:
             pairs = zip(batch.columns, self.schema.types, strict=True)
@@ -373,7 +360,6 @@ class NormalBatches:
 
 def kept(batches: "Batches", source: str, scratch: Path | None = None) -> ParquetTable:
     """The rows in a file of the scratch folder, or of the system's folder for temporary files."""
-    import pyarrow as pa
 
     _check_distinct(batches, source)
     folder = scratch or Path(tempfile.gettempdir())
@@ -406,8 +392,6 @@ def _check_distinct(batches: "Batches", source: str) -> None:
 
 def _write(batches: "Batches", file: BinaryIO) -> None:
     """Write the rows as Parquet, group by group."""
-    import pyarrow as pa
-    from pyarrow import parquet, types
 
     schema = batches.schema
     words = [field.name for field in schema if not types.is_floating(field.type)]

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.fixedpoint import Float32
@@ -113,7 +114,6 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
 def type_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
     """The columns that are there with a type that cannot be read as the terms say, each as an error: none
     that depends on a value, for they are read without their rows."""
-    import pyarrow as pa
 
     dense = dense_of(table)
     for name in (*schema.numeric, *schema.target_means, *schema.categorical):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Int64
@@ -126,7 +127,6 @@ class SparseTable:
 def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
     """Lines `label qid:group index:value index:value ...`, indices from 0 or 1, qid in all lines or in none;
     a remark begins with #."""
-    import pyarrow as pa
 
     labels: list[float] = []
     places: list[int] = []

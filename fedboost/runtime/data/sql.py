@@ -15,6 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
+import pyarrow as pa
+from pyarrow import types
+
 from fedboost.errors import ConfigError, quoted
 from fedboost.runtime.data.database import DUCKDB, POSTGRESQL, SQLITE, Database, check_query
 
@@ -32,7 +35,6 @@ NUMERIC = "numeric"
 
 def normal_table(table: "pa.Table") -> "pa.Table":
     """The table with these types, without its metadata; columns of other types are not copied."""
-    import pyarrow as pa
 
     fields = [normal_field(field) for field in table.schema]
     columns = [
@@ -44,15 +46,12 @@ def normal_table(table: "pa.Table") -> "pa.Table":
 
 def normal_field(field: "pa.Field") -> "pa.Field":
     """The field with the type that a column of it becomes."""
-    import pyarrow as pa
 
     return pa.field(field.name, normal_type(field.type))
 
 
 def normal_type(kind: "pa.DataType") -> "pa.DataType":
     """The type that a column of this type becomes."""
-    import pyarrow as pa
-    from pyarrow import types
 
     if types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, normal_type(kind.value_type), kind.ordered)
@@ -69,8 +68,6 @@ def normal_type(kind: "pa.DataType") -> "pa.DataType":
 
 def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
     """The values as this type, which `normal_type` names."""
-    import pyarrow as pa
-    from pyarrow import types
 
     if column.type == kind:
         return column
@@ -85,7 +82,6 @@ def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
 
 
 def _chunked(column: "pa.ChunkedArray", kind: "pa.DataType") -> "pa.ChunkedArray":
-    import pyarrow as pa
 
     return pa.chunked_array([normal_column(chunk, kind) for chunk in column.chunks], kind)
 
@@ -139,7 +135,6 @@ class _Stream:
     """The batches of a query, their types those that the rest of fedboost reads."""
 
     def __init__(self, reader: "pa.RecordBatchReader", driver: Any, database: Database) -> None:
-        import pyarrow as pa
 
         self._reader, self._driver, self._database = reader, driver, database
         for field in reader.schema:
@@ -151,7 +146,6 @@ class _Stream:
         self.schema = pa.schema([normal_field(field) for field in reader.schema])
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
-        import pyarrow as pa
 
         with _explained(self._driver, self._database, self.schema.names):
             for batch in self._reader:
@@ -246,7 +240,6 @@ _READERS = {POSTGRESQL: _ask_postgresql, SQLITE: _ask_sqlite, DUCKDB: _ask_duckd
 
 def _unreadable(field: "pa.Field") -> str:
     """The type of a column that has no meaning here, in the database's word; empty for the others."""
-    from pyarrow import types
 
     word = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
     kind = normal_type(field.type)
@@ -272,7 +265,6 @@ def _cast(word: str) -> str:
 def _explained(driver: Any, database: Database, names: Sequence[str] = ()) -> Iterator[None]:
     """Turn an error of the driver into a ConfigError of one line, without the query and without passwords.
     names: of the columns."""
-    import pyarrow as pa
 
     try:
         yield

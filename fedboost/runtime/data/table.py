@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import ipc
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
@@ -22,7 +24,7 @@ from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, data
 from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, locations_of
 from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, read_query
 from fedboost.runtime.data.sparse import SparseTable, read_libsvm
-from fedboost.runtime.data.sql import normal_table
+from fedboost.runtime.data.sql import normal_table, opened
 from fedboost.runtime.data.text import (
     COMPRESSIONS,
     Delimited,
@@ -81,14 +83,12 @@ def _delimited(locations: Locations, options: ReadOptions) -> Delimited:
 
 
 def _feather(locations: Locations, options: ReadOptions) -> "pa.Table":
-    from pyarrow import ipc
 
     with locations.files[0].open() as file:
         return ipc.open_file(file).read_all()
 
 
 def _feather_names(locations: Locations, options: ReadOptions) -> list[str]:
-    from pyarrow import ipc
 
     with locations.files[0].open() as file:
         return list(ipc.open_file(file).schema.names)
@@ -97,8 +97,6 @@ def _feather_names(locations: Locations, options: ReadOptions) -> list[str]:
 def _feather_parts(
     locations: Locations, options: ReadOptions, columns: Collection[str], as_text: Collection[str]
 ) -> "Iterator[pa.Table]":
-    import pyarrow as pa
-    from pyarrow import ipc
 
     with locations.files[0].open() as file:
         reader = ipc.open_file(file)
@@ -224,7 +222,6 @@ def read_table(
 @contextmanager
 def as_config_error(locations: Locations, form: str) -> Iterator[None]:
     """Raise ConfigError for what can go wrong with a file."""
-    import pyarrow as pa
 
     try:
         yield
@@ -260,7 +257,6 @@ def as_table(data: object) -> "pa.Table | SparseTable":
     stream or array (of pyarrow, polars, DuckDB), or a mapping of column name to a sequence of values; or to a
     matrix of numpy's or scipy's, whose columns are then called by that name and their number from 0. Raises
     ConfigError."""
-    import pyarrow as pa
 
     kind = type(data)
     if isinstance(data, (str, Path, Database)):
@@ -303,7 +299,6 @@ def _full_name(kind: type) -> str:
 
 def _is_column(data: object) -> bool:
     """Tell if this is one column without a name: a Series, or an array of Arrow's that is no struct."""
-    import pyarrow as pa
 
     kind = getattr(data, "type", None)
     return hasattr(data, "dtype") or (isinstance(kind, pa.DataType) and not pa.types.is_struct(kind))
@@ -416,7 +411,6 @@ class RenamedParquet(ParquetTable):
 
 
 def _renamed(table: "pa.Table", columns: Names, levels: Mapping[str, Names]) -> "pa.Table":
-    import pyarrow as pa
 
     fields, values = [], []
     for name, own in columns.items():
@@ -429,7 +423,6 @@ def _renamed(table: "pa.Table", columns: Names, levels: Mapping[str, Names]) -> 
 
 
 def _renamed_levels(column: "pa.ChunkedArray", own: str, levels: Names) -> "pa.ChunkedArray":
-    import pyarrow as pa
 
     codes, distinct = texts(column, own)
     name_of = {spelled_as(column, level): name for name, level in levels.items()}
@@ -464,7 +457,6 @@ class TableParts:
 
     def check_columns(self, columns: Collection[str]) -> None:
         """ConfigError that names the first column that is not there."""
-        import pyarrow as pa
 
         if self._form.names is None:
             return
@@ -515,9 +507,6 @@ class QueryParts(TableParts):
 
     def read(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
         """Yield the rows of these columns in parts."""
-        import pyarrow as pa
-
-        from fedboost.runtime.data.sql import opened
 
         with opened(self._database) as batches:
             for batch in batches:

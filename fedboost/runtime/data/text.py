@@ -16,6 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import pyarrow as pa
+from pyarrow import csv
+from pyarrow import json as reader
+
 from fedboost.errors import ConfigError
 from fedboost.people.text import counted, shorten
 from fedboost.runtime.data.database import ReadOptions
@@ -44,7 +48,6 @@ _CONVERSION = re.compile(
 @contextmanager
 def opened(location: Location) -> "Iterator[pa.NativeFile]":
     """Open a file to read from its beginning, unpacked as its suffix says."""
-    import pyarrow as pa
 
     method = next((kind for suffix, kind in COMPRESSIONS.items() if location.name.endswith(suffix)), None)
     with location.open() as file:
@@ -73,7 +76,6 @@ class Delimited:
 
     def read(self) -> "pa.Table":
         """The whole table."""
-        from pyarrow import csv
 
         block = max(_BLOCK, 16 * len(self._header))  # a row of many columns is long, too
         with self._faults(block), opened(self._location) as stream:
@@ -89,7 +91,6 @@ class Delimited:
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
         """Yield the rows of these columns in parts, some of them as the text that stands in the file; their
         types are those of the whole file."""
-        import pyarrow as pa
 
         types = self._types(columns, as_text)
         with self._faults(_BLOCK), opened(self._location) as stream:
@@ -98,7 +99,6 @@ class Delimited:
 
     def _marked(self, table: "pa.Table") -> "pa.Table":
         """The table, whose columns of text say that numbers have a decimal comma if they do."""
-        import pyarrow as pa
 
         if self._options.decimal != ",":
             return table
@@ -111,7 +111,6 @@ class Delimited:
     def _types(self, columns: Collection[str], as_text: Collection[str]) -> "dict[str, pa.DataType]":
         """The first type of each column that all its values have, in the order in which pyarrow tries them
         where it reads a file whole."""
-        import pyarrow as pa
 
         types: dict[str, pa.DataType] = dict.fromkeys(as_text, pa.string())
         while True:
@@ -133,8 +132,6 @@ class Delimited:
 
     def _wider(self, kind: "pa.DataType", value: str | None) -> "pa.DataType":
         """The next type that has this value."""
-        import pyarrow as pa
-        from pyarrow import csv
 
         order = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), pa.timestamp("s")]
         order += [pa.timestamp("ns"), pa.float64(), pa.string(), pa.binary()]
@@ -155,23 +152,19 @@ class Delimited:
         return pa.binary()
 
     def _reader(self, stream: Any, columns: Any, types: "dict[str, pa.DataType]") -> Any:
-        from pyarrow import csv
 
         block = max(_BLOCK, 16 * len(self._header))
         return csv.open_csv(stream, self._reading(block), self._parsing(), self._converting(columns, types))
 
     def _reading(self, block: int) -> "csv.ReadOptions":
-        from pyarrow import csv
 
         return csv.ReadOptions(block_size=block, encoding=self._options.encoding)
 
     def _parsing(self) -> "csv.ParseOptions":
-        from pyarrow import csv
 
         return csv.ParseOptions(delimiter=self._separator, newlines_in_values=True)
 
     def _converting(self, columns: Any = None, types: Any = None) -> "csv.ConvertOptions":
-        from pyarrow import csv
 
         usual = csv.ConvertOptions(
             strings_can_be_null=True, decimal_point=self._options.decimal, column_types=types
@@ -203,7 +196,6 @@ class Delimited:
 
     def _check_text(self, schema: "pa.Schema") -> None:
         """ConfigError if a column is no text in the encoding."""
-        import pyarrow as pa
 
         if any(pa.types.is_binary(kind) for kind in schema.types):
             self._refuse_text()
@@ -224,7 +216,6 @@ class Delimited:
     @contextmanager
     def _faults(self, block: int) -> Iterator[None]:
         """Tell what pyarrow finds wrong, in one line that names the line of the file."""
-        import pyarrow as pa
 
         try:
             yield
@@ -303,8 +294,6 @@ _PART = 1 << 23
 
 def read_json_lines(location: Location) -> "pa.Table":
     """The whole table."""
-    import pyarrow as pa
-    from pyarrow import json as reader
 
     try:
         with opened(location) as stream:
@@ -317,7 +306,6 @@ def json_parts(
     location: Location, columns: Collection[str], as_text: Collection[str] = ()
 ) -> "Iterator[pa.Table]":
     """Yield the rows in parts, with these columns; some of them as text, whatever their type."""
-    import pyarrow as pa
 
     for part in _parts(location):
         lacking = [name for name in columns if name not in part.column_names]
@@ -336,8 +324,6 @@ def json_names(location: Location) -> list[str]:
 
 
 def _parts(location: Location) -> "Iterator[pa.Table]":
-    import pyarrow as pa
-    from pyarrow import json as reader
 
     with opened(location) as stream:
         for block in _blocks(stream):
@@ -472,7 +458,6 @@ def _state(path: Path) -> list[int]:
 
 def read_workbook(location: Location, options: ReadOptions) -> "pa.Table":
     """The table of a sheet."""
-    import pyarrow as pa
 
     try:
         from python_calamine import CalamineError, CalamineWorkbook
@@ -504,7 +489,6 @@ def read_workbook(location: Location, options: ReadOptions) -> "pa.Table":
 
 def _column(values: Sequence[Any], missing: frozenset[str]) -> "pa.Array":
     """The values of a column; as text where they are not all numbers or all true and false."""
-    import pyarrow as pa
 
     known = [None if isinstance(value, str) and value.strip() in missing else value for value in values]
     kinds = {type(value) for value in known if value is not None}

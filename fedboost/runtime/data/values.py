@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import compute, types
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64, Int64
@@ -100,7 +102,6 @@ def _floats(column: "pa.ChunkedArray", kind: type[F]) -> npt.NDArray[F]:
 
 
 def _numbers(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
-    import pyarrow as pa
 
     values = plain(column)
     if is_text(values.type):
@@ -116,7 +117,6 @@ def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]
     The text of a string is itself; of an integer, also in a column of floats, its digits; of another number,
     the shortest decimal that reads as it; of a boolean, true or false. Raises ConfigError for other types.
     """
-    import pyarrow as pa
 
     values = plain(column)
     if not is_text(values.type) and not _is_number(values.type):
@@ -135,14 +135,12 @@ def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]
 
 def is_text(kind: "pa.DataType") -> bool:
     """Tell if values of this Arrow type are strings."""
-    from pyarrow import types
 
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def kind_of(column: "pa.ChunkedArray") -> str:
     """The type of a column's values, for a message; of lists and structs without their fields' names."""
-    from pyarrow import types
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):
@@ -174,8 +172,6 @@ def refuse_missing(rows: Rows, what: str) -> None:
 def finite(table: "pa.Table", name: str) -> Float32:
     column = column_of(table, name)
     if DECIMAL_COMMA in (table.schema.field(name).metadata or {}):
-        from pyarrow import compute
-
         pointed = compute.and_(
             compute.match_substring(column, "."), compute.match_substring_regex(column, _POINTED)
         )
@@ -244,8 +240,6 @@ def _text(value: object) -> str | None:
 
 def plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
     """The same values without the encodings that compute functions cannot all read."""
-    import pyarrow as pa
-    from pyarrow import types
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if kind == pa.string_view():
@@ -260,15 +254,12 @@ def plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
 
 
 def _is_number(kind: "pa.DataType") -> bool:
-    from pyarrow import types
 
     return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
 
 
 def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
     """Parse text as float64."""
-    import pyarrow as pa
-    from pyarrow import compute
 
     spelled = compute.utf8_trim_whitespace(column)
     missing = compute.is_in(spelled, value_set=pa.array(MISSING_NUMBERS, spelled.type))
@@ -289,7 +280,6 @@ def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
 
 def _first_unparsed(column: "pa.ChunkedArray") -> int:
     """The first row that is no number, where there is one."""
-    import pyarrow as pa
 
     good, end = 0, len(column)  # rows before `good` are numbers; one of those before `end` is not
     while end - good > 1:
@@ -330,7 +320,6 @@ def share_freed_memory() -> None:
 
 def give_back() -> None:
     """Release the memory that Arrow's allocator keeps after its tables are gone."""
-    import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
 

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import concat_tables, csv
 
 from fedboost.errors import ConfigError
 from fedboost.privacy.masked.keys import MIN_GROUP_PARTIES
@@ -60,7 +63,6 @@ def check_number(parties: int) -> None:
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
     """Return the terms of a demo: a short training, masked where there are parties enough."""
-    from pyarrow import concat_tables
 
     draft = draft_schema(concat_tables([*sites.tables.values(), sites.held_out]), sites.label)
     return Terms.read(
@@ -123,7 +125,6 @@ def write_files(
     """Write the table of each site, `all.csv` with a column that names the site, the held-out rows as
     `new.csv`, and the terms; return the tables' files by site. ConfigError, before anything is written, if a
     file exists and is not to be replaced."""
-    import pyarrow as pa
 
     names = [terms.columns.label, *terms.columns.features]
     files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
@@ -143,7 +144,6 @@ def write_tables(
     folder: Path, tables: Mapping[Path, Any], terms: Terms, inputs: Sequence[Path], force: bool
 ) -> None:
     """Write tables to their files, and the terms; as `write_files`. inputs: files that are read."""
-    from pyarrow import csv
 
     if terms.protection.uses_key_holder:
         scheme_of(terms.protection.name)  # ConfigError before anything is written
@@ -224,8 +224,6 @@ class Apart:
 def patients() -> Apart:
     """Return the Breast Cancer Wisconsin (Diagnostic) table by columns: the clinic has the mean of each
     measurement and the label, the laboratory its error and its worst value."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     draw = np.random.default_rng(SEED)
     whole: Any = read_table(HOSPITALS_TABLE)

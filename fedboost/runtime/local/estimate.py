@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.queries.base import view_of
@@ -57,7 +58,6 @@ VALIDATION = 5
 def table_for(terms: Terms, rows: int) -> "pa.Table":
     """Return rows of every column that the terms name: independent features, and a label that some of them
     explain in part."""
-    import pyarrow as pa
 
     draw, columns = np.random.default_rng(0), terms.columns
     table: dict[str, Any] = {name: draw.standard_normal(rows).astype(np.float32) for name in columns.numeric}

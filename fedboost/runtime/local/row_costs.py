@@ -23,6 +23,7 @@ from fedboost.gbdt.threads import ONE
 from fedboost.holders.gradients import PAIR_BYTES
 from fedboost.privacy.protections import scheme_of
 from fedboost.privacy.relay import open_sealed, seal, sealed_size
+from fedboost.privacy.rowsums.scheme import Slots, plan
 from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.telemetry import Row
@@ -90,7 +91,6 @@ def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
     of a column. ConfigError if paillier is not installed."""
     scheme_of("paillier")
     from fedboost.privacy.rowsums.ends import blind, open_blinded, unblind
-    from fedboost.privacy.rowsums.scheme import Slots, plan
     from fedboost.privacy.rowsums.sums import RowEncryption, RowSums, engine_of
 
     begin, draw = time.perf_counter(), os.urandom

@@ -59,7 +59,6 @@ _PATIENCE = 3.0
 def server_credentials(bundle: Bundle) -> Any:
     """The credentials of an aggregator's secure port: nobody gets in without a certificate of the consortium.
     The deny list and the roles are for `peer_of` and its caller."""
-    import grpc
 
     pair = (bundle.key, bundle.certificate)
     return grpc.ssl_server_credentials([pair], root_certificates=bundle.roots, require_client_auth=True)
@@ -67,7 +66,6 @@ def server_credentials(bundle: Bundle) -> Any:
 
 def channel_credentials(bundle: Bundle) -> Any:
     """The credentials of a party's or an analyst's secure channel, together with CLIENT_TLS_OPTIONS."""
-    import grpc
 
     return grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
 

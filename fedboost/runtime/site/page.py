@@ -81,7 +81,7 @@ from fedboost.runtime.web.guard import (
     read_form,
 )
 from fedboost.runtime.web.logins import Caller, Logins, Tokens
-from fedboost.runtime.web.serving import WebServer
+from fedboost.runtime.web.serving import WebServer, need_extra
 from fedboost.runtime.workers.holder import check_under_workers
 from fedboost.terms.terms import Terms
 
@@ -590,7 +590,6 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
     if config.console is None:
         yield
         return
-    from fedboost.runtime.web.serving import need_extra
 
     need_extra("[console]", "console")
 

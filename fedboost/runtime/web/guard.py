@@ -8,6 +8,7 @@ Refuses: everything else, as JSON `{"error": ...}`, or as a page to browsers.
 """
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
@@ -311,7 +312,6 @@ class Guard:
 
 def refusal_body(scope: Scope, refusal: Refusal, error_page: ErrorPage) -> tuple[bytes, bytes]:
     """The body of a refusal, and its content type: a page to browsers, else JSON."""
-    import json
 
     wants_page = b"text/html" in b",".join(v for name, v in scope["headers"] if name == b"accept")
     if wants_page and not scope["path"].startswith("/api/"):
