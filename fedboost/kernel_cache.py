@@ -34,6 +34,8 @@ from fedboost.version import VERSION
 VARIABLE = "FEDBOOST_CACHE"
 COMPILING = "compiling kernels, once on this machine; this takes up to two minutes"
 PACKAGE = Path(__file__).parent
+SOURCES = "gbdt/kernels/*.py", "privacy/kernels.py", "privacy/rowsums/kernels.py"
+"""The files with kernels."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGED = (EOFError, UnpicklingError)
 MAX_WAIT_SECONDS = 60.0
@@ -119,8 +121,7 @@ def _version() -> str:
     """Return the name of the folder for these very kernels: numba alone would not notice a change in a kernel
     that another file calls."""
     digest = hashlib.sha256(f"{VERSION} {numba.__version__}".encode())
-    folders = "gbdt/kernels/*.py", "privacy/kernels.py", "privacy/rowsums/kernels/*.py"
-    for file in (path for folder in folders for path in sorted(PACKAGE.glob(folder))):
+    for file in (path for pattern in SOURCES for path in sorted(PACKAGE.glob(pattern))):
         digest.update(file.read_bytes())
     return f"kernels-{digest.hexdigest()[:16]}"
 

@@ -235,3 +235,12 @@ def test_a_damaged_file_is_written_anew(package, place, pattern, kept):
     check(python(package, place))
     assert file.read_bytes()[:kept] == whole[:kept]
     assert file.stat().st_size > kept
+
+
+def test_the_version_is_of_every_file_with_kernels():
+    """Numba does not notice a change in a kernel that another file calls."""
+    package = kernel_cache.PACKAGE
+    imports = "gbdt.kernels.compile import", "kernel_cache import kernel"
+    sources = {path for path in package.rglob("*.py") if any(line in path.read_text() for line in imports)}
+    assert len(sources) > 5
+    assert sources <= {path for pattern in kernel_cache.SOURCES for path in package.glob(pattern)}

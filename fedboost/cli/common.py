@@ -26,9 +26,8 @@ from fedboost.runtime.data.shard import to_shard, undeclared
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import listing
 from fedboost.runtime.files import check_writable, saved
-from fedboost.runtime.model import Model
+from fedboost.runtime.model import Model, signature_facts
 from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.report import signature_facts
 from fedboost.runtime.signed_model import SignedModel, session_file, written
 from fedboost.runtime.site.backup import NAME_CHARS
 from fedboost.runtime.tracking import MLflowCallback

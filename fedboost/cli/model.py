@@ -39,11 +39,10 @@ from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_base_margin, to_features
 from fedboost.runtime.data.table import in_parts, read_table
 from fedboost.runtime.files import check_writable
-from fedboost.runtime.model import Model, load_trained
+from fedboost.runtime.model import Model, load_trained, rows_facts, signature_facts
 from fedboost.runtime.net.keys import read_certificates, read_trust
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.predictions import Predictor, check_form, csv_writer, predicted_columns, writing
-from fedboost.runtime.report import rows_facts, signature_facts
 from fedboost.runtime.result_files import result_in, result_of
 from fedboost.runtime.signed_model import verified, written
 from fedboost.runtime.telemetry import logger

@@ -11,6 +11,7 @@ import math
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,26 +19,45 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.errors import ConfigError, quoted
+from fedboost.boosting.programs.tasks import measuring_query, summary_of
+from fedboost.boosting.queries.labels import MagnitudesQuery
+from fedboost.errors import ConfigError, Refused, SchemaMismatch, quoted
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt import booster as explain
 from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.gradients import Gradients
+from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
+from fedboost.holders.evaluation import magnitudes, measured
 from fedboost.people import html, tree_drawing
-from fedboost.people.report.markup import SessionFacts
+from fedboost.people.facts import VerificationFacts
+from fedboost.people.report.markup import DependenceFacts, RowsFacts, SessionFacts
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
-from fedboost.runtime.data.shard import to_base_margin, to_features
+from fedboost.runtime.data.database import Database
+from fedboost.runtime.data.locations import shown
+from fedboost.runtime.data.shard import to_base_margin, to_features, to_shard
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.files import saved
+from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.party_model import PartyModel, assembled, trained_model_of
-from fedboost.runtime.report import report_of
-from fedboost.runtime.signed_model import PART_BEGINS, SUMMARY, TERMS, SignedModel, classes_of, tree_title
+from fedboost.runtime.signed_model import (
+    PART_BEGINS,
+    SUMMARY,
+    TERMS,
+    SignedModel,
+    classes_of,
+    tree_title,
+    verified,
+    written,
+)
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms import continuation
+from fedboost.terms.hiding import Hiding
 from fedboost.terms.reading import nearest
 from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
+from fedboost.terms.tasks import kept_settings
 from fedboost.terms.terms import Terms
 
 
@@ -371,3 +391,91 @@ def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ())
     if isinstance(model, PartyModel):
         model = assembled([model, *party_models.values()])
     return Result(Model(**vars(model)), meter.history, meter.traffic, party_models)
+
+
+# ---- The report of a model: with the facts that need more than the model --------------------------------
+
+
+_NOBODY = "party : "
+"""How a refusal begins of rows that are no party's."""
+MAX_FEATURES = 6
+"""Features whose partial dependence is drawn."""
+MAX_DEPENDENCE_ROWS = 10_000
+"""Rows that partial dependence is a mean over: of more, so many in even steps."""
+
+
+UNKNOWN = {"trained": 0.0, "unknown": 1.0}
+"""Of rows that are given for a report it is not known whether trees were grown on them."""
+
+
+def report_of(
+    model: Model,
+    data: Any,
+    keys: Path | str | None,
+    min_count: int | None,
+    session: SessionFacts | None = None,
+) -> str:
+    """Return the report of a model, as HTML, with rows, signatures and session where they are given."""
+    rows = None if data is None else rows_facts(model, data, min_count)
+    signatures = None if keys is None else signature_facts(model, Path(keys))
+    return written(model, rows, signatures, session)
+
+
+def signature_facts(model: Model, keys: Path) -> VerificationFacts:
+    """Return what holds of a model's signatures, by the root in a folder of keys."""
+    roots, denied = read_trust(keys)
+    return verified(model, "model", roots, datetime.now(UTC), denied)
+
+
+def rows_facts(model: Model, data: Any, min_count: int | None = None, source: str = "") -> RowsFacts:
+    """Return a model's figures on rows with labels. data: a table, as `Model.predict` takes it; min_count:
+    in place of that of the terms; source: what to call the table, its own name unless given."""
+    named = shown(data) if isinstance(data, (str, Path, Database)) else "the table"
+    table, source = as_table(data), source or named
+    terms = _unprotected(model.terms, min_count)
+    try:
+        shard = to_shard(table, terms, "")
+    except SchemaMismatch as error:  # which says no more to other parties
+        raise ConfigError(f"{source}: {error.detail}") from None
+    except Refused as error:
+        raise ConfigError(f"{source}: {error.public.removeprefix(_NOBODY)}", error.detail) from None
+    if shard.rows < terms.evaluation.min_count:
+        raise ConfigError(
+            f"{source}: {shard.rows} rows; give {terms.evaluation.min_count} at least, or leave --data out"
+        )
+    features = np.column_stack([column[:] for column in shard.columns])
+    gradients = Gradients(terms.objective.loss, shard.label, shard.weight, shard.group, Threads(1))
+    gradients.margin[:] = model.booster.margins(features, shard.base_margin)
+    first = MagnitudesQuery(terms.metrics)
+    query = measuring_query(
+        terms, first, shard.rows, magnitudes(first, gradients, (shard.rows, 0, shard.rows))
+    )
+    summary = summary_of(terms, query, measured(query, gradients, shard.rows)) | {
+        "of": "all",
+        "shares": UNKNOWN,
+    }
+    return RowsFacts(Path(source).name, summary, _dependence(model, features, shard.base_margin))
+
+
+def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[DependenceFacts]:
+    step = -(-len(features) // MAX_DEPENDENCE_ROWS)
+    rows, base = features[::step], None if base_margin is None else base_margin[::step]
+    categorical = model.terms.columns.categorical
+    out = []
+    for name in [*model.importance()][:MAX_FEATURES]:
+        if name not in categorical and np.isnan(rows[:, model.booster.features.index(name)]).all():
+            continue
+        grid, means = model.partial_dependence(rows, name, base_margin=base)
+        out.append(DependenceFacts(name, name in categorical, grid, np.reshape(means, (len(grid), -1))))
+    return out
+
+
+def _unprotected(terms: Terms, min_count: int | None) -> Terms:
+    """The terms of rows that are all here, by which their labels are read and the metrics are chosen."""
+    values = kept_settings(terms, TO_TRAIN)
+    hiding = {*Hiding.file_keys(), "parties", "party_metrics", "subgroups", "program"}
+    values = {key: value for key, value in values.items() if key not in hiding} | {"protection": "plain"}
+    values["columns"] = {
+        key: value for key, value in values["columns"].items() if key not in ("held", "subgroups")
+    }
+    return Terms.read(values if min_count is None else values | {"min_count": min_count})

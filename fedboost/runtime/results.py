@@ -29,9 +29,9 @@ from fedboost.runtime.summaries import is_counted, is_description, is_evaluation
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
-from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TUNE, TUNED, terms_of
+from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TUNE
 from fedboost.terms.tasks import terms_to_drift, terms_to_evaluate
-from fedboost.terms.terms import Terms
+from fedboost.terms.terms import TUNED, Terms
 
 
 @dataclass(frozen=True)
@@ -493,7 +493,7 @@ class Tuning:
     @property
     def terms(self) -> Terms:
         """The terms of a training with the best settings, for as many rounds as were best."""
-        return terms_of(self.tuned, self.best).changed(rounds=self.trials[self.best]["best_round"])
+        return self.tuned.candidate(self.best).changed(rounds=self.trials[self.best]["best_round"])
 
     def save(self, path: Path | str) -> None:
         """Write these terms to a TOML file, whole or not at all."""

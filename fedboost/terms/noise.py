@@ -10,19 +10,14 @@ Refuses: terms with noise that release what has no bound.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from fedboost.gbdt.objectives.objective import MAX_LABEL, UNITS, LabelKind
-from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.gbdt.objectives.objective import UNITS, LabelKind, Objective
 from fedboost.privacy import noise as accounting
 from fedboost.terms.columns import Schema
-from fedboost.terms.reading import MAX_CHARS, Frozen
-from fedboost.terms.session import TO_DESCRIBE
-
-if TYPE_CHECKING:
-    from fedboost.terms.terms import Terms
+from fedboost.terms.reading import Frozen
 
 MIN_EPSILON, MAX_EPSILON = 0.01, 16.0
 MAX_DELTA = 1e-3
@@ -38,20 +33,6 @@ TREES_A_FEATURE, HIST_TREES = 4, 10
 """Rounds of a session with noise, unless the terms say otherwise."""
 DEPTH = 3
 """Depth of trees with noise, unless the terms say otherwise."""
-_WITH_NOISE = {
-    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
-    *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
-    *("keyholder", "keyholder_rows", "key_bits"),
-    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points", "min_count"),
-}
-"""Settings that apply with noise."""
-_WHY_NOT = {
-    "eval_metric": "metrics of private rows would be one more release each round",
-    "early_stopping_rounds": "metrics of private rows would be one more release each round",
-    "validation_fraction": "metrics of private rows would be one more release each round",
-    "subsample": "noise that hides a row in all rows is never worse than noise that hides it in some",
-    "vote_top_k": "votes have no noise",
-}
 
 Placement = Literal["distributed", "local", "central"]
 Method = Literal["additive", "random", "staged", "hist"]
@@ -173,90 +154,15 @@ def _release(what: str, times: int, sensitivity: float, cost: float, shares: tup
     return Release(what, times, sensitivity, share, *shares)
 
 
-def plan_for(terms: "Terms", noise: Noise) -> Plan:
-    """The releases of a session under these terms, which have this noise."""
-    counted = len(terms.columns.numeric) if terms.histograms.cut_points == "grid" else 0
-    honest, parties = max(terms.honest, 1), max(len(terms.holders), 1)
-    times, norm = terms.trees.rounds * terms.max_turns_per_tree, 1.0
-    if terms.task == TO_DESCRIBE:
-        return _plan_of_counts(terms, noise, honest, parties)
-    if noise.method == "hist":  # a row is in one pair for each feature, and in the last pair
-        norm = math.sqrt(len(terms.columns.features) + 1)
-    summed = len(terms.columns.target_means)
-    return plan_of(noise, counted, (times, norm), terms.bound.sensitivity, honest, parties, summed)
-
-
-def _plan_of_counts(terms: "Terms", noise: Noise, honest: int, parties: int) -> Plan:
+def plan_of_counts(noise: Noise, columns: Schema, loss: Objective, honest: int, parties: int) -> Plan:
     """The releases of a description: half of the cost each where numbers are counted by value, too."""
-    columns, kind = terms.columns, terms.objective.loss.xgboost_equivalent.label_kind
+    has_classes = loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
-    cells = 1 + len(columns.features) + (kind is LabelKind.CLASS)  # a row is in one count of each
+    cells = 1 + len(columns.features) + has_classes  # a row is in one count of each
     numeric = len(columns.numeric)
     own = cost / 2 if numeric else cost
     releases = {SUMMARY: _release(SUMMARY, 1, math.sqrt(cells), own, shares)}
     if numeric:
         releases[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(numeric), cost - own, shares)
     return Plan(releases)
-
-
-def check_noise(terms: "Terms", noise: Noise) -> None:
-    """Raise ValueError unless these terms have the settings that this noise needs, and none that it
-    excludes."""
-    _check_settings(terms, noise)
-    for name in ("weight", "base_margin", "validation"):
-        if getattr(terms.columns, name) is not None:
-            raise ValueError(f"columns.{name} with noise: what a row can do has no bound then; leave it out")
-    _check_ranges(terms.objective.name, terms.columns)
-    shared = noise.placement == "distributed"
-    if shared and not terms.protection.hides:
-        raise ValueError(
-            "distributed noise under protection plain: the aggregator would see every party's sums with "
-            'a share of the noise; set protection = "masked", or placement = "local"'
-        )
-    if terms.session.on_loss == "shrink":
-        raise ValueError(
-            'on_loss = "shrink" with noise: a question that is asked again of fewer parties would be one '
-            "more release; set wait or stop"
-        )
-    if shared and terms.parties and terms.honest < 1:
-        raise ValueError(
-            "distributed noise needs two parties, one of which draws some that others do not know"
-        )
-
-
-def _check_settings(terms: "Terms", noise: Noise) -> None:
-    fields = type(terms).file_keys()
-    for name, value in terms.flat.items():
-        if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
-            reason = "it is not built for" if noise.method == "hist" else "there is no use for it in"
-            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
-            raise ValueError(f"{name} with noise: {why}; leave it out")
-
-
-def _check_ranges(objective: str, columns: Schema) -> None:
-    """Gradients are clipped to the range of labels, boosting starts from its middle, and cut points lie in
-    the ranges of the columns."""
-    kind = OBJECTIVES.get(objective)
-    if kind is None or kind.sensitivity is None:
-        bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
-        ranges = {name: bound.needs_label_range for name, bound in bounds if bound is not None}
-        known = ", ".join(sorted(ranges, key=ranges.__getitem__))
-        raise ValueError(f"{objective} has no bound for what a row can do; with noise use {known}")
-    if kind.sensitivity.needs_label_range:
-        if columns.label_range is None:
-            raise ValueError(
-                f"{objective} with noise needs the range of the labels, by what is known and not by the "
-                f"rows: columns.label_range = [0, 100]"
-            )
-        low, high = columns.label_range
-        if high - low < 1.0 / MAX_LABEL:
-            raise ValueError("label_range is so narrow that no gradient can be measured by it; widen it")
-        if kind.label_kind is LabelKind.COUNT and low < 0.0:
-            raise ValueError(f"label_range begins at {low:g}, and no label of {objective} is below 0")
-    missing = [name for name in columns.numeric if name not in columns.ranges]
-    if missing:
-        raise ValueError(
-            f"noise needs the range of every numeric column, by what is known and not by the rows; "
-            f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}"
-        )

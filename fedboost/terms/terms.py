@@ -6,44 +6,30 @@ Refuses: unknown keys and values (naming the nearest known one), and combination
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION
-from fedboost.gbdt.objectives import objective as sensitivity
-from fedboost.gbdt.objectives.objective import LabelKind
+from fedboost.gbdt.objectives.objective import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.gbdt.split import SplitRule
 from fedboost.gbdt.target_means import FOLDS, Slots
-from fedboost.privacy.protections import PROTECTIONS, Protection
-from fedboost.terms import continuation, session
+from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
-from fedboost.terms.hiding import Hiding
-from fedboost.terms.noise import Noise, Plan, check_noise, plan_for
-from fedboost.terms.objective import Evaluation, Objective
-from fedboost.terms.reading import MAX_FEATURES, Flat, read_model
+from fedboost.terms.noise import Noise
+from fedboost.terms.reading import MAX_CHARS, require_known
 from fedboost.terms.session import (
-    MAX_PARTIES,
     MEASURING,
     TO_DESCRIBE,
     TO_DRIFT,
     TO_EVALUATE,
-    TO_PREDICT,
     TO_TRAIN,
     TO_TUNE,
     TRAINING,
-    Parties,
-    Session,
 )
-from fedboost.terms.trees import Draws, Histograms, Trees
-from fedboost.terms.vertical import Blocks, Vertical
+from fedboost.terms.settings import Settings
 
 # ---- Columns whose levels become means of the label: their slots, and the terms that cannot have them ----
 # Refuses: terms with such columns under which labels have no mean, or no party sees a row's level and label
@@ -55,28 +41,28 @@ MAX_ENCRYPTED = 1 << 14
 """Most buckets in all where sums are encrypted: each takes a key holder some twenty numbers."""
 
 
-def slots_of(terms: "Terms") -> dict[str, Slots]:
+def slots_of(terms: Settings) -> dict[str, Slots]:
     """The slots of each column. With noise there are no folds: it hides what a row adds to the mean of its
     level, and each fold would have noise of its own."""
     folds = 1 if terms.noise is not None else FOLDS + 1
     return {name: Slots(buckets, folds) for name, buckets in terms.columns.target_means.items()}
 
 
-def have_folds(terms: "Terms") -> bool:
+def have_folds(terms: Settings) -> bool:
     """True if each row is in a fold."""
     return terms.task == TO_TRAIN and terms.noise is None and bool(terms.columns.target_means)
 
 
-def check(terms: "Terms") -> None:
+def _check_target_means(terms: Settings) -> None:
     """ValueError unless the levels of these columns may become means."""
     if not terms.columns.target_means:
         return
-    for is_so, setting, reason in _refused(terms):
+    for is_so, setting, reason in _refused_with_means(terms):
         if is_so:
             raise ValueError(f"{KEY} with {setting}: {reason}")
 
 
-def _refused(terms: "Terms") -> tuple[tuple[bool, str, str], ...]:
+def _refused_with_means(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
     """If it is so, the setting, and why not."""
     known = ", ".join(name for name, kind in OBJECTIVES.items() if kind.has_label_means)
     name, buckets = terms.objective.name, sum(terms.columns.target_means.values())
@@ -116,6 +102,244 @@ def _refused(terms: "Terms") -> tuple[tuple[bool, str, str], ...]:
     )
 
 
+# ---- Candidates: settings of trees that one session tries side by side ----------------------------------
+# Refuses: candidates of other settings, and beyond the bounds that the terms have themselves (ConfigError).
+
+
+TUNED = (
+    *("learning_rate", "max_depth", "max_leaves", "min_child_weight", "gamma", "reg_lambda", "reg_alpha"),
+    *("max_delta_step", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
+)
+"""The settings that candidates differ in: what the aggregator alone goes by, so that all share one set of
+bins, and one set of rows that trees grow on."""
+MAX_COLUMNS_TRIED = 1 << 20
+"""Candidates times features. At 256 bins the sums of one node of each are 4 GiB then, all that an aggregator
+gives to a session by default."""
+SHARES = (0.1, 0.2, 0.4, 0.6)
+"""The shares of all rounds after which candidates are dropped."""
+KEPT = (2, 3)
+"""Two of three candidates go on each time: fewer would be those that learn fast, and not those that learn
+well (decision 0028)."""
+
+
+def stages(terms: Settings) -> dict[int, int]:
+    """The number of rounds after which candidates are dropped, to the number of those that go on."""
+    left, ends = len(terms.objective.candidates), {}
+    for share in SHARES:
+        if rounds := int(share * terms.trees.rounds):
+            ends[rounds] = left = -(-left * KEPT[0] // KEPT[1])
+    return ends
+
+
+def _check_candidates(terms: Settings) -> None:
+    """ValueError unless the candidates can be tried side by side."""
+    candidates, tunes = terms.objective.candidates, terms.session.program == TO_TUNE
+    if tunes != bool(candidates):
+        raise ValueError('program tune needs candidates, and candidates need program = "tune"')
+    if not tunes:
+        return
+    for is_so, setting, reason in _refused_with_candidates(terms):
+        if is_so:
+            raise ValueError(f"program tune with {setting}: {reason}")
+    for number, candidate in enumerate(candidates):
+        _check_candidate(terms, number, candidate)
+
+
+def _refused_with_candidates(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
+    name, features = terms.objective.name, len(terms.columns.features)
+    plain = name in OBJECTIVES and terms.objective.loss.quantile is None and terms.columns.group is None
+    return (
+        (len(terms.objective.candidates) < 2, "one candidate", "name two or more"),
+        (
+            len(terms.objective.candidates) * features > MAX_COLUMNS_TRIED,
+            f"{len(terms.objective.candidates)} candidates of {features} columns",
+            f"they are looked at one by one, and {MAX_COLUMNS_TRIED} can be; name fewer of either",
+        ),
+        (
+            not plain or terms.objective.num_class is not None,
+            name,
+            "it is for objectives of one tree a round",
+        ),
+        (not terms.validates, "no validation rows", "set validation_fraction, or columns.validation"),
+        (terms.noise is not None, "noise", "the choice among candidates would need noise, too; take it away"),
+        (terms.vertical.is_used, terms.vertical.key, "it is for parties that have all columns"),
+        (terms.xgb_model is not None, "xgb_model", "candidates start from nothing"),
+        (terms.trees.num_parallel_tree > 1, "num_parallel_tree", "it is for one tree a round"),
+        (terms.histograms.vote_top_k > 0, "vote_top_k", "candidates would vote apart; set 0"),
+        (terms.draws.by_gradient_norm, "sampling_method gradient_based", "rows differ by candidate"),
+        (terms.session.on_loss == "shrink", 'on_loss = "shrink"', "set wait or stop"),
+        (terms.evaluation.party_metrics, "party_metrics", "leave it out"),
+        (terms.evaluation.early_stopping_rounds is not None, "early_stopping_rounds", "leave it out"),
+    )
+
+
+def _check_candidate(terms: Settings, number: int, candidate: Mapping[str, Any]) -> None:
+    """ValueError unless a training may have these settings, and needs no more than the terms allow."""
+    for key in candidate:
+        require_known(key, TUNED, f"candidates[{number}]")
+    try:
+        own = terms.candidate(number)
+    except ConfigError as error:
+        raise ValueError(f"candidates[{number}]: {str(error).removeprefix('terms: ')}") from None
+    if own.trees.max_depth > terms.trees.max_depth or own.max_leaves_per_round > _leaves(terms):
+        raise ValueError(f"candidates[{number}]: larger trees than max_depth and max_leaves of the terms")
+    if own.trees.min_child_weight < terms.trees.min_child_weight:
+        raise ValueError(
+            f"candidates[{number}]: min_child_weight is below that of the terms, which sites go by"
+        )
+
+
+def _leaves(terms: Settings) -> int:
+    return terms.max_leaves_per_round // len(terms.roots)
+
+
+# ---- Noise: what the terms say of it that it does not go with, and its releases -------------------------
+
+
+_WITH_NOISE = {
+    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
+    *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
+    *("keyholder", "keyholder_rows", "key_bits"),
+    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points", "min_count"),
+}
+"""Settings that apply with noise."""
+_WHY_NOT = {
+    "eval_metric": "metrics of private rows would be one more release each round",
+    "early_stopping_rounds": "metrics of private rows would be one more release each round",
+    "validation_fraction": "metrics of private rows would be one more release each round",
+    "subsample": "noise that hides a row in all rows is never worse than noise that hides it in some",
+    "vote_top_k": "votes have no noise",
+}
+
+
+def _check_noise_settings(terms: Settings, noise: Noise) -> None:
+    """Raise ValueError unless these terms have the settings that this noise needs, and none that it
+    excludes."""
+    _check_settings(terms, noise)
+    for name in ("weight", "base_margin", "validation"):
+        if getattr(terms.columns, name) is not None:
+            raise ValueError(f"columns.{name} with noise: what a row can do has no bound then; leave it out")
+    _check_ranges(terms.objective.name, terms.columns)
+    shared = noise.placement == "distributed"
+    if shared and not terms.protection.hides:
+        raise ValueError(
+            "distributed noise under protection plain: the aggregator would see every party's sums with "
+            'a share of the noise; set protection = "masked", or placement = "local"'
+        )
+    if terms.session.on_loss == "shrink":
+        raise ValueError(
+            'on_loss = "shrink" with noise: a question that is asked again of fewer parties would be one '
+            "more release; set wait or stop"
+        )
+    if shared and terms.parties and terms.honest < 1:
+        raise ValueError(
+            "distributed noise needs two parties, one of which draws some that others do not know"
+        )
+
+
+def _check_settings(terms: Settings, noise: Noise) -> None:
+    fields = type(terms).file_keys()
+    for name, value in terms.flat.items():
+        if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
+            reason = "it is not built for" if noise.method == "hist" else "there is no use for it in"
+            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
+            raise ValueError(f"{name} with noise: {why}; leave it out")
+
+
+def _check_ranges(objective: str, columns: Schema) -> None:
+    """Gradients are clipped to the range of labels, boosting starts from its middle, and cut points lie in
+    the ranges of the columns."""
+    kind = OBJECTIVES.get(objective)
+    if kind is None or kind.sensitivity is None:
+        bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
+        ranges = {name: bound.needs_label_range for name, bound in bounds if bound is not None}
+        known = ", ".join(sorted(ranges, key=ranges.__getitem__))
+        raise ValueError(f"{objective} has no bound for what a row can do; with noise use {known}")
+    if kind.sensitivity.needs_label_range:
+        if columns.label_range is None:
+            raise ValueError(
+                f"{objective} with noise needs the range of the labels, by what is known and not by the "
+                f"rows: columns.label_range = [0, 100]"
+            )
+        low, high = columns.label_range
+        if high - low < 1.0 / MAX_LABEL:
+            raise ValueError("label_range is so narrow that no gradient can be measured by it; widen it")
+        if kind.label_kind is LabelKind.COUNT and low < 0.0:
+            raise ValueError(f"label_range begins at {low:g}, and no label of {objective} is below 0")
+    missing = [name for name in columns.numeric if name not in columns.ranges]
+    if missing:
+        raise ValueError(
+            f"noise needs the range of every numeric column, by what is known and not by the rows; "
+            f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}"
+        )
+
+
+# ---- The model that a training continues, or that is measured -------------------------------------------
+
+
+def _check_model_continued(text: str, terms: Settings) -> None:
+    """Raise ConfigError unless these terms can continue the model."""
+    booster = continuation.read(text)
+    if terms.task == TO_TRAIN and continuation.facts_of(text):
+        raise ConfigError("xgb_model: a model that is continued has no facts of its training in the terms")
+    differs = _model_difference(booster, terms) or _column_difference(
+        booster, continuation.trained_columns(text), terms
+    )
+    if differs:
+        does = {TO_TRAIN: "continued", TO_DRIFT: "held against these rows"}.get(terms.task, "evaluated")
+        raise ConfigError(f"xgb_model cannot be {does}: {differs}")
+
+
+def _model_difference(booster: Booster, terms: Settings) -> str:
+    """The first difference between model and terms in what XGBoost stores; '' if there is none."""
+    if booster.objective != terms.objective.loss.xgboost_equivalent.name:
+        return f"its objective is {booster.objective}, that of the terms {terms.objective.name}"
+    if booster.loss.outputs != terms.objective.loss.outputs:
+        return f"it has {booster.loss.outputs} classes, the terms have {terms.objective.loss.outputs}"
+    if booster.num_parallel_tree != terms.trees.num_parallel_tree:
+        own, other = booster.num_parallel_tree, terms.trees.num_parallel_tree
+        return f"its num_parallel_tree is {own}, in the terms {other}"
+    features, others = booster.features, terms.columns.features
+    for number, (name, wanted) in enumerate(zip(features, others, strict=False), 1):
+        if name != wanted:
+            return f"its feature {number} is {name[:100]!r}, that of the terms {wanted!r}"
+    if len(features) != len(others):
+        return f"it has {len(features)} features, the terms have {len(others)}"
+    odd = {*booster.categorical} ^ {*terms.columns.categorical}
+    if odd:
+        name = next(name for name in features if name in odd)
+        has, has_not = ("it", "the terms") if name in booster.categorical else ("the terms", "it")
+        return f"feature {name!r} has levels in {has}, and is numeric in {has_not}"
+    if booster.buckets != terms.columns.target_means:
+        shown, due = str(booster.buckets)[:100], str(dict(terms.columns.target_means))[:100]
+        return f"its columns.target_means are {shown}, in the terms {due}"
+    return ""
+
+
+def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, terms: Settings) -> str:
+    """The first difference in the meaning of the model's numbers; '' if there is none."""
+    columns = terms.columns.model_dump(mode="json", include={*continuation.MEANINGS})
+    based = columns["base_margin"] is not None
+    if (based and not booster.begins_with_a_leaf) or (
+        trained and (trained["base_margin"] is not None) != based
+    ):
+        with_margins, without = ("the terms", "it") if based else ("it", "the terms")
+        return f"columns.base_margin is in {with_margins}, and not in {without}"
+    if terms.objective.base_score is not None:
+        constant = booster.trees[0].value[0] if based else booster.constant
+        if terms.objective.loss.margin(float(np.float32(terms.objective.base_score))) != constant:
+            return f"it does not start from base_score {terms.objective.base_score:g}: leave that out"
+    if trained is None:
+        return ""
+    for name, levels in columns["categorical"].items():
+        if trained["categorical"].get(name) != levels:
+            return f"the levels of {name!r} are not those of the terms, in their order"
+    for name in ("positive", "classes"):
+        if trained[name] != columns[name]:
+            return f"its columns.{name} is {json.dumps(trained[name])[:100]}, in the terms another"
+    return ""
+
+
 # ---- Checks of combinations: settings of one group of the terms that do not go with those of another ----
 # Each check raises ValueError with the keys and what to set in their place.
 
@@ -124,21 +348,21 @@ _WITH_MODEL = (TO_TRAIN, TO_EVALUATE, TO_DRIFT)
 """What sessions with `xgb_model` may do."""
 
 
-def _check_noise(terms: "Terms") -> None:
+def _check_noise(terms: Settings) -> None:
     if terms.noise is not None:
-        check_noise(terms, terms.noise)
+        _check_noise_settings(terms, terms.noise)
     elif terms.histograms.cut_points == "even":
         raise ValueError("cut_points even lays them evenly over declared ranges, which only noise asks for")
 
 
-def _check_model(terms: "Terms") -> None:
+def _check_model(terms: Settings) -> None:
     """The objective, its metrics, and the size of a round."""
     terms.objective.check(terms.columns)
     terms.trees.check_size(len(terms.roots), terms.max_leaves_per_round)
     terms.evaluation.check_metrics(terms.objective, terms.metrics, len(terms.sets))
 
 
-def _check_draws(terms: "Terms") -> None:
+def _check_draws(terms: Settings) -> None:
     """Sampling of rows and features, together with other selections of them."""
     terms.evaluation.check_rows(terms.columns)
     if terms.draws.by_gradient_norm and terms.objective.loss.quantile is not None:
@@ -161,7 +385,7 @@ def _check_draws(terms: "Terms") -> None:
         raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
 
 
-def _check_symmetric(terms: "Terms") -> None:
+def _check_symmetric(terms: Settings) -> None:
     """Levels that are split by one feature and cut."""
     if terms.trees.grow_policy != "symmetric":
         return
@@ -192,7 +416,7 @@ def _check_symmetric(terms: "Terms") -> None:
             raise ValueError(f"grow_policy symmetric with {setting}: {reason}")
 
 
-def _check_vertical(terms: "Terms") -> None:
+def _check_vertical(terms: Settings) -> None:
     """Parties that hold different columns of the same rows."""
     terms.vertical.check(terms.parties, terms.columns)
     if not terms.vertical.is_used:
@@ -243,7 +467,7 @@ def _check_vertical(terms: "Terms") -> None:
     terms.vertical.check_rows(terms.columns)
 
 
-def _refused_of_hiding(terms: "Terms") -> tuple[tuple[bool, str, str], ...]:
+def _refused_of_hiding(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
     """What hides parties of rows, or has its key elsewhere: if it is so, the setting, and why not."""
     return (
         (
@@ -266,7 +490,7 @@ def _refused_of_hiding(terms: "Terms") -> tuple[tuple[bool, str, str], ...]:
     )
 
 
-def _check_hiding(terms: "Terms") -> None:
+def _check_hiding(terms: Settings) -> None:
     if terms.hides_columns or terms.vertical.predicts:
         return
     shared = terms.noise is not None and terms.noise.placement == "distributed"
@@ -276,7 +500,7 @@ def _check_hiding(terms: "Terms") -> None:
     terms.hiding.check_keyholder(terms.parties, shrinks)
 
 
-def _check_losses(terms: "Terms") -> None:
+def _check_losses(terms: Settings) -> None:
     """Rosters that shrink."""
     if terms.session.on_loss == "shrink" and terms.objective.loss.quantile is not None:
         raise ValueError(
@@ -286,24 +510,24 @@ def _check_losses(terms: "Terms") -> None:
     terms.session.check_roster(terms.parties, terms.min_roster, terms.hiding.protection)
 
 
-def _check_columns(terms: "Terms") -> None:
+def _check_columns(terms: Settings) -> None:
     terms.objective.check_start(terms.columns)
     terms.histograms.check_votes(terms.columns)
     terms.objective.check_positive(terms.columns)
 
 
-def _check_continuation(terms: "Terms") -> None:
+def _check_continuation(terms: Settings) -> None:
     if terms.xgb_model is None:
         return
     if terms.task not in _WITH_MODEL or terms.session.program not in ("boosting", *_WITH_MODEL):
         raise ValueError(f"xgb_model is continued by the program boosting, not by {terms.session.program!r}")
     try:
-        continuation.check(terms.xgb_model, terms)
+        _check_model_continued(terms.xgb_model, terms)
     except ConfigError as error:
         raise ValueError(str(error)) from None
 
 
-def _check_task(terms: "Terms") -> None:
+def _check_task(terms: Settings) -> None:
     """What is no training."""
     terms.evaluation.check_subgroups(terms.columns)
     if terms.evaluation.reference:
@@ -336,7 +560,7 @@ def _check_task(terms: "Terms") -> None:
         raise ValueError(str(error)) from None
 
 
-def _check_reference(terms: "Terms") -> None:
+def _check_reference(terms: Settings) -> None:
     refused = {
         "noise": terms.noise is not None,
         terms.vertical.key: terms.vertical.is_used,
@@ -348,8 +572,8 @@ def _check_reference(terms: "Terms") -> None:
             raise ValueError(f"reference = true with {setting}: rows are counted exactly, of all columns")
 
 
-CHECKS: tuple[Callable[["Terms"], None], ...] = (
-    *(check, session.check, _check_task, _check_noise, _check_model, _check_draws),
+CHECKS: tuple[Callable[[Settings], None], ...] = (
+    *(_check_target_means, _check_candidates, _check_task, _check_noise, _check_model, _check_draws),
     *(_check_symmetric, _check_vertical, _check_hiding, _check_losses, _check_columns),
     _check_continuation,
 )
@@ -358,328 +582,10 @@ CHECKS: tuple[Callable[["Terms"], None], ...] = (
 # ---- What every party agreed to for one session: the model, the data schema, the protection -------------
 
 
-ALIGNMENT_TURNS = 3
-"""Queries that match rows by their ids, or have them predicted."""
-_TURNS = {TO_PREDICT: ALIGNMENT_TURNS, TO_DESCRIBE: 1 + MAX_REFINEMENTS, TO_EVALUATE: 2, TO_DRIFT: 1}
-"""Most queries of a session that trains nothing."""
-MAX_RENEWAL_QUERIES = 3
-"""Most queries about the residuals in the leaves of a tree."""
-
-_ORDER = (
-    *("columns", "parties", "objective", "objective_params", "objective_package", "rounds", "max_depth"),
-    *("learning_rate", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "reg_lambda", "reg_alpha"),
-    *("gamma", "min_child_weight", "grow_policy", "max_leaves", "num_parallel_tree", "subsample"),
-    *("sampling_method", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
-    *("monotone_constraints", "interaction_constraints", "seed", "max_delta_step", "base_score"),
-    *("num_class", "scale_pos_weight", "tweedie_variance_power", "huber_slope", "quantile_alpha"),
-    *("lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization"),
-    *("lambdarank_score_normalization", "ndcg_exp_gain", "aft_loss_distribution"),
-    *("aft_loss_distribution_scale", "eval_metric", "party_metrics", "validation_fraction"),
-    *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
-    *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
-    *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program", "label_holder", "blocks"),
-    *(
-        "rows",
-        "min_common_rows",
-        "max_ids",
-        "repeated_ids",
-        "id_form",
-        "model",
-        "alone_rounds",
-        "min_rows_per_bin",
-        "label_epsilon",
-        "predict_with",
-        "predict_rows",
-        *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
-    ),
-)
-"""The keys as they stand in the JSON that is hashed."""
-
-
-_OMITTED = (
-    *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
-    *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
-)
-
-
-class Terms(Flat):
-    """The agreement of one session: one flat table of keys, which have XGBoost's names and defaults but for
-    `rounds`, read into groups. A group is checked by itself, then against the others (`combinations`)."""
-
-    ORDER: ClassVar[tuple[str, ...]] = _ORDER
-    OMITTED: ClassVar[tuple[str, ...]] = _OMITTED
-
-    columns: Schema = Field(description="The columns that every party must have.")
-    parties: Parties = Field(
-        default=(),
-        max_length=MAX_PARTIES,
-        description="Names of the parties, as in their certificates. Simulations may leave them out.",
-    )
-    noise: Noise | None = Field(
-        default=None,
-        description="Differential privacy of each row, such as `{ epsilon = 1.0, delta = 1e-6 }`: other "
-        "trees, other defaults, and `columns.ranges` must be set. See [privacy](privacy.md).",
-    )
-    xgb_model: str | None = Field(
-        default=None,
-        repr=False,
-        description="File of a model to continue, of fedboost or XGBoost with the same features and "
-        "objective: `rounds` more are [added to it](models.md#continue-a-model). With "
-        '`program = "evaluate"`, the model that is evaluated.',
-    )
-    objective: Objective
-    trees: Trees
-    histograms: Histograms
-    draws: Draws
-    evaluation: Evaluation
-    hiding: Hiding
-    session: Session
-    vertical: Vertical
-
-    if TYPE_CHECKING:  # the keys are flat, and not those of the fields
-
-        def __init__(self, **settings: Any) -> None: ...
-
-    # ---- what follows from several groups -----------------------------------------------------------
-
-    @property
-    def task(self) -> str:
-        """What a session under these terms does, such as TO_TRAIN (`session`)."""
-        return TO_PREDICT if self.vertical.predicts else self.session.task
-
-    @property
-    def holders(self) -> tuple[str, ...]:
-        """The parties that hold rows: all but a key holder without any."""
-        return self.hiding.holders(self.parties)
-
-    @cached_property
-    def blocks(self) -> Blocks:
-        """Parties that hold different columns of the same rows; none where each party has all columns."""
-        return self.vertical.blocks_and_columns(self.parties, self.session.read(self.columns))
-
-    @property
-    def protection(self) -> Protection:
-        """The protection of the parties' vectors."""
-        row = PROTECTIONS["plain"] if self.vertical.predicts else self.hiding.row
-        return row.by_columns or row if self.vertical.is_used else row
-
-    @property
-    def keyholder(self) -> str | None:
-        """The party that decrypts."""
-        of_columns = self.vertical.label_holder if self.hides_columns else None
-        return of_columns if self.vertical.is_used else self.hiding.keyholder
-
-    @property
-    def hides_columns(self) -> bool:
-        """True if parties hold different columns, and the others learn neither labels nor cut points."""
-        return self.vertical.is_used and self.protection.uses_key_holder
-
-    @property
-    def keeps_parts(self) -> bool:
-        """True if each party keeps its part of the model."""
-        return self.vertical.keeps_parts(self.hides_columns)
-
-    @property
-    def honest(self) -> int:
-        """Fewest parties with rows whose shares of the noise are secret: a party can subtract its own."""
-        return len(self.holders) - max(1, self.hiding.group(self.parties).colluding)
-
-    @property
-    def min_roster(self) -> int:
-        """Fewest parties of a sum that is opened."""
-        if self.session.on_loss != "shrink":
-            return len(self.parties)
-        smallest = self.protection.min_roster(self.hiding.group(self.parties))
-        return max(smallest, self.session.quorum or len(self.parties) // 2 + 1)
-
-    @property
-    def signers(self) -> int:
-        """Fewest signatures on a valid model: all where each party signs what nobody else was told."""
-        return len(self.parties) if self.blocks else self.hiding.signers(self.parties)
-
-    @property
-    def bound(self) -> sensitivity.Bound:
-        """Bound of a row's part in sums that get noise."""
-        return sensitivity.bound_of(self.objective.loss, self.columns.label_range)
-
-    @cached_property
-    def plan(self) -> Plan:
-        """Releases of a session with noise."""
-        assert self.noise is not None
-        return plan_for(self, self.noise)
-
-    @cached_property
-    def max_turns_per_tree(self) -> int:
-        """Most queries about one tree before its end: levels, votes, residuals."""
-        deepest = self.max_leaves_per_round if self.trees.grow_policy == "lossguide" else self.trees.max_depth
-        renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
-        if self.noise is not None:
-            return self.trees.max_depth if self.noise.method == "hist" else 1
-        return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + renewal
-
-    @cached_property
-    def max_turns(self) -> int:
-        """Most queries of a session."""
-        before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
-        before += 2 + self.evaluation.reference + bool(self.columns.target_means)
-        return _TURNS.get(self.task, before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1))
-
-    @cached_property
-    def roots(self) -> tuple[int, ...]:
-        """The roots that grow in a round: num_parallel_tree for the first output, then for the second."""
-        return tuple(range(self.objective.loss.outputs * self.trees.num_parallel_tree))
-
-    @cached_property
-    def max_leaves_per_round(self) -> int:
-        """Most leaves of a round's trees together."""
-        deepest: int = 1 << self.trees.max_depth
-        return len(self.roots) * min(deepest, self.trees.max_leaves or deepest)
-
-    @cached_property
-    def earlier(self) -> Booster | None:
-        """The model that is continued."""
-        return None if self.xgb_model is None else continuation.read(self.xgb_model)
-
-    @cached_property
-    def trained(self) -> "Terms | None":
-        """The terms of the training of a model that is measured, as its file has them; None where it has
-        none. ConfigError for others. They prove nothing without a signature of the model."""
-        facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
-        text = facts.get(continuation.TRAINED_UNDER)
-        return None if text is None else Terms.from_canonical(text)
-
-    @property
-    def reference_features(self) -> int:
-        """Numeric features whose bins are in the reference of the model; 0 without one."""
-        return len(self.columns.ordered) if self.evaluation.reference else 0
-
-    @property
-    def constant_rounds(self) -> int:
-        """Rounds before this session's first tree: of a continued model, or of a constant that is a leaf."""
-        constant = int(self.columns.base_margin is not None)
-        return constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
-
-    @property
-    def first_tree(self) -> int:
-        """The number of this session's first tree among all of the model: rows and columns are sampled
-        by it, as if all were trained at once."""
-        return self.constant_rounds - int(self.columns.base_margin is not None)
-
-    def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
-        """The rule of splits and leaf values, for sums of these scales."""
-        trees = self.trees
-        scales, categories = (gradient, hessian), (trees.max_cat_to_onehot, trees.max_cat_threshold)
-        step = self.objective.step, trees.leaf_rate
-        return SplitRule(*trees.penalties, *step, *scales, *categories, trees.monotone(self.columns))
-
-    @property
-    def bits(self) -> int:
-        """Bits of a row's gradient and hessian, sign included: gradient_bits, or the objective's own."""
-        if self.noise is not None:
-            return sensitivity.NOISE_BITS
-        return self.histograms.gradient_bits or self.objective.loss.gradient_bits
-
-    @property
-    def needs_exponent_counts(self) -> bool:
-        """True if gradients have no public bound, so that the parties must count their exponents."""
-        return self.noise is None and (self.objective.loss.bounds is None or self.columns.weight is not None)
-
-    @property
-    def shares_turns(self) -> bool:
-        """True if several queries may share a turn: not where rosters may change, or answers get noise."""
-        return self.session.on_loss != "shrink" and self.noise is None
-
-    @property
-    def known_weight_scale(self) -> Scale | None:
-        """The scale of row weights if all are 1."""
-        return None if self.columns.weight else UNIT
-
-    @cached_property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics of each round: eval_metric, or the objective's own."""
-        own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
-        return () if self.noise is not None else self.objective.of_trials(own)
-
-    @cached_property
-    def sets(self) -> tuple[str, ...]:
-        """Sets of rows for metrics: first those of all parties."""
-        if self.noise is not None:
-            return ()
-        sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
-        owners = self.parties if self.evaluation.party_metrics else ()
-        return (*sets, *(f"{party}{OF_PARTY}{rows}" for party in owners for rows in sets))
-
-    @property
-    def validates(self) -> bool:
-        """True if there are validation rows."""
-        return self.evaluation.validates(self.columns)
-
-    @property
-    def draws_rows(self) -> bool:
-        """True if rows are sampled."""
-        return self.draws.draws_for_trees or self.evaluation.validation_fraction > 0.0
-
-    # ---- in writing ---------------------------------------------------------------------------------
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Terms) and self.digest == other.digest
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def with_parties(self, parties: Iterable[str]) -> Self:
-        """The same terms for these parties."""
-        return self.changed(parties=tuple(parties))
-
-    def changed(self, **settings: object) -> Self:
-        """The same terms with other settings by their flat keys, checked again; unset ones get their new
-        defaults."""
-        return type(self).read({**self.model_dump(mode="json", exclude_unset=True), **settings})
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any], source: str = "terms") -> Self:
-        """Terms from plain values (TOML, JSON). Raises ConfigError with one line that names the key."""
-        return read_model(cls, values, source)
-
-    @classmethod
-    def from_canonical(cls, text: str) -> Self:
-        """Terms from the text of `canonical`."""
-        return cls.read(_parsed(text))
-
-    @field_validator("objective")
-    @classmethod
-    def _complete_objective(cls, value: Objective, info: ValidationInfo) -> Objective:
-        return value.completed(info.data.get("columns"))
-
-    @field_validator("trees")
-    @classmethod
-    def _defaults_with_noise(cls, value: Trees, info: ValidationInfo) -> Trees:
-        noise, columns = info.data.get("noise"), info.data.get("columns")
-        if noise is None or columns is None:
-            return value
-        defaults = noise.tree_defaults(columns)
-        return value.replaced(**{key: defaults[key] for key in defaults.keys() - value.model_fields_set})
+class Terms(Settings):
+    """The agreement of one session: settings that go together. Each group was checked by itself."""
 
     def check(self) -> None:
         """Raise ValueError unless the groups go together."""
         for check in CHECKS:
             check(self)
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """The JSON object in a text. ConfigError if there is none."""
-    try:
-        values = json.loads(text, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"terms: not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError("terms: not a JSON object")
-    return values
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object with a limited number of keys: each unknown one is a fault, and takes memory."""
-    if len(pairs) > MAX_FEATURES:
-        raise ConfigError(f"terms: {len(pairs)} keys in one table; {MAX_FEATURES} are allowed")
-    return dict(pairs)

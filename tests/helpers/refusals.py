@@ -2,9 +2,10 @@
 
 from sites import fedboost
 
+from fedboost.kernel_cache import COMPILING
 from fedboost.runtime.site.config import STATE
 
-STARTS = ("a new memory of this site", " rows read ")
+STARTS = ("a new memory of this site", " rows read ", COMPILING, "kernels are compiled")
 """What a party logs before it dials."""
 
 

@@ -205,7 +205,7 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(model):
 
 
 def test_a_page_has_nothing_that_gives_access_to_its_rows(model, monkeypatch):
-    monkeypatch.setattr("fedboost.runtime.report.as_table", lambda data: rows())
+    monkeypatch.setattr("fedboost.runtime.model.as_table", lambda data: rows())
     page = model.report(data="https://marie:secret@example.org/folder/rows.csv?token=secret")
     assert "secret" not in page
     assert "180 rows of rows.csv" in page

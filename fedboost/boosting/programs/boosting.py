@@ -44,8 +44,7 @@ from fedboost.gbdt.metrics.registry import VALIDATION, grows, own_name
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.terms.session import stages, terms_of
-from fedboost.terms.terms import Terms
+from fedboost.terms.terms import Terms, stages
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
@@ -245,7 +244,7 @@ class Candidate:
     @classmethod
     def all_of(cls, terms: Terms, cut_points: CutPoints) -> "list[Candidate]":
         """Those of the terms."""
-        each = [terms_of(terms, number) for number in range(len(terms.objective.candidates))]
+        each = [terms.candidate(number) for number in range(len(terms.objective.candidates))]
         return [cls(number, own, Ground(own, cut_points)) for number, own in enumerate(each)]
 
 

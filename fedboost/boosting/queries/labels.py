@@ -36,7 +36,8 @@ from fedboost.privacy.bit_packing import Segment
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.noise import LEVELS, START, Noise, Release
 from fedboost.terms.session import TO_EVALUATE, TO_TRAIN
-from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
+from fedboost.terms.settings import MAX_RENEWAL_QUERIES
+from fedboost.terms.terms import Terms, slots_of
 
 START_BITS = 31
 """Bits of the gradients behind the base score, whatever gradient_bits: it is two integers, and a mean that
