@@ -2,16 +2,12 @@
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import wraps
+from collections.abc import Coroutine
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +17,6 @@ from fedboost.errors import ConfigError, SessionFailed
 from fedboost.kernel_cache import unready
 from fedboost.people import as_json
 from fedboost.people import status as text
-from fedboost.people.live import LiveFacts, last_line, live
 from fedboost.privacy.identity import role_of
 from fedboost.runtime.aggregator import handshakes
 from fedboost.runtime.aggregator.config import read_aggregator
@@ -33,196 +28,8 @@ from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import LogTail, logger
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleDimensions
-    from rich.live import Live
-    from rich.segment import Segment
-
     from fedboost.runtime.aggregator.handshakes import Handshakes
-    from fedboost.runtime.aggregator.server import AggregatorServer
     from fedboost.runtime.net.keys import Bundle
-
-
-# ---- The display of a process on its terminal, below its log --------------------------------------------
-# Promises: there is one only where standard error is a terminal that moves the cursor and has Unicode; it
-# is drawn again when something changed, four times a second at most; a line of the log, or of whatever else
-# is printed, stands above it; when it ends, after an error or Ctrl-C, too, the terminal is as before, and a
-# line says where the process stood. A process that is killed leaves it there.
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-REFRESH_SECONDS = 0.25
-"""Seconds after which there may be something else to show."""
-
-
-def live_display(plain: bool = False) -> "LiveDisplay | None":
-    """Return the display of this process; None where its terminal has lines alone, and if they are wanted."""
-    if plain or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
-        return None
-    has_blocks = (sys.stderr.encoding or "").lower().startswith("utf")
-    return LiveDisplay(sys.stderr) if has_blocks else None
-
-
-class LiveDisplay:
-    """A display, and the stream of the log above it."""
-
-    def __init__(self, terminal: Any) -> None:
-        self._terminal = terminal
-        self._begun = ""
-        """The beginning of a line that is not whole."""
-        self._lock = threading.RLock()
-        self._facts: Callable[[], LiveFacts] | None = None
-        self._shown: tuple[LiveFacts, Any] | None = None
-        """The facts and the size of the terminal that were drawn last."""
-        self._live: Live | None = None
-        """None while nothing is drawn."""
-
-    def write(self, text: str) -> None:
-        """Write lines of a log above the display, each once it is whole."""
-        with self._lock:
-            lines, end, self._begun = (self._begun + text).rpartition("\n")
-            if self._live is None:
-                self._terminal.write(lines + end)
-            elif end:
-                self._live.console.print(_Raw(lines + end), end="", soft_wrap=True)
-
-    def flush(self) -> None:
-        """Write what was held back."""
-        self._terminal.flush()
-
-    @contextmanager
-    def showing(self, facts: Callable[[], LiveFacts]) -> Iterator[None]:
-        """Show these facts, whenever `refresh` is called; then leave a line of those that were shown last."""
-        self._facts = facts
-        self._begin()
-        try:
-            yield
-        finally:
-            shown, self._facts = self._shown, None
-            self._end()
-            self.write(last_line(shown[0] if shown else facts()) + "\n")
-            self.flush()
-
-    def asking(self, ask: Callable[P, T]) -> Callable[P, T]:
-        """The same question at the terminal, with the display away meanwhile."""
-
-        @wraps(ask)
-        def hidden(*arguments: P.args, **options: P.kwargs) -> T:
-            self._end()
-            try:
-                return ask(*arguments, **options)
-            finally:
-                self._begin()
-
-        return hidden
-
-    def refresh(self) -> None:
-        """Draw the display again, if something changed."""
-        with self._lock:
-            if self._live is None or self._facts is None:
-                return
-            console = self._live.console
-            console.size = _size(self._terminal)
-            shown = self._facts(), console.size
-            if shown != self._shown:
-                self._shown = shown
-                self._live.update(_drawn(console, *shown), refresh=True)
-
-    async def beside(self, work: Awaitable[None]) -> None:
-        """Do this work of the event loop, and refresh meanwhile."""
-
-        async def keep_up() -> None:
-            while True:
-                self.refresh()
-                await asyncio.sleep(REFRESH_SECONDS)
-
-        refreshing = asyncio.ensure_future(keep_up())
-        try:
-            await work
-            self.refresh()
-        finally:
-            refreshing.cancel()
-
-    @contextmanager
-    def refreshed(self) -> Iterator[None]:
-        """Refresh in a thread meanwhile."""
-        ended = threading.Event()
-
-        def keep_up() -> None:
-            while not ended.wait(REFRESH_SECONDS):
-                self.refresh()
-
-        thread = threading.Thread(target=keep_up, name="display", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-    def _begin(self) -> None:
-        from rich.live import Live
-
-        with self._lock:
-            if self._live is None and self._facts is not None:
-                console = _console(self._terminal)
-                self._shown = None
-                self._live = Live(
-                    console=console,
-                    auto_refresh=False,
-                    transient=True,
-                    redirect_stdout=sys.stdout.isatty(),
-                    vertical_overflow="crop",
-                )
-                self._live.start()
-
-    def _end(self) -> None:
-        with self._lock:
-            shown, self._live = self._live, None
-            if shown is not None:
-                shown.stop()
-
-
-def _console(terminal: Any) -> "Console":
-    from rich.console import Console
-
-    class Visible(Console):
-        """A console whose cursor stays visible: a process that is killed could not show it again."""
-
-        def show_cursor(self, show: bool = True) -> bool:
-            return False
-
-    return Visible(file=terminal, force_terminal=True, highlight=False)
-
-
-def _size(terminal: Any) -> "ConsoleDimensions":
-    """The size of the terminal now: not that of standard input, which may be another."""
-    from rich.console import ConsoleDimensions
-
-    columns, lines = os.get_terminal_size(terminal.fileno())
-    return ConsoleDimensions(columns or 80, lines or 24)
-
-
-def _drawn(console: "Console", facts: LiveFacts, size: Any) -> Any:
-    """The display as it goes to the terminal, so that a line of the log above it costs no second drawing."""
-    from rich.segment import Segment, Segments
-
-    lines = console.render_lines(live(facts, size.width, size.height), pad=False)
-    joined = [segment for line in lines for segment in (*line, Segment.line())]
-    return Segments(joined[:-1])
-
-
-class _Raw:
-    """Text that goes to the terminal as it is."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __rich_console__(self, console: "Console", options: Any) -> "Iterable[Segment]":
-        from rich.segment import Segment
-
-        yield Segment(self._text)
 
 
 # ---- Processes that run until they are told to stop (SIGTERM or Ctrl-C) ---------------------------------
@@ -240,18 +47,12 @@ def take_part(
     """Take part in sessions, as a party or as a key holder, which holds no rows."""
     from fedboost.runtime.site.node import PartyNode
 
-    display = live_display(plain=log_format != "text")
-    log = logger(role, log_format, log_level, display)
+    log = logger(role, log_format, log_level)
     site, bundle = site_and_keys(config, insecure_loopback, holds_rows=role == "party")
     node = PartyNode(site, log, bundle)
     if role == "party":
         _compile_kernels(log)
-    if display is None:
-        run_until_stopped(node.run(wait, once))
-    else:
-        node.watch.ask = display.asking(node.watch.ask)
-        with display.showing(node.watch.progress.facts):
-            run_until_stopped(display.beside(node.run(wait, once)))
+    run_until_stopped(node.run(wait, once))
     if once and node.ended and node.ended[-1]:
         raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
 
@@ -320,8 +121,8 @@ def _run(
     traced: "Handshakes | None",
 ) -> None:
 
-    tail, display = LogTail(), live_display(plain=json or log_format != "text")
-    log = logger("aggregator", log_format, log_level, display, tail)
+    tail = LogTail()
+    log = logger("aggregator", log_format, log_level, tail)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
 
@@ -347,23 +148,12 @@ def _run(
             if console is not None:
                 print(f"console at {console.url}", flush=True)
         try:
-            await _serve(server, display)
+            await server.serve()
         finally:
             await server.stop()
 
     share_freed_memory()
     run_until_stopped(serve())
-
-
-async def _serve(server: "AggregatorServer", display: "LiveDisplay | None") -> None:
-    """Serve until stopped, with a display on the terminal if there is one."""
-    if display is None:
-        await server.serve()
-        return
-    from fedboost.runtime.aggregator.live import AggregatorProgress
-
-    with display.showing(AggregatorProgress(server).facts):
-        await display.beside(server.serve())
 
 
 # ---- `fedboost party`: the process of a site with rows --------------------------------------------------

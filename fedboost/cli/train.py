@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import datetime
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,22 +39,10 @@ from fedboost.cli.common import (
     write_report,
 )
 from fedboost.cli.output import notice, print_json, show
-from fedboost.cli.serve import live_display
 from fedboost.errors import ConfigError
 from fedboost.people import as_json, status, training
-from fedboost.people.live import (
-    AWAITED,
-    AWAY,
-    PATIENCE_SECONDS,
-    LiveFacts,
-    LiveParty,
-    names,
-    passed,
-    time_left,
-    watched,
-)
 from fedboost.people.summary import not_hidden
-from fedboost.people.text import counted, delimited, one_line, shorten, size
+from fedboost.people.text import MINUTE, duration, one_line, shorten, size
 from fedboost.people.training import figures
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address
@@ -107,10 +95,12 @@ def train(
     agreed = read_training(terms)
     check_outputs(agreed, out, report, terms, force)
     with tracked(agreed, mlflow) as log:
-        progress = TrainingProgress(agreed, aggregator)
-        session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, progress.waiting)
-        progress.training = session
-        follow(session, progress, json, log or (lambda row: None))
+
+        def on_waiting(parties: tuple[str, ...]) -> None:
+            notice(status.waiting(parties, session.absent))
+
+        session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, on_waiting)
+        follow(session, agreed, json, log or (lambda row: None))
         model, asked = session.model, session.asked
         if asked is not None:
             notice(f"this model is that of your request of {asked:%Y-%m-%d %H:%M} UTC, under these terms")
@@ -138,6 +128,8 @@ SLOW_SECONDS = 30.0
 BESIDE = 42
 """Columns of a terminal that a bar takes at least, with the number of the round, bytes and time."""
 _BETWEEN = ", "
+RECENT = 5
+"""Rounds that tell how long the others take."""
 
 ESTIMATED_SECONDS = 3600.0
 """Of rounds that tell a bar how long the others take: where rows are encrypted one may take minutes."""
@@ -159,6 +151,13 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
             yield draw
     else:
         yield _lines_of_rounds(terms)
+
+
+def time_left(seconds: Sequence[float], rounds: int) -> str:
+    """Return the time that so many further rounds take, as the last ones did; '' if that is less than a
+    minute, and after the first, which includes compiling and making keys."""
+    left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
+    return f"about {duration(left)} left" if left >= MINUTE else ""
 
 
 def _lines_of_rounds(terms: Terms) -> Draw:
@@ -362,106 +361,22 @@ def finish_at_interrupt(finish: Callable[[], None] = lambda: None) -> Iterator[I
             signal.signal(signal.SIGINT, before)
 
 
-# ---- What a training over the network does now: a display on the analyst's terminal ---------------------
-# Or lines and a bar.
-# Promises: rounds, published metrics and bytes as the aggregator tells them; an aggregator tells no analyst
-# who has answered, only for whom it waits.
+# ---- A training over the network, followed to its end --------------------------------------------------
 
 
-class TrainingProgress:
-    """A training as its analyst sees it: `waiting` is called with the parties that it waits for; `training`
-    is to be set before."""
-
-    training: Training
-
-    def __init__(self, terms: Terms, aggregator: str) -> None:
-        self.terms, self._aggregator = terms, aggregator
-        self._start = self._since = time.monotonic()
-        self._waiting: tuple[str, ...] | None = None
-        """The parties that are waited for, none where another session runs; None where nobody is."""
-        self._shown = False
-
-    def waiting(self, parties: tuple[str, ...]) -> None:
-        """The training waits for these parties, for another session if there are none."""
-        self._waiting, self._since = parties, time.monotonic()
-        if not self._shown:
-            notice(status.waiting(parties, self.training.absent))
-
-    @contextmanager
-    def shown(self, json: bool) -> Iterator[Draw]:
-        """Show the training: a function to call with each row of the history."""
-        display = live_display(plain=json or not sys.stdout.isatty())
-        if display is None:
-            with progress(self.terms, json) as draw:
-                yield draw
-            return
-        self._shown = True
-        with display.showing(self.facts), display.refreshed():
-            yield lambda row: self._go_on()
-            display.refresh()
-
-    def _go_on(self) -> None:
-        """A round ended: nobody is waited for any longer."""
-        self._waiting, self._since = None, time.monotonic()
-
-    def facts(self) -> LiveFacts:
-        """What the training does now. Runs in the display's thread."""
-        terms, traffic, rows = self.terms, dict(self.training.traffic), tuple(self.training.history)
-        absent, waiting = dict(self.training.absent), self._waiting or ()
-        now = time.monotonic()
-        so_long = f" ({passed(now - self._since)})" if now - self._since >= PATIENCE_SECONDS else ""
-        parties = []
-        for name in terms.parties:
-            awaited = name in waiting
-            state = AWAY if awaited and name in absent else AWAITED if awaited else ""
-            note = _seen(absent[name]) if state == AWAY else ""
-            if state or traffic:
-                parties.append(LiveParty(name, state, note, *traffic.get(name, (0, 0))))
-        known = set(waiting) <= set(terms.parties)
-        others = names(waiting) if known else ", ".join(waiting)
-        agreed = counted(len(terms.parties), "party", "parties"), terms.hiding.protection
-        return LiveFacts(
-            f"training at {delimited(self._aggregator)}",
-            f"for {passed(now - self._start)}",
-            f"terms {terms.digest[:12]}, {', '.join(agreed)}",
-            len(rows),
-            terms.trees.rounds,
-            watched(rows, terms),
-            tuple(row["seconds"] for row in rows),
-            sum(sent for sent, _ in traffic.values()),
-            sum(received for _, received in traffic.values()),
-            f"{self._now(len(rows))}{so_long}",
-            f"{others}{so_long}" if others else "",
-            parties=tuple(parties),
-        )
-
-    def _now(self, rounds: int) -> str:
-        if self._waiting == ():
-            return "another session runs: this one waits"
-        if rounds == self.terms.trees.rounds:
-            return "the parties sign the model"
-        if self.training.is_ending:
-            return "the training ends with the round under way"
-        return f"round {rounds + 1} is under way"
-
-
-def follow(training: Training, progress: TrainingProgress, json: bool, on_row: Draw) -> None:
+def follow(training: Training, terms: Terms, json: bool, on_row: Draw) -> None:
     """Follow a training to its end, or to Ctrl-C. on_row: called with each row of the history."""
     try:
-        with finish_at_interrupt(training.finish) as interruption, progress.shown(json) as draw:
+        with finish_at_interrupt(training.finish) as interruption, progress(terms, json) as draw:
             for row in training:
                 if row["round"] == 0:
-                    notice_not_hidden(progress.terms)
+                    notice_not_hidden(terms)
                 draw(row)
                 on_row(row)
                 interruption.count()
     except KeyboardInterrupt:
         training.stop()
         raise
-
-
-def _seen(seen: datetime | None) -> str:
-    return "never connected there" if seen is None else f"since {seen.astimezone():%H:%M}"
 
 
 # ---- `fedboost simulate`: a training in this one process ------------------------------------------------

@@ -31,13 +31,10 @@ FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def logger(
-    role: str, log_format: str = "text", log_level: str = "info", stream: Any = None, tail: Any = None
-) -> Any:
+def logger(role: str, log_format: str = "text", log_level: str = "info", tail: Any = None) -> Any:
     """A structured logger to standard error: `time [level] event key=value ...`, in colours where that is a
-    terminal that has them and NO_COLOR is not set, or JSON, one object a line. stream: what writes to
-    standard error in its place, such as a display; tail: a processor that keeps the last lines. ConfigError
-    for another format or level."""
+    terminal that has them and NO_COLOR is not set, or JSON, one object a line. tail: a processor that keeps
+    the last lines. ConfigError for another format or level."""
 
     _check_choice("--log-format", log_format, FORMATS)
     _check_choice("--log-level", log_level, LEVELS)
@@ -51,7 +48,7 @@ def logger(
             *([structlog.processors.JSONRenderer()] if log_format == "json" else [_join_lists, text]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, log_level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr if stream is None else stream),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     return structlog.get_logger().bind(role=role)

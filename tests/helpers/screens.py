@@ -13,8 +13,6 @@ import threading
 import time
 from contextlib import contextmanager
 
-from rich.cells import cell_len
-
 PATIENCE = 60.0
 UNFINISHED = re.compile(r"\x1b(\[\??[0-9;]*)?$")
 TOKEN = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
@@ -42,6 +40,8 @@ def seen(written):
         elif command == "K":
             assert argument == "2"
             lines[row] = ""
+        elif command in "hl":
+            assert argument == "?25", "the cursor is shown or hidden"
         else:
             assert command == "m", f"an escape sequence {token[0]!r}"
     assert end == len(written)
@@ -130,8 +130,3 @@ def interrupted(process):
     """The exit code of a process after Ctrl-C."""
     process.send_signal(signal.SIGINT)
     return process.wait(PATIENCE)
-
-
-def widest(text):
-    """The columns of the widest line."""
-    return max(map(cell_len, text.splitlines()), default=0)

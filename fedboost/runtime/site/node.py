@@ -39,7 +39,6 @@ from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.runtime.site.backup import PartFolder, open_log, open_memory
 from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.live import PartyProgress
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.page import PageState, page_served
 from fedboost.runtime.site.policy_keys import naming_the_command
@@ -225,9 +224,6 @@ class Watch:
 
     def __init__(self, config: PartyConfig, log: Any, spent: Callable[[], Spent]) -> None:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
-        self.progress = PartyProgress(config)
-        self.ask = terminal_ask
-        """What a question to the person at the terminal is asked with."""
         self.page_state = PageState(config, log)
         self._log, self._config, self._spent = log, config, spent
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
@@ -248,13 +244,11 @@ class Watch:
     def connected(self, here: bool) -> None:
         """The aggregator is at hand, or was lost."""
         self.metrics.connected(here)
-        self.progress.connected(here)
         self.page_state.connected(here)
 
     def offered(self, offer: Offer, analyst: str) -> None:
         """A session was offered, or is offered again."""
         self.metrics.begun()
-        self.progress.offered(offer, analyst)
         self.page_state.offered(offer, analyst)
         self._session, self._rounds = offer.session, offer.terms.trees.rounds
         terms = offer.terms
@@ -265,26 +259,22 @@ class Watch:
     def received(self, size: int) -> None:
         """Count a message of the aggregator."""
         self.metrics.received(size)
-        self.progress.moved(size, 0)
 
     def sent(self, data: bytes) -> bytes:
         """Count a message to the aggregator, and return it."""
         self.metrics.sent(len(data))
-        self.progress.moved(0, len(data))
         self.page_state.sent(len(data))
         return data
 
     def asked(self, ask: Ask) -> None:
         """A question came, for the first time or again."""
         self._asked = ask, time.monotonic()
-        self.progress.asked(ask)
 
     def answered(self) -> None:
         """The question was answered: at once, or with what others relayed for it."""
         assert self._asked is not None
         ask, since = self._asked
         self.metrics.turn(time.monotonic() - since)
-        self.progress.answered()
         self.page_state.answered()
         if isinstance(ask.query, PlacesQuery):
             known = np.count_nonzero(ask.query.places != UNKNOWN)
@@ -294,7 +284,6 @@ class Watch:
         if done > self._round:
             now = time.monotonic()
             self.metrics.round(done, now - self._since)
-            self.progress.round(done, now - self._since)
             self.page_state.round(done)
             about = {"round": done, "of": self._rounds, "seconds": round(now - self._since, 3)}
             self._log.info("round", session=self._session, **about)
@@ -307,7 +296,6 @@ class Watch:
         state = "" if not reason else "left" if left else "failed"
         self.metrics.ended(state or "done")
         event = "left the session" if left else f"session {state or 'done'}"
-        self.progress.ended(event)
         self.page_state.ended(reason if left else "")
         if reason:
             self._log.warning(event, session=session, reason=reason)
@@ -592,7 +580,7 @@ class PartyNode:
         return Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
     def _ask_somebody(self, text: str) -> bool:
-        return self.watch.ask(text, self._thread.hung_up.is_set)
+        return terminal_ask(text, self._thread.hung_up.is_set)
 
 
 def pause_after(left: int) -> float:
