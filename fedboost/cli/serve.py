@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Coroutine
-from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +17,6 @@ from fedboost.kernel_cache import unready
 from fedboost.people import as_json
 from fedboost.people import status as text
 from fedboost.privacy.identity import role_of
-from fedboost.runtime.aggregator import handshakes
 from fedboost.runtime.aggregator.config import read_aggregator
 from fedboost.runtime.config import check_address, choose_keys
 from fedboost.runtime.data.values import keep_freed_memory, share_freed_memory
@@ -28,7 +26,6 @@ from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import LogTail, logger
 
 if TYPE_CHECKING:
-    from fedboost.runtime.aggregator.handshakes import Handshakes
     from fedboost.runtime.net.keys import Bundle
 
 
@@ -107,20 +104,6 @@ def aggregator(
 ) -> None:
     """Run the aggregator: parties and analysts dial it."""
 
-    with ExitStack() as stack:
-        traced = stack.enter_context(handshakes.watched()) if handshakes.begin_trace() else None
-        _run(config, insecure_loopback, json, log_format, log_level, traced)
-
-
-def _run(
-    config: Path,
-    insecure_loopback: bool,
-    json: bool,
-    log_format: str,
-    log_level: str,
-    traced: "Handshakes | None",
-) -> None:
-
     tail = LogTail()
     log = logger("aggregator", log_format, log_level, tail)
     settings = read_aggregator(config)
@@ -130,8 +113,6 @@ def _run(
         from fedboost.runtime.aggregator.server import AggregatorServer
 
         server = AggregatorServer(settings, log, bundle, tail)
-        if traced is not None:
-            traced.note = server.refusals.handshake
         try:
             await server.start()
         except BaseException:

@@ -115,7 +115,6 @@ class AggregatorMetrics(Metrics):
             "peer refused",
             "party refused",
             "analyst refused",
-            "handshake refused",
             "console refused",
         ):
             self._refused.labels(event)

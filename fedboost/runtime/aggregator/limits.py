@@ -283,11 +283,6 @@ class Refusals:
                 lines.left_out = 0
         self._log.warning(event, peer=peer, **values, reason=reason)
 
-    def handshake(self, address: str, reason: str) -> None:
-        """Log that no TLS connection was made with a client, from any thread."""
-        host = address.rpartition(":")[0] or address
-        self.note("handshake refused", f"a client from {host}", reason, address=address)
-
     def _lines_of(self, key: tuple[str, str], now: float) -> _Lines:
         if key not in self._peers and len(self._peers) >= MAX_PEERS:
             self._peers = {known: kept for known, kept in self._peers.items() if not kept.bucket.is_full(now)}
