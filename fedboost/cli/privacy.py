@@ -6,7 +6,6 @@ Refuses: terms and models without noise, a memory that is damaged, another inste
 """
 
 import itertools
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -74,15 +73,10 @@ def budget(
 
 @privacy_app.command(
     name="init",
-    epilog="Example: fedboost privacy init --config party.toml\n\n"
-    "Example: fedboost privacy init --from party.ledger.sqlite --config party.toml",
+    epilog="Example: fedboost privacy init --config party.toml",
 )
 def begin(
     config: SiteFile,
-    ledger: Annotated[
-        Path | None,
-        typer.Option("--from", help="A ledger of an earlier version, to be taken over.", show_default=False),
-    ] = None,
     restored: Annotated[
         bool, typer.Option("--restored", help="Use a memory that was put back from a backup.")
     ] = False,
@@ -90,10 +84,8 @@ def begin(
     """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
     it was lost. What the audit log has of earlier sessions is taken over."""
 
-    if restored and ledger is not None:
-        raise ConfigError("--from and --restored exclude each other: the first begins a memory")
     site = read_party(config, holds_rows=None)
-    memory = accept_restored(site) if restored else init_memory(site, ledger)
+    memory = accept_restored(site) if restored else init_memory(site)
     how = "the memory that was put back" if restored else "a new memory"
     print(
         f"{memory.path}: {how}, of the rows {printable(site.rows_name)}; it knows {memory.sessions} sessions "

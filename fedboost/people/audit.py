@@ -36,7 +36,7 @@ from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDIC
 
 @dataclass(frozen=True)
 class AgreementFacts:
-    """The agreement of a site to take part in a session. Missing in old logs: attempt, analyst, request.
+    """The agreement of a site to take part in a session. analyst, request: where the terms were signed;
     rounds: 0 where nothing is trained; task: what the session does."""
 
     terms: str
@@ -47,7 +47,7 @@ class AgreementFacts:
     epsilon: float | None
     delta: float | None
     placement: str | None
-    attempt: int | None
+    attempt: int
     analyst: str | None
     request: str | None
     task: str
@@ -173,14 +173,9 @@ class SessionFacts:
         return min((release.roster for release in self.releases), key=len, default=())
 
     @property
-    def unrecorded(self) -> bool:
-        """True if the log does not say which questions were asked."""
-        return any(answer.question is None for answer in self.answers)
-
-    @property
     def without_terms(self) -> bool:
-        """True for a session that an old version recorded, which kept no terms."""
-        return bool(self.answers) and (self.agreement is None or self.agreement.attempt is None)
+        """True if the log does not have the agreement to a session that was answered."""
+        return bool(self.answers) and self.agreement is None
 
 
 @dataclass(frozen=True)
@@ -280,7 +275,7 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
     if agreement.analyst is not None:
         role = "the label holder" if agreement.task == TO_PREDICT else "the analyst"
         yield _line("signed by", f"{delimited(agreement.analyst)}, {role}")
-    elif agreement.attempt is not None:
+    else:
         yield _line("signed by", "no analyst's signature (connections without keys)")
     if session.attempts is not None and session.attempts[1] > 1:
         first, last = session.attempts
@@ -362,8 +357,6 @@ def _answers(session: SessionFacts) -> Iterator[str]:
     if session.again:
         yield _sums("the same answers sent again", session.again)
     yield _sums("in all, after it had ended" if session.rank.after_end else "in all", session.releases)
-    if session.unrecorded:
-        yield _line("questions", "this log does not record which questions of a kind were asked")
 
 
 def _words(query: str, session: SessionFacts) -> str:
@@ -424,8 +417,6 @@ def _releases(session: SessionFacts) -> Iterator[str]:
         "asked, and of where the training stood. The same turn, question and position: the same answer sent "
         "again."
     ]
-    if session.unrecorded:
-        notes = ["Turn: the number of the question. This log does not record question and position."]
     if session.again:
         notes.append("= the same answer sent again: no news of rows")
     if session.rank.after_end:
@@ -531,8 +522,8 @@ def no_warnings(facts: AuditFacts) -> str:
     """Return the sentence that there are no warnings."""
     if any(session.without_terms for session in facts.sessions):
         return (
-            "No warnings; but an older version wrote this log, or a part of it, without the terms, so "
-            "that not all of what left can be compared with them."
+            "No warnings; but this log has no terms of a session that was answered, so that not all of "
+            "what left can be compared with them."
         )
     if not any(session.answers for session in facts.sessions):
         return "No warnings: no answer left."

@@ -39,7 +39,7 @@ from fedboost.protocol.site import Relayed, Release
 from fedboost.runtime.aggregator.store import sync_folder
 from fedboost.runtime.files import write_atomically
 from fedboost.terms.reading import Frozen
-from fedboost.terms.session import TO_PREDICT, TO_TRAIN, TRAINING
+from fedboost.terms.session import TO_TRAIN, TRAINING
 from fedboost.terms.terms import Terms
 
 # ---- The entries of an audit log: what each line of it says, as canonical JSON with a hash --------------
@@ -58,11 +58,11 @@ class Admitted(Frozen):
     """Agreement of a process of this site to take part in a session, or to go on with it.
 
     terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
-    there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
+    there is some; attempt: the one that was offered;
     analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party
-    and dataset: the names of this site and of its rows, missing in old logs; names: by its name in the terms
+    and dataset: the names of this site and of its rows; names: by its name in the terms
     the name of each column in this site's table, where that is another; task: what the session does where
-    nothing is trained, missing in old logs of predictions, which have 0 rounds.
+    nothing is trained.
     """
 
     kind: Literal["admitted"] = "admitted"
@@ -76,7 +76,7 @@ class Admitted(Frozen):
     epsilon: float | None = None
     delta: float | None = None
     placement: str | None = None
-    attempt: Count | None = None
+    attempt: Count
     analyst: str | None = None
     request: str | None = None
     party: str | None = None
@@ -87,7 +87,7 @@ class Admitted(Frozen):
     @property
     def does(self) -> str:
         """What the session does (`Terms.task`)."""
-        return self.task or (TO_TRAIN if self.rounds else TO_PREDICT)
+        return self.task or TO_TRAIN
 
 
 class Released(Frozen):

@@ -98,10 +98,8 @@ def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         yield AuditWarning(
             "other-question",
             (session.name,),
-            f"session {shown(session.name)}: different questions in {_turns(turns)}"
-            + (", as their kinds or sizes show" if _is_unrecorded(session) else ""),
-            "two answers instead of one: their difference can be of a few rows, or of one"
-            + ("; this log does not record which questions they were" if _is_unrecorded(session) else ""),
+            f"session {shown(session.name)}: different questions in {_turns(turns)}",
+            "two answers instead of one: their difference can be of a few rows, or of one",
             f"{ASK} why",
         )
 
@@ -253,17 +251,12 @@ def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], t
 
 
 def _question(answer: Released) -> tuple[str, int, str]:
-    """All that is known of a question: its hash is not in an old log."""
+    """All that is known of a question."""
     return answer.what, answer.cells, answer.question or ""
 
 
 def _shrinks(terms: Terms | None) -> bool:
     return terms is not None and terms.session.on_loss == "shrink"
-
-
-def _is_unrecorded(session: Session) -> bool:
-    """Return whether the log does not say which questions were asked."""
-    return any(answer.question is None for answer in session.answers)
 
 
 def _turns(turns: list[int]) -> str:
@@ -360,11 +353,10 @@ def _settings(terms: Terms) -> dict[str, str]:
 
 
 def _is_really_first(session: Session) -> bool:
-    """Return whether the first attempt that is known is the first of the site. An old log has only those that
-    were answered in: there, a first question that is not the session's first shows it."""
+    """Return whether the first attempt that is known is the first of the site. Where the agreement is in an
+    older file, a first question that is not the session's first shows it."""
     part = session.parts[0]
-    known = part.admitted is not None and part.admitted.attempt is not None
-    return known or min(release.turn for release in part.releases) > 1
+    return part.admitted is not None or min(release.turn for release in part.releases) > 1
 
 
 def _attempts(session: Session) -> Iterator[AuditWarning]:
@@ -488,7 +480,7 @@ def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[
     faults: dict[str, list[Session]] = {}
     for session in sessions:
         known = session.admitted
-        if known is not None and known.attempt is not None:
+        if known is not None:
             terms = admitted.get(known.terms)
             if isinstance(terms, ConfigError):
                 faults.setdefault(str(terms), []).append(session)

@@ -49,7 +49,7 @@ class Part:
     @property
     def attempt(self) -> int | None:
         """The attempt it began with, or the first it answered in; None if neither is known."""
-        if self.admitted is not None and self.admitted.attempt is not None:
+        if self.admitted is not None:
             return self.admitted.attempt
         return min((release.attempt for release in self.releases), default=None)
 

@@ -1,11 +1,9 @@
 """The start of a site's memory: whether a party may go on with the one that is there, or begin another.
 
 Promises: a party says at its start where its memory lies and how many sessions it knows; a new memory, or one
-from a backup, knows the sessions and charges that the audit log has, and those of a ledger of an earlier
-version.
-Refuses (ConfigError, one line with what a person has to do): to begin a memory where there is a budget, an
-audit log that is not empty or a ledger of an earlier version; to go on with a copy that is older than the
-audit log.
+from a backup, knows the sessions and charges that the audit log has.
+Refuses (ConfigError, one line with what a person has to do): to begin a memory where there is a budget or an
+audit log that is not empty; to go on with a copy that is older than the audit log.
 """
 
 import fcntl
@@ -62,8 +60,6 @@ from fedboost.runtime.site.audit import (
 from fedboost.runtime.site.budget import Spent
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import (
-    LEDGER,
-    LEDGER_TABLES,
     NAME,
     OWNER_ALONE,
     FileMemory,
@@ -79,7 +75,6 @@ from fedboost.runtime.site.memory import (
     open_database,
     put,
     put_told,
-    read_ledger,
     read_spent,
 )
 from fedboost.terms.reading import Frozen, Name
@@ -158,26 +153,19 @@ class Begun:
     releases: int
 
 
-def init_memory(config: PartyConfig, ledger: Path | None = None) -> Begun:
-    """Make a memory that knows what the audit log and a ledger of an earlier version have. ConfigError."""
-    path, earlier = memory_path(config), _ledgers(config)
+def init_memory(config: PartyConfig) -> Begun:
+    """Make a memory that knows what the audit log has. ConfigError."""
+    path = memory_path(config)
     if os.path.lexists(path):
         open_database(path).close()
         raise ConfigError(
             f"{path}: there is a memory already, and it stays as it is (one that was put back from a backup: "
             f"`fedboost privacy init --restored --config {config.file}`)"
         )
-    if ledger is None and earlier:
-        raise _unmoved(config, earlier[0])
-    sessions, charges = ([], []) if ledger is None else read_ledger(ledger, config.rows_name)
     with _log_of(config) as audit:
         entries = audit.after(NO_LOG) or []
         make_file(path, config.rows_name)
         with closing(_open(config, audit)) as memory, memory.transaction() as file:
-            for party, session, terms, *rest in sessions:
-                _put_ended(file, (str(party), str(session)), True, terms, "", b"", "[]", 0, 0, *rest)
-            for row in charges:
-                put(file, "charges", *row)
             _take_over(file, config, entries)
     return _begun(path)
 
@@ -245,8 +233,6 @@ def _check_beside_log(config: PartyConfig, end: LogEnd) -> None:
 def _missing(config: PartyConfig, audited: bool) -> ConfigError | None:
     """The error where there is no memory; None if one may be begun."""
     path, command = memory_path(config), f"`fedboost privacy init --config {config.file}`"
-    if earlier := _ledgers(config):
-        return _unmoved(config, earlier[0])
     if audited:
         return ConfigError(
             f"{path}: the memory of this site is gone, and {config.audit} has what left it: restore the "
@@ -259,25 +245,6 @@ def _missing(config: PartyConfig, audited: bool) -> ConfigError | None:
             f"budget is kept; {command} begins one (renamed or moved: put `state`, `dataset` right)"
         )
     return None
-
-
-def _unmoved(config: PartyConfig, ledger: Path) -> ConfigError:
-    return ConfigError(
-        f"{ledger}: is a ledger of an earlier version, with what was spent of the rows {config.rows_name!r}; "
-        f"`fedboost privacy init --from {ledger} --config {config.file}` moves it into the site's memory"
-    )
-
-
-def _ledgers(config: PartyConfig) -> list[Path]:
-    """Ledgers of an earlier version that have these rows, beside the config or in the state folder."""
-    ledgers = []
-    for folder in (config.file.parent, state_folder(config)):
-        for path in sorted(folder.glob("*.ledger.sqlite")):
-            with closing(open_database(path, LEDGER, LEDGER_TABLES)) as file:
-                rows = file.execute("SELECT 1 FROM sessions WHERE dataset = ?", (config.rows_name,))
-                if rows.fetchone() is not None:
-                    ledgers.append(path)
-    return ledgers
 
 
 def _open(config: PartyConfig, audit: AuditLog | None) -> FileMemory:

@@ -168,11 +168,6 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     """A site's file, or that of a key holder, which holds no rows, or either (None); its paths are made
     absolute."""
     values = read_toml(path, SITE)
-    if "ledger" in values:
-        raise ConfigError(
-            f"{path}: key 'ledger' was removed, what was spent is in the site's memory: take the key away, "
-            f"then `fedboost privacy init --from {values['ledger']} --config {path}` moves it there"
-        )
     config = read_model(PartyConfig, values, str(path))
     _check_workers(config, path)
     if holds_rows and config.data is None:

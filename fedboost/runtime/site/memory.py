@@ -25,7 +25,7 @@ import os
 import sqlite3
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -70,8 +70,6 @@ from fedboost.terms.terms import Terms
 NAME = "memory.sqlite"
 OWNER_ALONE = 0o600
 VERSION = 3
-LEDGER = 2
-"""The version of files that kept what was spent and nothing else."""
 APPLICATION = 0x46424C31
 """Whose file it is, by SQLite's header."""
 LOG_PAGES = 4000
@@ -109,17 +107,13 @@ TABLES = {
 """Columns of each table. What changes with each turn stands apart from what does not, and so does what is
 deleted at a session's end. `by_columns` has what other parties are told of own columns, `labels` the epsilon
 of noise on labels and a hash of what it is drawn from, `tables` the number of rows and their hash, `row_sets`
-the rows that a session was about, or held out; older files get these when they are opened."""
+the rows that a session was about, or held out."""
 _KEYS = {
     "site": "dataset",
     "questions": "party, session, turn",
     "charges": "party, session, release",
     "labels": "party, label",
     "logs": "party",
-}
-LEDGER_TABLES = {
-    "sessions": ("dataset", "party", "session", "terms", "delta", "planned", "begun", "secret"),
-    "charges": ("dataset", "party", "session", "release", "cost", "at"),
 }
 _PUT_BACK = (
     "put back the newest copy that you have (docs/operations.md, The site's memory); if there is none, move "
@@ -235,13 +229,11 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
-def open_database(
-    path: Path, version: int = VERSION, tables: Mapping[str, tuple[str, ...]] = TABLES
-) -> sqlite3.Connection:
+def open_database(path: Path) -> sqlite3.Connection:
     """The database in a file that is there, every row of it checked. ConfigError if it is another file."""
     try:
         if path.stat().st_size == 0:
-            raise ConfigError(f"{path}: {_damaged(version, 'is an empty file')}")
+            raise ConfigError(f"{path}: {_damaged('is an empty file')}")
         file = sqlite3.connect(
             f"file:{quote(str(path))}?mode=rw",
             uri=True,
@@ -254,54 +246,38 @@ def open_database(
     except sqlite3.Error as error:
         raise ConfigError(f"{path}: cannot open this memory: {error}") from None
     try:
-        _check(path, file, version, tables)
+        _check(path, file)
     except sqlite3.OperationalError as error:
         file.close()
         raise ConfigError(f"{path}: cannot read this memory: {error}") from None
     except (sqlite3.Error, UnicodeDecodeError):
         file.close()
-        raise ConfigError(f"{path}: {_damaged(version, 'is damaged, or another kind of file')}") from None
+        raise ConfigError(f"{path}: {_damaged('is damaged, or another kind of file')}") from None
     except ConfigError:
         file.close()
         raise
     return file
 
 
-def _check(path: Path, file: sqlite3.Connection, version: int, tables: Mapping[str, tuple[str, ...]]) -> None:
+def _check(path: Path, file: sqlite3.Connection) -> None:
     file.execute("PRAGMA synchronous = FULL")
     file.execute("PRAGMA secure_delete = ON")
     file.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     (application,), (written,) = (
         file.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
     )
-    if (application, written) == (APPLICATION, LEDGER) != (APPLICATION, version):
-        raise ConfigError(
-            f"{path}: is a ledger of an earlier version; move it away, then `fedboost privacy init --from "
-            f"LEDGER --config FILE` takes over what was spent"
-        )
-    if version == LEDGER and (application, written) == (APPLICATION, VERSION):
-        raise ConfigError(
-            f"{path}: is a site's memory of this version; --from wants a ledger of an earlier version, which "
-            f"kept the budget alone (a memory from a backup: put it in its place, and run `fedboost privacy "
-            f"init --restored`)"
-        )
-    if (application, written) != (APPLICATION, version):
-        raise ConfigError(f"{path}: {_damaged(version, 'is not of this version of fedboost')}")
-    if version == VERSION:
-        for table in ("by_columns", "labels", "tables", "row_sets"):
-            file.execute(_create(table, "IF NOT EXISTS "))
+    if (application, written) != (APPLICATION, VERSION):
+        raise ConfigError(f"{path}: {_damaged('is not of this version of fedboost')}")
     intact = [row for (row,) in file.execute("PRAGMA integrity_check")] == ["ok"]
-    for table, columns in tables.items():
+    for table, columns in TABLES.items():
         rows = file.execute(f"SELECT {', '.join(columns)}, seal FROM {table}")
         intact = intact and all(_seal(row[:-1]) == row[-1] for row in rows)
     if not intact:
-        raise ConfigError(f"{path}: {_damaged(version, 'was changed after it was written')}")
+        raise ConfigError(f"{path}: {_damaged('was changed after it was written')}")
 
 
-def _damaged(version: int, fault: str) -> str:
+def _damaged(fault: str) -> str:
     """The fault of a file that cannot be used, and the remedy."""
-    if version == LEDGER:
-        return f"is no ledger of an earlier version of fedboost: it {fault}"
     return f"this memory {fault}; {_PUT_BACK}"
 
 
@@ -366,28 +342,14 @@ def spent_in(file: sqlite3.Connection) -> Spent:
     return Spent(dataset_of(file)[0], *counts, costs(file), delta or USUAL_DELTA)
 
 
-def read_ledger(path: Path, dataset: str) -> tuple[list[tuple[Value, ...]], list[tuple[Value, ...]]]:
-    """The sessions and the charges of a dataset in a ledger of an earlier version. ConfigError."""
-    with closing(open_database(path, LEDGER, LEDGER_TABLES)) as file:
-        sessions = file.execute(
-            "SELECT party, session, min(terms), max(delta), sum(planned), min(begun) FROM sessions "
-            "WHERE dataset = ? GROUP BY party, session",
-            (dataset,),
-        ).fetchall()
-        charges = file.execute(
-            "SELECT party, session, release, cost, at FROM charges WHERE dataset = ?", (dataset,)
-        ).fetchall()
-    return sessions, charges
-
-
 def _schema() -> str:
     tables = " ".join(_create(table) for table in TABLES)
     return f"{tables} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
 
 
-def _create(table: str, condition: str = "") -> str:
+def _create(table: str) -> str:
     return (
-        f"CREATE TABLE {condition}{table} ({', '.join(TABLES[table])}, seal, "
+        f"CREATE TABLE {table} ({', '.join(TABLES[table])}, seal, "
         f"PRIMARY KEY ({_KEYS.get(table, 'party, session')})) WITHOUT ROWID;"
     )
 

@@ -59,7 +59,6 @@ def test_what_is_written_is_read_and_goes_on_when_opened_again(path):
 
 
 def test_what_is_not_known_is_not_in_the_line(path):
-    """An old log has none of these fields: its lines are as they would be written now."""
     with AuditLog(path) as log:
         log.admitted("s", terms(PAIR))
         log.record(RELEASE)

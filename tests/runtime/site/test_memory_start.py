@@ -199,13 +199,10 @@ def test_an_answer_that_took_what_others_relayed_is_known(site):
         starts(site)
 
 
-def test_a_restored_memory_is_there_and_not_made_with_a_ledger(site):
+def test_a_restored_memory_is_there(site):
     assert "there is no memory; put it back first" in refused(
         "privacy", "init", "--restored", "--config", site
     )
-    ledger = site.parent / "a"
-    said = refused("privacy", "init", "--restored", "--from", ledger, "--config", site)
-    assert "exclude each other" in said
 
 
 # ---- a damaged one, and two processes ---------------------------------------------------------------

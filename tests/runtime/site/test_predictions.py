@@ -1,6 +1,5 @@
 """A site that helps others to predict: what its policy, an approval and its memory on disk allow."""
 
-import sqlite3
 from contextlib import closing
 
 import pytest
@@ -200,11 +199,9 @@ def test_a_prediction_is_asked_for_by_the_label_holder_itself(name, role, agreem
 # ---- the memory on disk, and approvals --------------------------------------------------------------
 
 
-def test_a_memory_that_was_made_before_there_were_predictions_is_read(tmp_path):
+def test_predictions_count_in_the_next_process(tmp_path):
     path = tmp_path / "memory.sqlite"
     make_file(path, "patients")
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("DROP TABLE by_columns")
     limits = Limits(max_predicted_rows=700)
     with closing(FileMemory(path, "north", "patients", Budget(1.0, 1e-5))) as memory:
         memory.begin(SessionOffer("s", predicting()), limits).meet(1)
