@@ -19,7 +19,7 @@ from sites import fedboost
 from unprivileged import open_folder
 
 import fedboost as fb
-from fedboost.cli.usage import REFUSED
+from fedboost.cli.output import REFUSED
 from fedboost.runtime.local.demo import columns_terms, patients
 from fedboost.runtime.terms_file import read_terms
 

@@ -424,7 +424,7 @@ def test_the_page_on_policies_has_every_key_and_a_policy_that_is_one():
 
 
 def test_the_samples_are_sound():
-    from fedboost.runtime.aggregator.config import read_aggregator
+    from fedboost.runtime.config import read_aggregator
     from fedboost.runtime.site.config import read_party
 
     party = ROOT / "party" / "party.toml"

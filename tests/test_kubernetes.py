@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import fedboost as fb
 from fedboost.cli.main import whole
-from fedboost.runtime.aggregator.config import read_aggregator
+from fedboost.runtime.config import read_aggregator
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import terms_to_toml
 

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 import fedboost as fb
 from fedboost.cli.main import whole
-from fedboost.runtime.aggregator.config import AggregatorConfig
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.site.config import PartyConfig
 
 ROOT = Path(__file__).parents[1]

@@ -13,8 +13,8 @@ import fedboost as fb
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.runtime import results as samplers
-from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.results import SPACE, draw, terms_to_tune
 from fedboost.runtime.site.policy import breaches

@@ -29,7 +29,7 @@ import common
 import workers as on_workers
 from common import verdict
 
-from fedboost.privacy.bit_packing import chunks_of
+from fedboost.privacy.packing import chunks_of
 from fedboost.runtime.workers import hold
 from fedboost.runtime.workers.holder import WorkersHolder
 

@@ -36,9 +36,9 @@ import numpy as np
 from common import verdict
 from phe.paillier import generate_paillier_keypair
 
-from fedboost.privacy.bit_packing import Chunk, Segment
 from fedboost.privacy.encrypted import paillier
 from fedboost.privacy.masked.keys import BENEATH, Group, PairMasks, masked_chunks
+from fedboost.privacy.packing import Chunk, Segment
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import scheme_of
 

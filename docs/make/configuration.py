@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from fedboost.runtime.aggregator.config import AggregatorConfig
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS, ColumnRules

@@ -36,7 +36,7 @@ from fedboost.gbdt.drift import edges_of
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.protocol.contracts import GrownTrees, Position
 from fedboost.terms.session import TO_DESCRIBE, TRAINING
 from fedboost.terms.terms import Terms
@@ -70,14 +70,14 @@ def structure(
             np.where(inner, np.array(tree.threshold, np.float32), 0).astype(np.float32).tobytes(),
             np.where(inner, 0, np.array(tree.value, np.float64)).astype(np.float64).tobytes(),
             b"".join(
-                fields.number(node) + c.to_bytes(MAX_CODES // 8, "little")
+                packing.number(node) + c.to_bytes(MAX_CODES // 8, "little")
                 for node, c in enumerate(tree.categories)
                 if c
             ),
         ]
     parts += [each.packed for each in means]
     parts += [np.array(each, np.float64).tobytes() for each in edges]
-    return hashlib.sha256(fields.pack(*parts)).digest()
+    return hashlib.sha256(packing.pack(*parts)).digest()
 
 
 NO_CUTS = np.zeros(0, np.float32)
@@ -129,7 +129,7 @@ class Round:
     def digest(self) -> bytes:
         """Hash of the round: 32 bytes."""
         values = struct.pack(">" + "qd" * len(self.values), *chain.from_iterable(self.values))
-        return hashlib.sha256(fields.pack(self.splits.packed, values)).digest()
+        return hashlib.sha256(packing.pack(self.splits.packed, values)).digest()
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class BoostingState:
         model = self._hash.digest()
         scales = b"" if self.scales is None else self.scales.packed
         residual = b"" if self.residual is None else self.residual.digest
-        tree = hashlib.sha256(fields.pack(fields.number(self.levels), scales, residual)).digest()
+        tree = hashlib.sha256(packing.pack(packing.number(self.levels), scales, residual)).digest()
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
         return Position(*counts, model, tree)
 
@@ -282,10 +282,10 @@ class BoostingState:
         if hashed is None:
             start = b"" if self.start is None else self.start.digest
             aligned = b"" if self.places is None else self.places.digest
-            return hashlib.sha256(fields.pack(fields.number(self.grids) + aligned, start, *further))
+            return hashlib.sha256(packing.pack(packing.number(self.grids) + aligned, start, *further))
         if further:
             hashed = hashed.copy()
-            hashed.update(fields.pack(*further))
+            hashed.update(packing.pack(*further))
         return hashed
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "BoostingState":

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedboost.cli.common import Force, InsecureLoopback, Keys, TermsFile
-from fedboost.cli.output import notice
-from fedboost.cli.usage import Group
+from fedboost.cli.output import Group, notice
 from fedboost.errors import ConfigError, Refused
 from fedboost.privacy.identity import certify, common_name, day, fingerprint, issue, new_root, role_of, to_pem
 from fedboost.runtime.config import choose_keys

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from fedboost import __version__
-from fedboost.cli.usage import REFUSED, Group, UsageError, end_in_one_line, usage_error
+from fedboost.cli.output import REFUSED, Group, UsageError, end_in_one_line, usage_error
 from fedboost.errors import ConfigError
 
 

@@ -4,15 +4,23 @@ Promises: `show` prints the text or the JSON of the same facts; nothing heavy is
 Refuses: nothing.
 """
 
+import difflib
+import errno
+import itertools
 import json as json_format
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import typer
+from typer.core import TyperGroup
+
+from fedboost.errors import ConfigError, FedboostError
 from fedboost.people.text import Block, one_line
 
 
@@ -67,3 +75,191 @@ def unless_nobody_reads() -> Iterator[None]:
         print(end="", flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+
+
+# ---- Command lines that cannot be, in one line: what is wrong, the nearest command or option ------------
+# Where to look.
+# Promises: the line names the command, and the option or argument as it is typed.
+
+
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Base of the errors of a command line. Which package it is from depends on typer's version."""
+TAKES_TERMS = ("train", "simulate", "demo", "estimate")
+"""Commands whose settings people look for among their options."""
+GROUPS = ("keys", "privacy")
+"""Commands with sub-commands."""
+
+
+class Group(TyperGroup):
+    """A command with sub-commands, which names the nearest one; its help has one sentence for each."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        for command in self.commands.values():
+            command.short_help = _first_sentence(command.help or "")
+        super().format_help(ctx, formatter)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The sub-command of these arguments. ConfigError if there is none."""
+        if self.get_command(ctx, args[0]) is None:
+            near = _nearest(args[0], self.list_commands(ctx))
+            raise ConfigError(f"no command {' '.join((*_path(ctx), args[0]))!r}{near}{_see(ctx)}")
+        return super().resolve_command(ctx, args)
+
+
+def usage_error(error: Any) -> str:
+    """A line about a command line that cannot be; empty if the help was printed in place of one."""
+    text, context = error.format_message().strip(), error.ctx
+    if not text:
+        return ""
+    if context is None:  # of an option without its value, or with one too many
+        words = sys.argv[1:3] if sys.argv[1] in GROUPS else sys.argv[1:2]
+        fault = _clause(text).replace("requires an argument", "needs a value")
+        return f"{fault}; see {' '.join(('fedboost', *words, '--help'))}"
+    name, param = " ".join(_path(context)), getattr(error, "param", None)
+    if hasattr(error, "possibilities"):
+        has_no = f"{name} has no option" if name else "no option"
+        fault = f"{has_no} {error.option_name}{_other_option(error.option_name, context)}"
+    elif hasattr(error, "param_type") and param is not None:
+        fault = f"{name} needs {_typed(param)}{_help_of(param)}"
+    elif param is not None:
+        reason = _clause(error.message).removeprefix("input ").partition(", unable")[0]
+        fault = f"{_typed(param)}{_value_of(param)}: {reason}"
+    else:
+        fault = f"{name}: {_clause(error.message).replace('argument(s)', 'argument')}"
+    return " ".join(f"{fault}{_see(context)}".split())
+
+
+def _other_option(option: str, context: Any) -> str:
+    """The nearest option, or where the setting of that name belongs."""
+    known = [
+        name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts
+    ]
+    near = _nearest(option, known)
+    if near or context.info_name not in TAKES_TERMS:
+        return near
+    from fedboost.terms.reading import setting_hint
+    from fedboost.terms.terms import Terms
+
+    key, keys = option.lstrip("-").replace("-", "_"), Terms.file_keys()
+    if key in keys:
+        return f" ({key} is a setting of the terms file)"
+    return setting_hint(key, keys).replace("?)", " in the terms file?)")
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    # Of the names alone: the dashes that all have in common say nothing.
+    names = {name.lstrip("-"): name for name in known}
+    close = difflib.get_close_matches(word.lstrip("-"), names, 1) or [
+        name for name in names if len(word.lstrip("-")) > 2 and name.startswith(word.lstrip("-"))
+    ]
+    return f" (did you mean {names[close[0]]}?)" if close else ""
+
+
+def _typed(param: Any) -> str:
+    """An option as it is typed; an argument in capitals."""
+    return str(param.name).upper() if param.param_type_name == "argument" else str(max(param.opts, key=len))
+
+
+def _value_of(param: Any) -> str:
+    """The word typed behind an option, if that can be found."""
+    for word, following in itertools.pairwise([*sys.argv[1:], ""]):
+        option, equals, value = word.partition("=")
+        if option in param.opts:
+            return f" {value if equals else following}"
+    return ""
+
+
+def _help_of(param: Any) -> str:
+    text = (getattr(param, "help", None) or "").strip()
+    return f" ({_clause(text)})" if text else ""
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.])\s", " ".join(text.split()), maxsplit=1)[0]
+
+
+def _clause(text: str) -> str:
+    """A sentence as a part of another one."""
+    text = text.strip().removesuffix(".")
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
+def _path(context: Any) -> list[str]:
+    """The sub-commands that were typed."""
+    return str(context.command_path).split()[1:] if context.parent else []
+
+
+def _see(context: Any) -> str:
+    return f"; see {' '.join(('fedboost', *_path(context), '--help'))}"
+
+
+# ---- Ends of the command: exit codes, and one line for whatever a user can get wrong --------------------
+# Promises: an error that fedboost raises on purpose ends in one line on standard error and exit code 2,
+# without a traceback; Ctrl-C ends with 130.
+
+
+REFUSED = 2
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as in every shell."""
+PIPE_CLOSED = 141
+"""Exit code when the reader of a pipe has gone, as that of commands which the signal ends."""
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors that end the writing to standard output, be it a file or a device."""
+
+
+def end_in_one_line(command: Callable[[], None]) -> None:
+    """Run a command to its end, and end the process if it fails."""
+    _open_closed_streams()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said here, once
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name may hold what the locale cannot write
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            command()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a failure can still be told
+    except FedboostError as error:
+        _refuse(str(error))
+    except KeyboardInterrupt:
+        _interrupt()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer makes this code 1 of it
+            sys.exit(PIPE_CLOSED)
+        if end.code != INTERRUPTED:  # typer's own answer to Ctrl-C, which says nothing
+            raise
+        _interrupt()
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe has gone: nobody is left to tell
+        sys.exit(PIPE_CLOSED)
+    except OSError as error:
+        if isinstance(error, PermissionError) and error.filename is not None:
+            who = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
+            _refuse(f"{error.filename}: {error.strerror}; let {who} in, or run this as one who may")
+        if error.errno not in FULL_DISK:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+        _refuse(f"cannot write the output: {error.strerror}")
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for standard streams that are closed: no table or socket is to get their number,
+    to which anybody may write."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def _refuse(text: str) -> NoReturn:
+    notice(f"fedboost: {text}")
+    sys.exit(REFUSED)
+
+
+def _interrupt() -> NoReturn:
+    print("fedboost: interrupted; nothing was saved", file=sys.stderr)
+    sys.exit(INTERRUPTED)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedboost.cli.common import Json, ModelFile, SiteFile, TermsFile, reads_a_table
-from fedboost.cli.output import print_json, show, write
-from fedboost.cli.usage import Group
+from fedboost.cli.output import Group, print_json, show, write
 from fedboost.errors import ConfigError, printable
 from fedboost.people import as_json, privacy_report, training
 from fedboost.people import estimates as columns_estimate

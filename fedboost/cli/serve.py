@@ -17,8 +17,7 @@ from fedboost.kernel_cache import unready
 from fedboost.people import as_json
 from fedboost.people import status as text
 from fedboost.privacy.identity import role_of
-from fedboost.runtime.aggregator.config import read_aggregator
-from fedboost.runtime.config import check_address, choose_keys
+from fedboost.runtime.config import check_address, choose_keys, read_aggregator
 from fedboost.runtime.data.values import keep_freed_memory, share_freed_memory
 from fedboost.runtime.local.warm_up import compile_all, compile_usual
 from fedboost.runtime.net.keys import CERTIFICATE, check_folder, read_certificates
@@ -191,7 +190,7 @@ def health(
 ) -> None:
     """Ask an aggregator whether it is up: prints `serving`, or exits with code 2."""
 
-    from fedboost.runtime.aggregator import admission as probe
+    from fedboost.runtime.aggregator import parties as probe
 
     check_address(aggregator, "--aggregator")
     bundle = choose_member_keys(keys, aggregator, insecure_loopback)

@@ -37,7 +37,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
 from fedboost.holders.column_rows import FeatureRows, LabelRows, local_rows
 from fedboost.holders.shard import RowIds, Shard
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import KEY_BYTES, derive
 from fedboost.privacy.points import (
     POINT_BYTES,
@@ -223,7 +223,7 @@ class Alignment:
 
     def _hashed(self, key: bytes, rows: Int64) -> bytes:
         """HMAC of the ids of these rows, in order: 32 bytes."""
-        return hmac.digest(key, fields.pack(*map(self._ids.__getitem__, rows.tolist())), "sha256")
+        return hmac.digest(key, packing.pack(*map(self._ids.__getitem__, rows.tolist())), "sha256")
 
     def rows_at(self, query: ToldPlaces) -> Int64:
         """The numbers of the common rows in the table of this party, in the common order, UNKNOWN where it

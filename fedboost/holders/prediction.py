@@ -40,7 +40,7 @@ from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
 from fedboost.holders.alignment import Alignment
 from fedboost.holders.shard import Shard
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.protocol.contracts import Answering, Receive, Send
 from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.terms import Terms
@@ -113,7 +113,7 @@ class PredictionHolder:
         """HMAC of the table, and of the party's part of the model: 32 bytes."""
         model = structure(self._model.base_score, self._model.trees)
         hashed = self._shard.hashed(key, self._shard.columns, VERSION)
-        return hmac.digest(key, fields.pack(hashed, model), "sha256")
+        return hmac.digest(key, packing.pack(hashed, model), "sha256")
 
     def go_to(self, state: BoostingState) -> None:
         """Stand there: where every session begins, since nothing is trained."""

@@ -8,7 +8,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedboost.fixedpoint import Float32, Int64
-from fedboost.privacy import fields, kernels
+from fedboost.privacy import kernels, packing
 
 # ---- Discrete Gaussian noise: whole numbers -------------------------------------------------------------
 # So that it adds to vectors of integers under any protection.
@@ -164,7 +164,7 @@ def noised(labels: Float32, ids: Iterable[bytes], classes: int, epsilon: float, 
     stays = math.floor((1 / (1 + (classes - 1) * math.exp(-epsilon)) - _DOUBLE) * 2.0**64)
     drawn = np.empty(len(labels), np.float32)
     for row, (label, row_id) in enumerate(zip(labels.astype(np.int64).tolist(), ids, strict=True)):
-        draws = hmac.digest(key, fields.pack(row_id, fields.number(label)), "sha256")
+        draws = hmac.digest(key, packing.pack(row_id, packing.number(label)), "sha256")
         first, second = (int.from_bytes(draws[at : at + _WORD]) for at in (0, _WORD))
         drawn[row] = label if first < stays else (label + 1 + second % (classes - 1)) % classes
     return drawn

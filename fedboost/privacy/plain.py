@@ -11,7 +11,7 @@ import numpy as np
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.bit_packing import Chunk, signed
+from fedboost.privacy.packing import Chunk, signed
 from fedboost.privacy.protection import Tag, check_newer
 
 

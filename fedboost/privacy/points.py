@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.fields import number, pack
+from fedboost.privacy.packing import number, pack
 
 
 def euler(value: int, prime: int) -> int:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.bit_packing import Chunk, Segment, chunks_of
+from fedboost.privacy.packing import Chunk, Segment, chunks_of
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from fedboost.errors import ConfigError, quoted
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
 from fedboost.privacy.masked.ends import OneLegOpener, OneLegSealer, TwoLegOpener, TwoLegSealer
@@ -130,7 +130,7 @@ class Protection:
         if secret is not None and self.proves_key:
             from fedboost.privacy.rowsums.ends import prove
 
-            key = fields.pack(key, prove(cast(Any, secret), context))
+            key = packing.pack(key, prove(cast(Any, secret), context))
         return greeting_of(agreement, key)
 
     def agreement_key(self, greeted: bytes) -> bytes:
@@ -145,7 +145,7 @@ class Protection:
             return scheme.read_public(key, key_bits)
         from fedboost.privacy.rowsums.ends import check
 
-        number, *proof = fields.unpack(key)
+        number, *proof = packing.unpack(key)
         public = scheme.read_public(number, key_bits)
         check(cast(Any, public), context, b"".join(proof))
         return public

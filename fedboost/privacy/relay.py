@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import KEY_BYTES, RandomBytes, derive
 
 _NONCE = bytes(12)
@@ -25,9 +25,12 @@ _TAG_BYTES = 16
 
 def sealed_size(content: int, receivers: Iterable[str]) -> int:
     """Number of bytes that `seal` makes of so many for these receivers."""
-    wrapped = 2 * fields.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
+    wrapped = 2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
     return (
-        fields.LENGTH_BYTES + content + _TAG_BYTES + sum(wrapped + len(party.encode()) for party in receivers)
+        packing.LENGTH_BYTES
+        + content
+        + _TAG_BYTES
+        + sum(wrapped + len(party.encode()) for party in receivers)
     )
 
 
@@ -44,14 +47,14 @@ def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes,
     for party, secret in keys.items():
         wrapper = _wrapper(secret, sender, party, context)
         wrapped += [party.encode(), wrapper.encrypt(_NONCE, key, ciphertext)]
-    return fields.pack(ciphertext, *wrapped)
+    return packing.pack(ciphertext, *wrapped)
 
 
 def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, context: bytes) -> bytes:
     """Decrypt what `seal` encrypted for this receiver. PeerError if it is for another, or of another sender
     or context."""
     try:
-        ciphertext, *wrapped = fields.unpack(sealed)
+        ciphertext, *wrapped = packing.unpack(sealed)
         keys = dict(zip(wrapped[::2], wrapped[1::2], strict=True))
         wrapper = _wrapper(secret, sender, receiver, context)
         key = wrapper.decrypt(_NONCE, keys[receiver.encode()], ciphertext)

@@ -22,9 +22,9 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import Splits, Tree
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import RandomBytes
+from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
@@ -157,11 +157,11 @@ class Position:
     @property
     def digest(self) -> bytes:
         """A hash of it: 32 bytes."""
-        return hashlib.sha256(fields.pack(self.model, self.tree)).digest()
+        return hashlib.sha256(packing.pack(self.model, self.tree)).digest()
 
 
 def _empty(*parts: bytes) -> bytes:
-    return hashlib.sha256(fields.pack(fields.number(0), *parts)).digest()
+    return hashlib.sha256(packing.pack(packing.number(0), *parts)).digest()
 
 
 NOWHERE = Position(0, False, 0, 0, 0, _empty(b""), _empty(b"", b""))

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from fedboost.errors import PeerError, Refused, quoted
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.identity import Identified, Signer, identify, verify
 from fedboost.privacy.masked.keys import KEY_BYTES, Group, RandomBytes
@@ -71,9 +71,9 @@ class Attempt:
 
     def packed(self) -> bytes:
         """All of it as a field of what is signed or hashed."""
-        return fields.pack(
+        return packing.pack(
             self.session.encode(errors="surrogatepass"),
-            fields.number(self.number),
+            packing.number(self.number),
             self.terms.digest.encode(),
             self.request,
         )
@@ -146,7 +146,7 @@ def greet(
         return b""
     nonce = draw(NONCE_BYTES)
     statement = _greeting(attempt.packed(), me, public, nonce)
-    return fields.pack(
+    return packing.pack(
         me.encode(), public, nonce, credentials.signer.certificate, credentials.signer.sign(statement)
     )
 
@@ -164,7 +164,7 @@ def _digest(
     """Kept for the next party of a simulation, which asks for the same."""
     group = Group.of(parties, colluding)
     return hashlib.sha256(
-        fields.pack(b"fedboost/2/session", attempt, group.digest(), *sorted(greetings))
+        packing.pack(b"fedboost/2/session", attempt, group.digest(), *sorted(greetings))
     ).digest()
 
 
@@ -227,7 +227,7 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
 
 def key_context(attempt: Attempt, party: str) -> bytes:
     """What a proof of a party's key is bound to."""
-    return fields.pack(b"fedboost/1/key", attempt.packed(), party.encode())
+    return packing.pack(b"fedboost/1/key", attempt.packed(), party.encode())
 
 
 def read_public(attempt: Attempt, public: bytes) -> Public:
@@ -241,7 +241,7 @@ def read_public(attempt: Attempt, public: bytes) -> Public:
 def public_of(attempt: Attempt, greetings: Collection[bytes]) -> Public:
     """The key that sums are encrypted under, as the key holder greeted with it."""
     for greeting in greetings:
-        name, public, *_ = fields.unpack(greeting)
+        name, public, *_ = packing.unpack(greeting)
         if name.decode() == attempt.terms.keyholder:
             return read_public(attempt, public)
     raise PeerError("the key holder was not introduced")
@@ -269,7 +269,7 @@ def signed(
 
 def _check(trust: Trust, attempt: bytes, greeting: bytes) -> tuple[str, bytes]:
     try:
-        name, public, nonce, certificate, signature = fields.unpack(greeting)
+        name, public, nonce, certificate, signature = packing.unpack(greeting)
         party = name.decode()
     except (PeerError, ValueError):
         raise PeerError("a party was introduced without a greeting") from None
@@ -283,11 +283,11 @@ def _check(trust: Trust, attempt: bytes, greeting: bytes) -> tuple[str, bytes]:
 
 
 def _greeting(attempt: bytes, party: str, public: bytes, nonce: bytes) -> bytes:
-    return fields.pack(b"fedboost/2/hello", attempt, party.encode(), public, nonce)
+    return packing.pack(b"fedboost/2/hello", attempt, party.encode(), public, nonce)
 
 
 def _requested(wish: bytes, digest: str, nonce: bytes, time: int) -> bytes:
-    return fields.pack(wish, digest.encode(), nonce, fields.number(time))
+    return packing.pack(wish, digest.encode(), nonce, packing.number(time))
 
 
 def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest: Attest) -> bytes:
@@ -297,14 +297,14 @@ def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest
     where it keeps a part of the model, this is its hash.
     session: the digest of the attempt, which binds its name, number and greetings."""
     own = (attest.part,) if terms.keeps_parts else (attest.thresholds,) if terms.hides_columns else ()
-    return fields.pack(
+    return packing.pack(
         b"fedboost/2/attestation",
         terms.digest.encode(),
         request,
         session,
         party.encode(),
         terms.hiding.protection.encode(),
-        fields.number(attest.turns),
+        packing.number(attest.turns),
         attest.transcript,
         attest.structure,
         *own,

@@ -13,7 +13,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import Query, TrainingState
 from fedboost.terms.terms import Terms
@@ -217,12 +217,12 @@ FromConnection = FromParty | Connected | Disconnected
 
 def first_transcript(session: bytes, state: TrainingState) -> bytes:
     """The hash that a transcript begins with: the session's digest, and where the training stands."""
-    return hashlib.sha256(fields.pack(session, state.position.digest)).digest()
+    return hashlib.sha256(packing.pack(session, state.position.digest)).digest()
 
 
 def next_transcript(before: bytes, query: Query) -> bytes:
     """The hash of all queries up to this one."""
-    return hashlib.sha256(fields.pack(before, query.digest)).digest()
+    return hashlib.sha256(packing.pack(before, query.digest)).digest()
 
 
 def tag_of(ask: Ask, transcript: bytes) -> Tag:

@@ -19,7 +19,7 @@ import numpy as np
 from fedboost.errors import ConfigError, PeerError, quoted
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import NO_CHILD, Tree
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.terms.terms import Terms
 
 UNTOLD_SCORE = 0.5
@@ -46,12 +46,12 @@ class Part:
 
 def digest_of(booster: Booster, salt: bytes) -> bytes:
     """The hash of a part: 32 bytes."""
-    return hashlib.sha256(fields.pack(salt, bytes.fromhex(booster.fingerprint))).digest()
+    return hashlib.sha256(packing.pack(salt, bytes.fromhex(booster.fingerprint))).digest()
 
 
 def model_id(session: str, terms: Terms, structure: bytes) -> str:
     """The name of a model that parties have parts of, in hex. structure: of what all of them were told."""
-    content = fields.pack(session.encode(), terms.digest.encode(), structure)
+    content = packing.pack(session.encode(), terms.digest.encode(), structure)
     return hashlib.sha256(b"fedboost/1/model" + content).hexdigest()
 
 

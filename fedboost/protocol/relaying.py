@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from fedboost.errors import PeerError, quoted
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.privacy.relay import MIN_SEALED_BYTES, open_sealed, seal, sealed_size
 from fedboost.protocol.contracts import (
@@ -104,8 +104,8 @@ class Ends:
         return content
 
     def _context(self, ask: Ask, number: int, kind: str) -> bytes:
-        numbers = map(fields.number, (ask.turn, ask.attempt, number))
-        return fields.pack(self.transcript, *numbers, kind.encode())
+        numbers = map(packing.number, (ask.turn, ask.attempt, number))
+        return packing.pack(self.transcript, *numbers, kind.encode())
 
 
 class Order:

@@ -17,7 +17,7 @@ from fedboost.errors import ConfigError, FedboostError, Refused, TrainingStopped
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import Split, Splits, Tree
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.protocol.contracts import GrownTrees, Outcome, Program, Query, TrainingState
 from fedboost.protocol.messages import Request
 from fedboost.terms.terms import Terms
@@ -85,22 +85,22 @@ def encode(record: Record) -> bytes:
     match record:
         case Begun(session, terms, analyst, request):
             who = session.encode(), terms.canonical().encode(), analyst.encode()
-            return fields.pack(b"begun", *who, *(() if request is None else _packed(request)))
+            return packing.pack(b"begun", *who, *(() if request is None else _packed(request)))
         case Gathered(attempt, roster):
-            return fields.pack(b"gathered", fields.number(attempt), *(party.encode() for party in roster))
+            return packing.pack(b"gathered", packing.number(attempt), *(party.encode() for party in roster))
         case Opened(turn, query, total):
-            return fields.pack(b"opened", fields.number(turn), query, total.astype("<i8").tobytes())
+            return packing.pack(b"opened", packing.number(turn), query, total.astype("<i8").tobytes())
         case TreeGrown(turn, tree, last, known):
             content = [vars(tree), [[*vars(split).values()] for split in last], *known]
-            return fields.pack(b"grew", fields.number(turn), json.dumps(content).encode())
+            return packing.pack(b"grew", packing.number(turn), json.dumps(content).encode())
         case Stopped(turn):
-            return fields.pack(b"stopped", fields.number(turn))
+            return packing.pack(b"stopped", packing.number(turn))
 
 
 def decode(data: bytes) -> Record:
     """The record in these bytes; ConfigError if they are none."""
     try:
-        match fields.unpack(data):
+        match packing.unpack(data):
             case [b"begun", session, terms, analyst, *request]:
                 agreed = Terms.from_canonical(terms.decode())
                 return Begun(session.decode(), agreed, analyst.decode(), _request(request))
@@ -121,7 +121,7 @@ def decode(data: bytes) -> Record:
 
 
 def _packed(request: Request) -> tuple[bytes, ...]:
-    return request.nonce, fields.number(request.time), request.certificate, request.signature
+    return request.nonce, packing.number(request.time), request.certificate, request.signature
 
 
 def _request(parts: list[bytes]) -> Request | None:

@@ -18,8 +18,8 @@ import numpy as np
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import Splits
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy import packing
+from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import MAX_CELLS, Query
 from fedboost.terms.noise import Release
@@ -53,7 +53,7 @@ class Several:
     @cached_property
     def digest(self) -> bytes:
         """A hash of the queries' hashes, each with its length: 32 bytes."""
-        return hashlib.sha256(fields.pack(*(part.digest for part in self.parts))).digest()
+        return hashlib.sha256(packing.pack(*(part.digest for part in self.parts))).digest()
 
     @property
     def rows(self) -> int:

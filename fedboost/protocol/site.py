@@ -10,7 +10,7 @@ import numpy as np
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import Group, RandomBytes
 from fedboost.privacy.noise import noise_of
 from fedboost.privacy.protection import Tag
@@ -501,11 +501,11 @@ class Spending:
 
     def _key(self, query: Query, state: TrainingState, tag: Tag, values: Int64) -> bytes:
         """A secret of this very answer."""
-        label = fields.pack(
+        label = packing.pack(
             self.terms.digest.encode(),
             query.digest,
             state.position.digest,
-            fields.pack(*(party.encode() for party in sorted(tag.roster))),
+            packing.pack(*(party.encode() for party in sorted(tag.roster))),
             values.tobytes(),
         )
         return hmac.digest(self.memory.secret, label, "sha256")

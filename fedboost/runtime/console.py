@@ -26,11 +26,10 @@ from fedboost.people.report.results import description_page, evaluation_page
 from fedboost.privacy.identity import SERVER_NAME
 from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import MAX_ENDED, Archive, Submissions
-from fedboost.runtime.aggregator.config import ConsoleConfig
 from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
-from fedboost.runtime.config import is_loopback
+from fedboost.runtime.config import ConsoleConfig, is_loopback
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
 from fedboost.runtime.signed_model import SignedModel, verified, written

@@ -12,8 +12,8 @@ from sites import bundles_of, consortium, in_time, shared_out, terms, until
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator.admission import ask
 from fedboost.runtime.aggregator.limits import Connections, Refusals
+from fedboost.runtime.aggregator.parties import ask
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.config import PartyConfig

@@ -12,7 +12,7 @@ from inprocess import randomly, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting, private
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import NAME_BYTES
 from fedboost.privacy.masked.ends import OneLegOpener
@@ -93,7 +93,7 @@ class Liar:
                 if isinstance(reply, Report):
                     self.reports.setdefault((name, reply.turn), []).append(reply.cells[NAME_BYTES:])
                 if forging and isinstance(reply, OpenShare):
-                    self.answers = fields.unpack(reply.answer)
+                    self.answers = packing.unpack(reply.answer)
                     break
                 waiting += self.session.handle(name, reply)
         return self
@@ -166,9 +166,9 @@ def test_one_forged_opening_gives_the_key_of_bfv_and_no_vector(vectors):
     from bfv_forgery import forged, key_in, opened
 
     def forge(liar, message):
-        ctx, *sealed = fields.unpack(message.request)
-        return fields.pack(
-            ctx, *(fields.pack(*[forged(liar.public)] * len(fields.unpack(s))) for s in sealed)
+        ctx, *sealed = packing.unpack(message.request)
+        return packing.pack(
+            ctx, *(packing.pack(*[forged(liar.public)] * len(packing.unpack(s))) for s in sealed)
         )
 
     liar = Liar("bfv", forge).run()
@@ -210,7 +210,7 @@ def test_an_opening_of_less_than_the_whole_sum_is_noise(protection, vectors, kep
     blinds = []
 
     def forge(liar, message):
-        ctx, *_ = fields.unpack(message.request)
+        ctx, *_ = packing.unpack(message.request)
         tag = vectors["p1", message.turn][0]
         sealed = []
         for number, cipher in enumerate(liar.ciphers(tag)):
@@ -220,7 +220,7 @@ def test_an_opening_of_less_than_the_whole_sum_is_noise(protection, vectors, kep
             data, blind = cipher.blind(total, os.urandom)
             sealed.append(data)
             blinds.append(blind)
-        return fields.pack(ctx, *sealed)
+        return packing.pack(ctx, *sealed)
 
     liar = Liar(protection, forge).run()
     tag = vectors["p1", 1][0]

@@ -203,9 +203,9 @@ def test_an_answer_depends_on_rows_terms_place_and_question_alone(name, nthread)
 def test_an_answer_that_broke_off_goes_on_with_the_same_sealing(monkeypatch):
     """The connection is lost after any part; asked again in the same attempt, the party says the same parts
     again and then the rest: never a second answer, nor a second sealing."""
-    from fedboost.privacy import bit_packing
+    from fedboost.privacy import packing
 
-    monkeypatch.setattr(bit_packing, "CHUNK_CELLS", 64)  # so that an answer has several parts
+    monkeypatch.setattr(packing, "CHUNK_CELLS", 64)  # so that an answer has several parts
     for broken in range(4):
         liar = Liar()
         liar.gather()

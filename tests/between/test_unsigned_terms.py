@@ -13,7 +13,7 @@ from sites import bundles_of, consortium, in_time, shared_out, status_of, terms,
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, SESSION
 from fedboost.protocol.messages import Offer
-from fedboost.runtime.aggregator import connected
+from fedboost.runtime.aggregator import parties
 from fedboost.runtime.aggregator.analysts import SMALL, Reader
 from fedboost.runtime.net import channel
 from fedboost.terms.terms import Terms
@@ -122,7 +122,7 @@ def test_a_party_does_not_read_what_an_aggregator_made_up(tmp_path, bundles, rea
         offer.admit.terms = made_up
         return offer.SerializeToString()
 
-    monkeypatch.setattr(connected, "encode_to_party", encoded)
+    monkeypatch.setattr(parties, "encode_to_party", encoded)
 
     async def scenario():
         async with consortium(tmp_path / "c", {}, bundles=bundles) as one:

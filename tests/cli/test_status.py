@@ -11,7 +11,7 @@ from sites import PATIENCE, bundles_of, consortium, fedboost, in_time, rows, sha
 from fedboost.errors import ConfigError
 from fedboost.people.status import NEVER, waiting
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator.connected import FILE, MAX_NAMES, Seen
+from fedboost.runtime.aggregator.parties import FILE, MAX_NAMES, Seen
 from fedboost.runtime.net import channel
 from fedboost.version import VERSION
 

@@ -14,7 +14,7 @@ import pytest
 from fedboost import Terms, simulate
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.people.summary import summary
-from fedboost.privacy.bit_packing import Segment, signed
+from fedboost.privacy.packing import Segment, signed
 from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Tag, check_newer
 from fedboost.privacy.protections import PROTECTIONS, Protection

@@ -18,7 +18,7 @@ from mutants import mutate, mutate_text
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity import issue, new_root, to_pem
 from fedboost.protocol.site import Release
-from fedboost.runtime.aggregator.config import read_aggregator
+from fedboost.runtime.config import read_aggregator
 from fedboost.runtime.model import Model
 from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, key_to_pem, read_bundle
 from fedboost.runtime.site.audit import AuditLog, read_log

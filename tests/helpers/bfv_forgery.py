@@ -10,7 +10,7 @@ import numpy as np
 import tenseal as ts
 import tenseal.sealapi as seal
 
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.encrypted.bfv import DEGREE, MODULUS, PLAIN_BYTES
 
 HEADER = 16
@@ -65,7 +65,7 @@ def key_in(public, answer):
 def opened(public, key, sealed):
     """The plaintexts of ciphertexts, as the key holder would answer with them."""
     encoder, answer = seal.BatchEncoder(public.context.seal_context().data), b""
-    for data in fields.unpack(sealed):
+    for data in packing.unpack(sealed):
         (ciphertext,) = ts.bfv_vector_from(public.context, data).ciphertext()
         polynomial = " + ".join(
             f"{number:X}x^{power}" if power else f"{number:X}"

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from sites import PATIENCE, consortium
 
 from fedboost.privacy.identity import SERVER_NAME
-from fedboost.runtime.aggregator.config import ConsoleConfig
+from fedboost.runtime.config import ConsoleConfig
 from fedboost.runtime.web.logins import add_token
 
 LOOPBACK = "127.0.0.1:0"

@@ -11,10 +11,10 @@ import secrets
 
 import numpy as np
 
-from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.masked.ends import OneLegOpener, OneLegSealer, TwoLegOpener, TwoLegSealer
 from fedboost.privacy.masked.keys import KEY_BYTES, Group
+from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, scheme_of
 

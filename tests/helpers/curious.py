@@ -10,7 +10,7 @@ from consortium import SESSION, keys_of_pairs, masked_sealers, tag_of
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked import keys as pairwise
 from fedboost.privacy.masked import keys as shamir
 from fedboost.privacy.masked.ends import COMMIT, RECOVER, self_stream
@@ -70,7 +70,7 @@ class Aggregator:
         self.uploads.setdefault(tag, {})[party] = np.frombuffer(cells, "<u8")[:CELLS]
         self.keys[tag, party] = keys
         if self.legs == 2:
-            _, *entries = fields.unpack(sealer.note())
+            _, *entries = packing.unpack(sealer.note())
             for receiver, share in zip(entries[::2], entries[1::2], strict=True):
                 self.sealed.setdefault(tag, {})[party, receiver.decode()] = share
             if party in self.colluding:
@@ -104,7 +104,7 @@ class Aggregator:
         } | others
         entries = [field for sender, share in sealed.items() for field in (sender.encode(), share)]
         try:
-            mask = self.sealers[party].assist(fields.pack(COMMIT, self.context(tag), *entries))
+            mask = self.sealers[party].assist(packing.pack(COMMIT, self.context(tag), *entries))
         except (KeyError, PeerError):
             self.refused["commit"] += 1
             return False
@@ -112,9 +112,9 @@ class Aggregator:
         return True
 
     def recover(self, party, tag, lost):
-        request = fields.pack(RECOVER, self.context(tag), *(name.encode() for name in lost))
+        request = packing.pack(RECOVER, self.context(tag), *(name.encode() for name in lost))
         try:
-            answer = fields.unpack(self.sealers[party].assist(request))
+            answer = packing.unpack(self.sealers[party].assist(request))
         except (KeyError, PeerError):
             self.refused["recover"] += 1
             return False

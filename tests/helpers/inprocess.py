@@ -15,8 +15,8 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.gbdt.sampling import mixed
 from fedboost.holders.shard import Shard
 from fedboost.holders.whole_rows import holder_of
-from fedboost.privacy.bit_packing import Segment, chunks_of, signed
 from fedboost.privacy.identity import in_memory
+from fedboost.privacy.packing import Segment, chunks_of, signed
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.party import PartySession

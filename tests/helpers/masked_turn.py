@@ -3,7 +3,7 @@
 import numpy as np
 from consortium import SESSION, masked_opener, masked_sealers, names, tag_of, upload, vectors
 
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked.ends import COMMIT, RECOVER
 from fedboost.privacy.masked.keys import TWO_LEGS, Group, context
 
@@ -28,7 +28,7 @@ class Turn:
         sealed = {}
         for sender, note in self.notes.items():
             if sender != receiver:
-                _, *entries = fields.unpack(note)
+                _, *entries = packing.unpack(note)
                 sealed[sender] = dict(zip(entries[::2], entries[1::2], strict=True))[receiver.encode()]
         return sealed
 
@@ -36,10 +36,10 @@ class Turn:
         shares = {**self.shares(receiver), **changed}
         given = [(sender, share) for sender, share in sorted(shares.items()) if share]
         entries = [entry for sender, share in given for entry in (sender.encode(), share)]
-        return fields.pack(COMMIT, self.ctx, *entries)
+        return packing.pack(COMMIT, self.ctx, *entries)
 
     def recover_request(self, *lost):
-        return fields.pack(RECOVER, self.ctx, *(party.encode() for party in lost))
+        return packing.pack(RECOVER, self.ctx, *(party.encode() for party in lost))
 
     def commit(self, receiver=ME):
         return self.sealers[receiver].assist(self.commit_request(receiver))

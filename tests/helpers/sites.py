@@ -22,9 +22,9 @@ from fedboost.cli.main import main
 from fedboost.fixedpoint import UNIT
 from fedboost.runtime import analyst
 from fedboost.runtime.aggregator import server
-from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import Connection
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.cluster import ANYTHING, write_consortium
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle

@@ -20,7 +20,7 @@ from fedboost.gbdt import threads
 from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.gbdt.tree import Split
 from fedboost.holders.whole_rows import HorizontalHolder
-from fedboost.privacy.bit_packing import signed
+from fedboost.privacy.packing import signed
 
 ROWS = 300
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
-from fedboost.privacy.bit_packing import CHUNK_CELLS, Segment, chunks_of, signed
+from fedboost.privacy.packing import CHUNK_CELLS, Segment, chunks_of, signed
 from tests.privacy.reference import kernels as reference
 
 BITS = (1, 2, 7, 8, 13, 31, 32, 33, 40, 52, 63, 64)

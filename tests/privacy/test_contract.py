@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError, RosterTooSmall
-from fedboost.privacy import bit_packing
-from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy import packing
+from fedboost.privacy.packing import Segment
 from fedboost.privacy.protections import PROTECTIONS
 
 PARTIES = names(3)
@@ -54,7 +54,7 @@ INSTALLED.append(IN_TWO_LEGS)
 def protection(request, monkeypatch):
     if request.param not in INSTALLED:
         pytest.skip(f"what {request.param} needs is not installed")
-    monkeypatch.setattr(bit_packing, "CHUNK_CELLS", CHUNK_CELLS.get(request.param, bit_packing.CHUNK_CELLS))
+    monkeypatch.setattr(packing, "CHUNK_CELLS", CHUNK_CELLS.get(request.param, packing.CHUNK_CELLS))
     return Protection(request.param)
 
 
@@ -69,7 +69,7 @@ def opened(protection, parties, size, bits, seed=0, sealers=None, turn=1):
     tag = tag_of(parties, turn=turn, cells=size, bits=bits)
     of, due = vectors(parties, size, bits, seed)
     opener, order = protection.opener(tag), random.Random(seed)
-    assert opener.chunks == len(tag.chunks) == max(1, -(-size // bit_packing.CHUNK_CELLS))
+    assert opener.chunks == len(tag.chunks) == max(1, -(-size // packing.CHUNK_CELLS))
     upload(opener, sealers, of, tag, order)
     return help_open(opener, sealers, order), due
 
@@ -91,9 +91,9 @@ def test_the_opened_sum_is_the_exact_sum(protection, parties, bits):
     """Turn after turn of one session, of every size of part."""
     parties = names(parties)
     sealers = protection.sealers(parties)
-    sizes = [0, 1, bit_packing.CHUNK_CELLS - 1, bit_packing.CHUNK_CELLS, bit_packing.CHUNK_CELLS + 1]
+    sizes = [0, 1, packing.CHUNK_CELLS - 1, packing.CHUNK_CELLS, packing.CHUNK_CELLS + 1]
     if len(parties) == 50:
-        sizes = [0, 1, bit_packing.CHUNK_CELLS + 1] if bits == 24 else [1000]
+        sizes = [0, 1, packing.CHUNK_CELLS + 1] if bits == 24 else [1000]
     for turn, size in enumerate(sizes):
         total, due = opened(protection, parties, size, bits, turn, sealers, turn)
         assert total.dtype == np.int64
@@ -117,7 +117,7 @@ def test_any_number_of_parties_in_any_order(name, parties, size, bits, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [24, 47, 64])
 def test_parts_of_different_parties_may_arrive_in_any_order(protection, bits):
-    sums = [opened(protection, PARTIES, 3 * bit_packing.CHUNK_CELLS - 1, bits, seed) for seed in range(2)]
+    sums = [opened(protection, PARTIES, 3 * packing.CHUNK_CELLS - 1, bits, seed) for seed in range(2)]
     assert all(np.array_equal(total, due) for total, due in sums)
 
 
@@ -177,7 +177,7 @@ def test_a_party_that_was_lost_may_take_part_in_the_next_turn(protection):
 
 @pytest.mark.parametrize("bits", [1, 24, 47, 64])
 def test_a_part_of_another_length_is_a_peer_error(protection, bits):
-    tag = tag_of(PARTIES, cells=bit_packing.CHUNK_CELLS + 2, bits=bits)
+    tag = tag_of(PARTIES, cells=packing.CHUNK_CELLS + 2, bits=bits)
     of, _ = vectors(PARTIES, tag.cells, bits)
     first, last = sealed(protection, of, tag)[PARTIES[0]]
     opener = protection.opener(tag)
@@ -188,7 +188,7 @@ def test_a_part_of_another_length_is_a_peer_error(protection, bits):
 
 @pytest.mark.parametrize("part", [-1, 2, 1 << 40])
 def test_a_part_of_another_number_is_a_peer_error(protection, part):
-    tag = tag_of(PARTIES, cells=bit_packing.CHUNK_CELLS + 2, bits=32)
+    tag = tag_of(PARTIES, cells=packing.CHUNK_CELLS + 2, bits=32)
     parts = sealed(protection, vectors(PARTIES, tag.cells, 32)[0], tag)[PARTIES[0]]
     opener = protection.opener(tag)
     for some in (*parts, b""):
@@ -297,17 +297,17 @@ def test_a_newer_tag_is_sealed(protection, newer):
 
 
 def test_parts_of_a_tag():
-    sizes = (0, 1, bit_packing.CHUNK_CELLS, bit_packing.CHUNK_CELLS + 1)
+    sizes = (0, 1, packing.CHUNK_CELLS, packing.CHUNK_CELLS + 1)
     assert [len(tag_of(PARTIES, cells=size).chunks) for size in sizes] == [1, 1, 1, 2]
-    tag = tag_of(PARTIES, cells=bit_packing.CHUNK_CELLS + 3, bits=10)
-    assert [part.cells for part in tag.chunks] == [bit_packing.CHUNK_CELLS, 3]
-    assert [part.size for part in tag.chunks] == [bit_packing.CHUNK_CELLS * 10 // 8, 8]
-    assert tag.size == bit_packing.CHUNK_CELLS * 10 // 8 + 8
+    tag = tag_of(PARTIES, cells=packing.CHUNK_CELLS + 3, bits=10)
+    assert [part.cells for part in tag.chunks] == [packing.CHUNK_CELLS, 3]
+    assert [part.size for part in tag.chunks] == [packing.CHUNK_CELLS * 10 // 8, 8]
+    assert tag.size == packing.CHUNK_CELLS * 10 // 8 + 8
 
 
 def test_runs_of_cells_of_different_bits_open_to_their_sum(protection):
     """Wherever parts begin and end among them."""
-    full = bit_packing.CHUNK_CELLS
+    full = packing.CHUNK_CELLS
     segments = (
         Segment(70, 13),
         Segment(0, 5),

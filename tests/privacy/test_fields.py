@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
-from fedboost.privacy.fields import number, pack, unpack
+from fedboost.privacy.packing import number, pack, unpack
 
 lists = st.lists(st.binary(max_size=6), max_size=5)
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.noise import noised
 
 ROWS = 20_000
@@ -35,7 +35,7 @@ def test_the_draws_are_those_of_the_hash():
     labels = np.arange(300) % 4
     told = noised(labels.astype(np.float32), IDS[:300], 4, 1.0, KEY)
     for label, row_id, drawn in zip(labels.tolist(), IDS, told.tolist(), strict=False):
-        draws = hmac.digest(KEY, fields.pack(row_id, fields.number(label)), "sha256")
+        draws = hmac.digest(KEY, packing.pack(row_id, packing.number(label)), "sha256")
         if int.from_bytes(draws[:8]) / 2**64 < chance(4, 1.0):
             assert drawn == label
         else:

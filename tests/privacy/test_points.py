@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
 from fedboost.privacy import points as module
-from fedboost.privacy.fields import number, pack
+from fedboost.privacy.packing import number, pack
 from fedboost.privacy.points import PRIME, check_points, intersect, multiply, points_of, tokens_of
 
 SMALL_ORDER = (

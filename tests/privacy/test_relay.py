@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import derive
 from fedboost.privacy.relay import MIN_SEALED_BYTES, open_sealed, seal, sealed_size
 
@@ -74,15 +74,15 @@ def test_bytes_that_are_cut_off_are_refused(end):
     refused(whole[: end % len(whole)])
 
 
-@given(st.binary(max_size=400) | st.lists(st.binary(max_size=60), max_size=6).map(lambda f: fields.pack(*f)))
+@given(st.binary(max_size=400) | st.lists(st.binary(max_size=60), max_size=6).map(lambda f: packing.pack(*f)))
 def test_any_bytes_are_refused(data):
     refused(data)
 
 
 def test_a_swapped_receiver_is_refused():
-    ciphertext, *wrapped = fields.unpack(sealed())
+    ciphertext, *wrapped = packing.unpack(sealed())
     assert wrapped[::2] == [b"shop", b"telco"]
-    swapped = fields.pack(ciphertext, b"telco", wrapped[1], b"shop", wrapped[3])
+    swapped = packing.pack(ciphertext, b"telco", wrapped[1], b"shop", wrapped[3])
     refused(swapped)
     refused(swapped, receiver="telco", secret=OTHER)
 
@@ -90,18 +90,18 @@ def test_a_swapped_receiver_is_refused():
 def test_the_wrapped_key_of_another_relay_is_refused():
     """Of the same sender and context: it belongs to another ciphertext."""
     draw = draws()
-    one, other = (fields.unpack(seal(text, "bank", KEYS, b"context", draw)) for text in (b"one", b"two"))
-    refused(fields.pack(one[0], *other[1:]))
-    refused(fields.pack(other[0], *one[1:]))
+    one, other = (packing.unpack(seal(text, "bank", KEYS, b"context", draw)) for text in (b"one", b"two"))
+    refused(packing.pack(one[0], *other[1:]))
+    refused(packing.pack(other[0], *one[1:]))
 
 
 def test_a_receiver_cannot_put_other_bytes_in_their_place():
     """It knows the key of the content, and the others' wrapped keys; not what these are bound to."""
     content_key = (1).to_bytes(32)
-    ciphertext, *wrapped = fields.unpack(sealed())
+    ciphertext, *wrapped = packing.unpack(sealed())
     assert AESGCM(content_key).decrypt(bytes(12), ciphertext, b"context") == b"content"
     forged = AESGCM(content_key).encrypt(bytes(12), b"forgery", b"context")
-    refused(fields.pack(forged, *wrapped))
+    refused(packing.pack(forged, *wrapped))
 
 
 @pytest.mark.parametrize("size", [0, 5, 31, 33])
@@ -109,10 +109,10 @@ def test_a_wrapped_key_that_is_none_is_refused(size):
     """As a hostile sender may wrap it."""
     draw = iter([bytes(32)])
     honest = seal(b"content", "bank", {"shop": SECRET}, b"context", lambda _: next(draw))
-    ciphertext, name, _ = fields.unpack(honest)
+    ciphertext, name, _ = packing.unpack(honest)
     wrapper = AESGCM(derive(SECRET, b"fedboost/4/relay", b"bank", b"shop", b"context"))
     key = wrapper.encrypt(bytes(12), bytes(size), hashlib.sha256(ciphertext).digest())
-    refused(fields.pack(ciphertext, name, key))
+    refused(packing.pack(ciphertext, name, key))
 
 
 def test_what_is_sealed_twice_shares_no_bytes():
@@ -120,5 +120,5 @@ def test_what_is_sealed_twice_shares_no_bytes():
     draw = draws()
     one, other = (seal(bytes(64), "bank", KEYS, context, draw) for context in (b"1", b"2"))
     assert len(one) == len(other)
-    for first, second in zip(fields.unpack(one), fields.unpack(other), strict=True):
+    for first, second in zip(packing.unpack(one), packing.unpack(other), strict=True):
         assert first == second if first in (b"shop", b"telco") else first != second

@@ -12,7 +12,7 @@ from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import BoostingState, Round
 from fedboost.gbdt.tree import Split
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.protocol.messages import Attest, Close, Offer, OpenRequest
 
 
@@ -275,18 +275,18 @@ def test_a_request_for_help_that_names_a_party_again_and_again():
     """Its answer would be ten times as long."""
     liar = begun()
     liar.ask(RowsQuery())
-    _, ctx, *_ = fields.unpack(liar.requests["p0"])
+    _, ctx, *_ = packing.unpack(liar.requests["p0"])
     with pytest.raises(Left, match="asked to recover 100000 of 4 parties"):
-        liar.say("p0", OpenRequest(1, 1, fields.pack(b"recover", ctx, *[b"p1"] * 100_000)))
+        liar.say("p0", OpenRequest(1, 1, packing.pack(b"recover", ctx, *[b"p1"] * 100_000)))
 
 
 def test_help_is_not_asked_for_without_end():
     liar = Liar(parties=5, colluding=0, on_loss="shrink")
     liar.gather()
     liar.ask(RowsQuery())
-    _, ctx, *_ = fields.unpack(liar.requests["p0"])
+    _, ctx, *_ = packing.unpack(liar.requests["p0"])
     lost = list(permutations([b"p1", b"p2", b"p3", b"p4"], 2))
-    requests = [OpenRequest(1, 1, fields.pack(b"recover", ctx, *names)) for names in lost]
+    requests = [OpenRequest(1, 1, packing.pack(b"recover", ctx, *names)) for names in lost]
     for request in requests[:5]:
         liar.say("p0", request)
     with pytest.raises(Left, match="more often than parties can be lost"):

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedboost.errors import PeerError, Refused
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.identity import Signer, issue, new_root, to_pem
 from fedboost.privacy.masked.keys import Handshake
 from fedboost.protocol.key_exchange import NONCE_BYTES, Attempt, Credentials, greet, meet
@@ -68,9 +68,9 @@ def greetings():
 
 def changed(said, place, value):
     """A greeting with one field replaced, everything else as it was signed."""
-    parts = fields.unpack(said)
+    parts = packing.unpack(said)
     parts[place] = value
-    return fields.pack(*parts)
+    return packing.pack(*parts)
 
 
 def meeting(said, me="north", own=None, denied=(), terms=TERMS):
@@ -99,7 +99,7 @@ def test_all_parties_agree_in_whatever_order_they_are_introduced():
     met = [meeting(said if me == "south" else backwards, me) for me in NAMES]
     assert met[0] == met[1] == met[2]
     assert len(met[0].session) == 32
-    assert met[0].publics == {name: fields.unpack(said[name])[PUBLIC] for name in NAMES}
+    assert met[0].publics == {name: packing.unpack(said[name])[PUBLIC] for name in NAMES}
     assert len(set(met[0].publics.values())) == 3
 
 
@@ -199,7 +199,7 @@ def test_a_changed_public_key():
 def test_a_swapped_key():
     """South is given the key of East, which is a party, with all that East signed."""
     said = greetings()
-    east = fields.unpack(said["east"])
+    east = packing.unpack(said["east"])
     swapped = changed(said["south"], PUBLIC, east[PUBLIC])
     refused(said | {"south": swapped}, WRONG)
     swapped = changed(changed(swapped, SIGNATURE, east[SIGNATURE]), NONCE, east[NONCE])
@@ -208,7 +208,7 @@ def test_a_swapped_key():
 
 def test_anothers_signature():
     said = greetings()
-    signature = fields.unpack(said["east"])[SIGNATURE]
+    signature = packing.unpack(said["east"])[SIGNATURE]
     refused(said | {"south": changed(said["south"], SIGNATURE, signature)}, WRONG)
     for broken in (b"", bytes(64), b"\x30\x00"):
         refused(said | {"south": changed(said["south"], SIGNATURE, broken)}, WRONG)
@@ -235,8 +235,8 @@ def test_other_terms():
 
 def test_a_message_signed_for_something_else():
     south, said = signer("south"), greetings()["south"]
-    name, public, nonce, *_ = fields.unpack(said)
-    other = fields.pack(b"fedboost/1/attestation", TERMS.digest.encode(), name, public, nonce)
+    name, public, nonce, *_ = packing.unpack(said)
+    other = packing.pack(b"fedboost/1/attestation", TERMS.digest.encode(), name, public, nonce)
     refused(with_south(changed(said, SIGNATURE, south.sign(other))), WRONG)
 
 
@@ -257,7 +257,7 @@ def test_a_missing_nonce():
 
 @pytest.mark.parametrize(
     "said",
-    [fields.pack(), fields.pack(b"south"), fields.pack(*[b"x"] * 6)],
+    [packing.pack(), packing.pack(b"south"), packing.pack(*[b"x"] * 6)],
     ids=["nothing", "a name alone", "one field more"],
 )
 def test_what_is_no_greeting(said):

@@ -16,7 +16,7 @@ from liar import SMALL, Left, Liar, X, Y, agreed, never, places, root_of
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError
-from fedboost.privacy import bit_packing
+from fedboost.privacy import packing
 from fedboost.privacy.masked import ends
 from fedboost.privacy.masked import keys as shamir
 from fedboost.privacy.masked.keys import Group, Handshake, PairMasks, Stream
@@ -136,7 +136,7 @@ def test_a_report_under_no_context_or_another_is_refused_before_it_is_added(ctx)
 
 
 def test_a_context_in_a_later_part_is_refused(monkeypatch):
-    monkeypatch.setattr(bit_packing, "CHUNK_CELLS", 64)
+    monkeypatch.setattr(packing, "CHUNK_CELLS", 64)
 
     def says(message):
         return dataclasses.replace(message, ctx=bytes(32)) if isinstance(message, Report) else message
@@ -151,7 +151,7 @@ def test_a_context_in_a_later_part_is_refused(monkeypatch):
 @pytest.mark.parametrize("part", [0, 1, -1])
 def test_a_wrong_sum_is_noticed_by_the_check_cell_of_its_part(part, on_loss, monkeypatch):
     """Right context, another mask: p3 masks a part with what is no stream of its pairs."""
-    monkeypatch.setattr(bit_packing, "CHUNK_CELLS", 64)
+    monkeypatch.setattr(packing, "CHUNK_CELLS", 64)
     taken = []
 
     def says(message):
@@ -240,7 +240,7 @@ def alive(monkeypatch):
 @pytest.mark.parametrize("how", ["hang up", "another attempt", "refusal"])
 def test_c5_keys_and_masks_are_dropped(how, alive, monkeypatch):
     """Those of an answer that was not said to its end, too."""
-    monkeypatch.setattr(bit_packing, "CHUNK_CELLS", 64)
+    monkeypatch.setattr(packing, "CHUNK_CELLS", 64)
     liar = Liar()
     liar.gather()
     end = liar.ends["p0"]

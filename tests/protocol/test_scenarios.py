@@ -35,7 +35,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.holders.shard import Shard
 from fedboost.holders.whole_rows import holder_of
-from fedboost.privacy.bit_packing import chunks_of
+from fedboost.privacy.packing import chunks_of
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import (

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sites import terms
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.aggregator.config import AggregatorConfig, read_aggregator
-from fedboost.runtime.config import check_address, read_toml, to_toml
+from fedboost.runtime.config import AggregatorConfig, check_address, read_aggregator, read_toml, to_toml
 from fedboost.runtime.files import check_writable, party_stems, write_atomically
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import read_terms, terms_to_toml

@@ -12,7 +12,7 @@ import pytest
 from sites import consortium, shared_out, terms
 
 import fedboost as fb
-from fedboost.runtime.aggregator import connected
+from fedboost.runtime.aggregator import parties
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.memory import MemoryFile
 
@@ -43,7 +43,7 @@ def writes(monkeypatch):
     count("fdatasync")
     monkeypatch.setattr(MemoryFile, "transaction", counted)
     # Which parties were here is written every two seconds, whatever the turns.
-    monkeypatch.setattr(connected, "WRITE_SECONDS", math.inf)
+    monkeypatch.setattr(parties, "WRITE_SECONDS", math.inf)
     return counts
 
 

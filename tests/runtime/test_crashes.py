@@ -35,10 +35,9 @@ from fedboost.gbdt.tree import Tree
 from fedboost.privacy import identity as issue_identity
 from fedboost.privacy.identity import new_root, to_pem
 from fedboost.protocol.run import Begun, Gathered, Opened, TreeGrown
-from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
-from fedboost.runtime.aggregator.sessions import TURN_SECONDS
-from fedboost.runtime.aggregator.store import Folder
+from fedboost.runtime.aggregator.sessions import TURN_SECONDS, Folder
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.cluster import ANALYST, ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model, text_of

@@ -11,7 +11,7 @@ from consortium import installed
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.gbdt.histogram import STATS
 from fedboost.holders.columns import OwnBins, VerticalHolder
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked import keys as pairwise
 from fedboost.protocol.contracts import Answered
 from fedboost.protocol.messages import Ask, Attest, Introduce, OpenRequest, OpenShare, Relay, Report
@@ -342,7 +342,7 @@ def test_a_label_holder_opens_nothing_in_a_turn_without_hidden_sums():
         context = pairwise.context(pairwise.BENEATH, sealer._session, sealer._group, sealer._tag)
         asked.append(m)
         numbers = (3**1000).to_bytes(SIZE, "little")
-        request = OpenRequest(end._answer.ask.turn, end._attempt, fields.pack(context, numbers))
+        request = OpenRequest(end._answer.ask.turn, end._attempt, packing.pack(context, numbers))
         apart.tell("bank", request)
         return None
 

@@ -10,8 +10,7 @@ from memories import opened
 import fedboost as fb
 from fedboost.errors import ConfigError, Refused
 from fedboost.privacy.noise import noised
-from fedboost.runtime.data.ids import ids_of
-from fedboost.runtime.data.shard import to_shard, with_label_noise
+from fedboost.runtime.data.shard import ids_of, to_shard, with_label_noise
 from fedboost.runtime.local import simulation
 from fedboost.runtime.site.memory import put
 from fedboost.runtime.site.rows import label_key

@@ -8,7 +8,7 @@ import numpy as np
 from fedboost.boosting.queries.ids import CHECK_BYTES, AlignQuery
 from fedboost.holders.alignment import CHECK as CHECK_KIND
 from fedboost.holders.alignment import KNOWN
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import Join, Relay, Report
 from tests.helpers.predictions import FEWEST, Predicting, tables_of
@@ -40,7 +40,7 @@ def test_a_feature_holder_alone_gets_no_hash_of_an_id_that_it_does_not_have(monk
         number
         for number in range(500)
         if len(told.get("hash", b"")) == CHECK_BYTES
-        and hmac.digest(told["hash"][:32], fields.pack(str(number).encode()), "sha256") == told["hash"][32:]
+        and hmac.digest(told["hash"][:32], packing.pack(str(number).encode()), "sha256") == told["hash"][32:]
     ]
     assert found == []
     assert session.error == (

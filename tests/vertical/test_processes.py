@@ -11,9 +11,9 @@ from sites import bundles_of, consortium, in_time, until, written
 
 import fedboost as fb
 from fedboost.holders.alignment import IDS
-from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
 

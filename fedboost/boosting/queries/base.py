@@ -22,8 +22,8 @@ from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids, ends_of
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels import level
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy import packing
+from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.noise import ROWS, Noise, Release
@@ -376,7 +376,7 @@ def digest_of(value: object) -> bytes:
     members under the name of their type, with the type and shape of arrays in the place of these."""
     arrays: list[bytes] = []
     header = repr(_header(value, arrays)).encode()
-    return hashlib.sha256(fields.pack(header, *arrays)).digest()
+    return hashlib.sha256(packing.pack(header, *arrays)).digest()
 
 
 def _few_members(value: Any) -> list[Any]:

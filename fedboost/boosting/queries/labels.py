@@ -32,7 +32,7 @@ from fedboost.gbdt.metrics.metric import Mean, Metric
 from fedboost.gbdt.metrics.registry import exact_metric_of
 from fedboost.gbdt.objectives.objective import NOISE_BITS
 from fedboost.gbdt.tree import Splits
-from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.packing import Segment
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.noise import LEVELS, START, Noise, Release
 from fedboost.terms.session import TO_EVALUATE, TO_TRAIN

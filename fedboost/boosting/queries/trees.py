@@ -30,7 +30,7 @@ from fedboost.gbdt.metrics.registry import TRAIN
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Splits
-from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.noise import TREES, Noise, Release
 from fedboost.terms.session import TO_TUNE

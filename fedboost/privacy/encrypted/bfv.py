@@ -21,10 +21,10 @@ import tenseal.sealapi  # without it, SEAL's parameters have no type in Python
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Chunk, Words
+from fedboost.privacy import packing
 from fedboost.privacy.encrypted.scheme import IMPOSSIBLE
 from fedboost.privacy.masked.keys import RandomBytes
+from fedboost.privacy.packing import Chunk, Words
 
 DEGREE = 8192
 PRIMES = (40, 40, 40)
@@ -162,7 +162,7 @@ class BfvCipher:
 
     def read(self, sealed: bytes) -> list[Any]:
         """The ciphertexts, new ones of these parameters."""
-        rows = fields.unpack(sealed)
+        rows = packing.unpack(sealed)
         if len(rows) != self._rows:
             raise PeerError(f"{len(sealed)} bytes of {len(rows)} ciphertexts where {self._rows} were due")
         return [self._vector(row) for row in rows]
@@ -208,7 +208,7 @@ class BfvCipher:
 
     @staticmethod
     def _written(vectors: list[Any]) -> bytes:
-        return fields.pack(*(vector.serialize() for vector in vectors))
+        return packing.pack(*(vector.serialize() for vector in vectors))
 
 
 def uniform(count: int, draw: RandomBytes) -> Int64:

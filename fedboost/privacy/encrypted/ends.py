@@ -30,8 +30,7 @@ from typing import Any
 
 from fedboost.errors import LocalProtocolError, PeerError, RosterTooSmall
 from fedboost.fixedpoint import Int64
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Chunk, Words
+from fedboost.privacy import packing
 from fedboost.privacy.encrypted.scheme import NAME_BYTES, Public, Secret, digest_of
 from fedboost.privacy.masked import keys
 from fedboost.privacy.masked.keys import (
@@ -43,6 +42,7 @@ from fedboost.privacy.masked.keys import (
     context,
     masked_chunks,
 )
+from fedboost.privacy.packing import Chunk, Words
 from fedboost.privacy.protection import Tag, check_newer
 
 # ---- The party that holds the secret key and decrypts sums ----------------------------------------------
@@ -82,7 +82,7 @@ class KeyHolder:
         """The plaintexts of the blinded sum of the tag announced last."""
         if not request:
             raise PeerError("a request for help that asks nothing")
-        ctx, *sealed = fields.unpack(request)
+        ctx, *sealed = packing.unpack(request)
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
             raise PeerError("asked to open a turn or attempt that is not the last, or another session's sum")
@@ -101,7 +101,7 @@ class KeyHolder:
         self._opened_turn = tag.turn
         self._request = request_digest  # no other request is answered from here on
         self.openings += 1
-        self._answer = fields.pack(*map(self._secret.decrypt, read))
+        self._answer = packing.pack(*map(self._secret.decrypt, read))
         return self._answer
 
 
@@ -234,7 +234,7 @@ class EncryptedOpener:
                 for cipher, total in zip(self._ciphers, self._sums, strict=True)
             ]
             self._blinds = [blind for _, blind in blinded]
-            self._request = fields.pack(self.ctx, *(sealed for sealed, _ in blinded))
+            self._request = packing.pack(self.ctx, *(sealed for sealed, _ in blinded))
         return {self._keyholder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
@@ -242,7 +242,7 @@ class EncryptedOpener:
         sum that the parties can have: the fault of the key holder or of a party, it is unknown which."""
         if party != self._keyholder or not self._request or self._opened is not None:
             raise PeerError("help that was not asked for")
-        answers = fields.unpack(answer)
+        answers = packing.unpack(answer)
         if len(answers) != self.chunks:
             raise PeerError(f"{len(answers)} parts of plaintexts where {self.chunks} were asked for")
         opened = keys.zeros(self._tag)

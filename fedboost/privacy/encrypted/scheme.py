@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import WORD_BYTES, Chunk, Words
+from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import RandomBytes
+from fedboost.privacy.packing import WORD_BYTES, Chunk, Words
 
 NAME_BYTES = 16
 """Bytes of a public key's digest, before every sealed chunk."""
@@ -94,13 +94,13 @@ class Scheme(Protocol):
 
 def digest_of(public: Public) -> bytes:
     """Digest of a public key: 32 bytes."""
-    return hashlib.sha256(fields.pack(b"fedboost/1/public", public.to_bytes())).digest()
+    return hashlib.sha256(packing.pack(b"fedboost/1/public", public.to_bytes())).digest()
 
 
 def greeting_of(agreement: bytes, key: bytes) -> bytes:
     """The public keys that a party greets with: an X25519 key for its masks, and the key holder's own that
     sums are encrypted under, empty of others."""
-    return fields.pack(agreement, key)
+    return packing.pack(agreement, key)
 
 
 def agreement_key(greeted: bytes) -> bytes:
@@ -114,7 +114,7 @@ def scheme_key(greeted: bytes) -> bytes:
 
 
 def _keys(greeted: bytes) -> list[bytes]:
-    keys = fields.unpack(greeted)
+    keys = packing.unpack(greeted)
     if len(keys) != 2:
         raise PeerError("a greeting without the two keys that encrypted sums need")
     return keys

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked import keys
 from fedboost.privacy.masked import keys as check_cells
 from fedboost.privacy.masked.keys import (
@@ -124,7 +124,7 @@ SEALED_SHARE = keys.SHARE_BYTES + 16
 
 def commitment(mask: bytes, ctx: bytes, party: str) -> bytes:
     """A hash that commits a party to its self mask of a context: 32 bytes."""
-    return hashlib.sha256(fields.pack(b"fedboost/1/commitment", mask, ctx, party.encode())).digest()
+    return hashlib.sha256(packing.pack(b"fedboost/1/commitment", mask, ctx, party.encode())).digest()
 
 
 def name_of(field: bytes) -> str:
@@ -212,13 +212,13 @@ class TwoLegSealer:
         for peer, share in zip(peers, shares, strict=False):
             cipher = AESGCM(self._share_keys[self._me, peer])
             sealed += [peer.encode(), cipher.encrypt(NONCE, share.to_bytes(keys.SHARE_BYTES), None)]
-        self._note = fields.pack(commitment(self._mask, self._pairs.ctx, self._me), *sealed)
+        self._note = packing.pack(commitment(self._mask, self._pairs.ctx, self._me), *sealed)
         return self._note
 
     def assist(self, request: bytes) -> bytes:
         """This party's self mask, or its shares of lost parties' masks."""
         try:
-            kind, ctx, *rest = fields.unpack(request)
+            kind, ctx, *rest = packing.unpack(request)
         except ValueError:
             raise PeerError("a request for help that asks nothing") from None
         if self._pairs.tag is None or not hmac.compare_digest(ctx, self._pairs.ctx):
@@ -275,7 +275,7 @@ class TwoLegSealer:
         answer = []
         for party in lost:
             answer += [party.encode(), self._shares[party]]
-        return fields.pack(*answer)
+        return packing.pack(*answer)
 
 
 # ---- Protection `masked` where the roster may shrink, in two legs ---------------------------------------
@@ -322,7 +322,7 @@ class TwoLegOpener:
     def note(self, party: str, note: bytes) -> None:
         """Take in a party's commitment to its self mask, and its shares of that."""
         try:
-            commitment, *sealed = fields.unpack(note)
+            commitment, *sealed = packing.unpack(note)
         except ValueError:
             raise PeerError("its report came without a commitment") from None
         shares = by_name(sealed)
@@ -347,7 +347,7 @@ class TwoLegOpener:
         if not missing:
             return {}
         self._missing = set(missing)
-        request = fields.pack(RECOVER, self.ctx, *(party.encode() for party in missing))
+        request = packing.pack(RECOVER, self.ctx, *(party.encode() for party in missing))
         return dict.fromkeys(present, request)
 
     def _commit_request(self, party: str) -> bytes:
@@ -355,7 +355,7 @@ class TwoLegOpener:
         for sender, shares in sorted(self._sealed.items()):
             if sender != party:
                 relayed += [sender.encode(), shares[party]]
-        return fields.pack(COMMIT, self.ctx, *relayed)
+        return packing.pack(COMMIT, self.ctx, *relayed)
 
     def lose(self, party: str) -> None:
         """Note that a party whose upload is in is disconnected: its mask is recovered from the others."""
@@ -369,7 +369,7 @@ class TwoLegOpener:
         if party not in self._masks:
             self._take_mask(party, answer)
             return
-        answered = by_name(fields.unpack(answer))
+        answered = by_name(packing.unpack(answer))
         if not answered or set(answered) != self._missing:
             raise PeerError("its help is not what was asked for")
         for lost, share in answered.items():

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import CHUNK_CELLS, Chunk, Words, signed
+from fedboost.privacy import packing
+from fedboost.privacy.packing import CHUNK_CELLS, Chunk, Words, signed
 from fedboost.privacy.protection import Tag, check_newer
 
 # ---- Shamir's secret sharing over the integers modulo 2**521 - 1 ----------------------------------------
@@ -162,7 +162,7 @@ def _ring(members: tuple[str, ...], session: bytes) -> tuple[dict[str, int], tup
 
 
 def _lot(member: str, session: bytes) -> bytes:
-    return hashlib.sha256(fields.pack(b"fedboost/1/ring", session, member.encode())).digest()
+    return hashlib.sha256(packing.pack(b"fedboost/1/ring", session, member.encode())).digest()
 
 
 # ---- Check cells: behind the cells of each masked chunk stands one more of 64 bits, which is 1 ----------
@@ -276,7 +276,7 @@ class Group:
     def digest(self) -> bytes:
         """Bytes of the group, to which the session's name is bound."""
         names = (member.encode() for member in self.members)
-        return fields.pack(fields.number(self.majority), fields.number(self.colluding), *names)
+        return packing.pack(packing.number(self.majority), packing.number(self.colluding), *names)
 
 
 # ---- keys of a session ------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class Handshake:
             except ValueError:
                 raise PeerError(f"the key of party {peer} is no X25519 key") from None
             names = (name.encode() for name in sorted((me, peer)))
-            info = fields.pack(b"fedboost/2/pair", *names)
+            info = packing.pack(b"fedboost/2/pair", *names)
             keys[peer] = HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=info).derive(secret)
         return keys
 
@@ -319,25 +319,25 @@ def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
     session: the digest of the attempt, in which session, attempt, terms and greetings are; the check cells
     follow from the shape.
     """
-    roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
+    roster = packing.pack(*(party.encode() for party in sorted(tag.roster)))
     shape = (number for segment in tag.segments for number in (segment.cells, segment.bits))
     numbers = (tag.turn, tag.attempt, *shape)
     return hashlib.sha256(
-        fields.pack(
+        packing.pack(
             b"fedboost/3/context",
             way,
             session,
             group.digest(),
             roster,
             tag.transcript,
-            *map(fields.number, numbers),
+            *map(packing.number, numbers),
         )
     ).digest()
 
 
 def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
     """HKDF-Expand with SHA-256 (RFC 5869) to 32 bytes, which is one block of it."""
-    return _expand(key, fields.pack(what, *about))
+    return _expand(key, packing.pack(what, *about))
 
 
 def _expand(key: bytes, info: bytes) -> bytes:
@@ -439,7 +439,7 @@ class PairMasks:
 
     def replace_keys(self) -> None:
         """Replace every key, so that no earlier vector can be opened with this party's memory later."""
-        info = fields.pack(b"next", self.ctx)
+        info = packing.pack(b"next", self.ctx)
         self._keys = {peer: _expand(key, info) for peer, key in self._keys.items()}
 
 

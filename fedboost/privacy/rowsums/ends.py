@@ -29,8 +29,7 @@ from gmpy2 import mpz
 
 from fedboost.errors import PeerError, Refused, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import signed
+from fedboost.privacy import packing
 from fedboost.privacy.encrypted.paillier import (
     FACTOR_BITS,
     SMALL_PRIMES,
@@ -39,6 +38,7 @@ from fedboost.privacy.encrypted.paillier import (
     split,
 )
 from fedboost.privacy.masked.keys import BENEATH, Group, RandomBytes, context
+from fedboost.privacy.packing import signed
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
 from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
@@ -393,7 +393,7 @@ class ColumnsOpener(PlainOpener):
         if not self._request:
             numbers = [number for party in self._hidden.places for number in self._reports[party]]
             sealed, self._blinded = blind(self._public, numbers, self._draw, _engine(self._public.n))
-            self._request = fields.pack(self._context, sealed)
+            self._request = packing.pack(self._context, sealed)
         return {self._label_holder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
@@ -441,7 +441,7 @@ def _engine(n: Any) -> Engine:
 
 
 def _two(request: bytes) -> tuple[bytes, bytes]:
-    parts = fields.unpack(request)
+    parts = packing.unpack(request)
     if len(parts) != 2:
         raise PeerError("a request for help that asks for no sum")
     return parts[0], parts[1]

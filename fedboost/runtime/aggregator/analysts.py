@@ -26,8 +26,11 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
-from fedboost.runtime.aggregator.admission import (
+from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals
+from fedboost.runtime.aggregator.parties import (
     Admission,
+    Arrival,
+    ConnectedParties,
     caller_of,
     check_asker,
     check_role,
@@ -38,9 +41,8 @@ from fedboost.runtime.aggregator.admission import (
     plain_end,
     refuse,
     software_of,
+    write,
 )
-from fedboost.runtime.aggregator.connected import Arrival, ConnectedParties, write
-from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals
 from fedboost.runtime.aggregator.sessions import ActiveSession, Sessions
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle

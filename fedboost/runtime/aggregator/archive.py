@@ -28,8 +28,8 @@ from fedboost.privacy.identity import identify, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.messages import Request
-from fedboost.runtime.aggregator.admission import check_signed
 from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts, named
+from fedboost.runtime.aggregator.parties import check_signed
 from fedboost.runtime.aggregator.sessions import ActiveSession
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import PART_BEGINS, from_json

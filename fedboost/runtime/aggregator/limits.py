@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from fedboost.errors import Refused
-from fedboost.privacy.bit_packing import CHUNK_CELLS
+from fedboost.privacy.packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.web.guard import Asker, Bucket, Refusal

@@ -16,24 +16,27 @@ import grpc
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
 from fedboost.protocol.messages import Connected, Disconnected, Relay
-from fedboost.runtime.aggregator import admission, limits
-from fedboost.runtime.aggregator.admission import (
+from fedboost.runtime.aggregator import limits
+from fedboost.runtime.aggregator import parties as admission
+from fedboost.runtime.aggregator.analysts import Analysts, Checks
+from fedboost.runtime.aggregator.archive import Archive, Submissions
+from fedboost.runtime.aggregator.limits import Connections, Outgoing, Peer, Refusals, allow_files
+from fedboost.runtime.aggregator.parties import (
     Admission,
+    ConnectedParties,
     Health,
+    Seen,
     check_version,
     party_name,
     plain_end,
     refuse,
     software_of,
     trust_of,
+    write,
 )
-from fedboost.runtime.aggregator.analysts import Analysts, Checks
-from fedboost.runtime.aggregator.archive import Archive, Submissions
-from fedboost.runtime.aggregator.config import AggregatorConfig
-from fedboost.runtime.aggregator.connected import ConnectedParties, Seen, write
-from fedboost.runtime.aggregator.limits import Connections, Outgoing, Peer, Refusals, allow_files
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.console import Console, Office
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
 from fedboost.runtime.net import channel

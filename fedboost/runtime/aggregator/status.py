@@ -11,10 +11,9 @@ from typing import Any
 
 from fedboost.errors import FedboostError
 from fedboost.privacy.identity import Identified
-from fedboost.runtime.aggregator.admission import Admission, caller_of, check_version, refuse
 from fedboost.runtime.aggregator.analysts import Analysts
-from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.limits import Peer
+from fedboost.runtime.aggregator.parties import Admission, ConnectedParties, caller_of, check_version, refuse
 from fedboost.runtime.aggregator.sessions import ActiveSession, Sessions
 from fedboost.runtime.net.keys import Bundle
 from fedboost.version import VERSION

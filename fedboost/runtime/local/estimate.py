@@ -25,8 +25,8 @@ from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.holders.gradients import PAIR_BYTES
 from fedboost.people.estimates import ColumnsFacts, LayoutFacts, LayoutsFacts, PartyFacts
 from fedboost.people.facts import EstimateFacts, WorkersFacts
-from fedboost.privacy.bit_packing import Segment, chunks_of
 from fedboost.privacy.masked.keys import Group, Handshake
+from fedboost.privacy.packing import Segment, chunks_of
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection

@@ -36,7 +36,7 @@ from urllib.parse import quote
 import numpy as np
 
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused, quoted
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import derive
 from fedboost.protocol.contracts import HeldTable, Position
 from fedboost.protocol.site import (
@@ -357,7 +357,7 @@ def _create(table: str) -> str:
 def _seal(row: tuple[Value, ...]) -> bytes:
     """A hash of a row, by which one that was changed by accident is found."""
     parts = (value if isinstance(value, bytes) else repr(value).encode() for value in row)
-    return hashlib.sha256(fields.pack(*parts)).digest()
+    return hashlib.sha256(packing.pack(*parts)).digest()
 
 
 def _inode(path: str) -> tuple[int, int] | None:

@@ -27,8 +27,8 @@ from fedboost.fixedpoint import Int64
 from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Ranges, Shard
 from fedboost.holders.whole_rows import HorizontalHolder
-from fedboost.privacy.bit_packing import Words, chunks_of, signed
 from fedboost.privacy.identity import SERVER_NAME, issue, new_root, to_pem
+from fedboost.privacy.packing import Words, chunks_of, signed
 from fedboost.protocol.contracts import Answering, Holder
 from fedboost.protocol.messages import Ask, Introduce
 from fedboost.runtime.config import is_loopback

@@ -22,7 +22,7 @@ from consortium import (
 from schemes import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, needs_bfv, needs_paillier
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.encrypted.ends import EncryptedSealer, KeyHolder
 from fedboost.privacy.encrypted.scheme import NAME_BYTES, agreement_key, greeting_of, scheme_key
 from fedboost.privacy.protections import scheme_of
@@ -146,7 +146,7 @@ def test_bytes_that_are_no_ciphertext_of_bfv_are_a_peer_error():
     import tenseal as ts
 
     tag, part = sealed_by("bfv")
-    name, (row,) = part[:NAME_BYTES], fields.unpack(part[NAME_BYTES:])
+    name, (row,) = part[:NAME_BYTES], packing.unpack(part[NAME_BYTES:])
     context = small_secret("bfv").public.context
     short = ts.bfv_vector(context, [1, 2, 3]).serialize()
     product = ts.bfv_vector(context, [1] * 8192).serialize()
@@ -154,32 +154,32 @@ def test_bytes_that_are_no_ciphertext_of_bfv_are_a_peer_error():
     opener = encrypted_opener("bfv", tag)
     for data in wrong:
         with pytest.raises(PeerError):
-            opener.add(OTHER, 0, name + fields.pack(data))
+            opener.add(OTHER, 0, name + packing.pack(data))
     with pytest.raises(PeerError, match="2 ciphertexts where 1"):
-        opener.add(OTHER, 0, name + fields.pack(row, product))
-    opener.add(OTHER, 0, name + fields.pack(product))
+        opener.add(OTHER, 0, name + packing.pack(row, product))
+    opener.add(OTHER, 0, name + packing.pack(product))
 
 
 def test_answers_of_another_kind_are_refused(scheme):
     sealers, opener, request, due = asked(scheme)
-    (answer,) = fields.unpack(sealers[HOLDER].assist(request))
+    (answer,) = packing.unpack(sealers[HOLDER].assist(request))
     for wrong in (answer[:-1], answer + b"\0", b""):
         with pytest.raises(PeerError, match="bytes"):
-            opener.assist(HOLDER, fields.pack(wrong))
-    for wrong in (b"", fields.pack(answer, answer)):
+            opener.assist(HOLDER, packing.pack(wrong))
+    for wrong in (b"", packing.pack(answer, answer)):
         with pytest.raises(PeerError, match="parts of plaintexts"):
             opener.assist(HOLDER, wrong)
     with pytest.raises(PeerError, match="cannot be opened yet"):
         opener.open()
-    opener.assist(HOLDER, fields.pack(answer))
+    opener.assist(HOLDER, packing.pack(answer))
     assert opener.open().tolist() == due.tolist()
 
 
 def test_an_answer_that_is_no_sum_ends_the_session_and_blames_nobody(scheme):
     sealers, opener, request, _ = asked(scheme)
-    (answer,) = fields.unpack(sealers[HOLDER].assist(request))
+    (answer,) = packing.unpack(sealers[HOLDER].assist(request))
     with pytest.raises(SessionFailed, match="the key holder answered with something else, or a party"):
-        opener.assist(HOLDER, fields.pack(bytes(len(answer))))
+        opener.assist(HOLDER, packing.pack(bytes(len(answer))))
 
 
 # ---- keys in greetings ------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_greeting_has_both_keys(scheme):
     assert agreement_key(greeted) == b"a" * 32
     assert scheme_key(greeted) == public.to_bytes()
     assert scheme_key(greeting_of(b"a" * 32, b"")) == b""
-    for wrong in (b"", b"a" * 32, fields.pack(b"a"), fields.pack(b"a", b"b", b"c")):
+    for wrong in (b"", b"a" * 32, packing.pack(b"a"), packing.pack(b"a", b"b", b"c")):
         for read in (agreement_key, scheme_key):
             with pytest.raises(PeerError):
                 read(wrong)

@@ -17,7 +17,7 @@ from consortium import (
 from schemes import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, needs_bfv, needs_paillier
 
 from fedboost.errors import PeerError
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.encrypted.ends import KeyHolder
 
 # ---- who learns what --------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ from fedboost.privacy.encrypted.ends import KeyHolder
 def decrypted(scheme, request, cells, bits, blind=None):
     """The sums in a request, less this blind or none: the lowest 64 bits of each."""
     cipher = cipher_of(scheme, cells, bits, checked=True)
-    answer = small_secret(scheme).decrypt(cipher.read(fields.unpack(request)[1]))
+    answer = small_secret(scheme).decrypt(cipher.read(packing.unpack(request)[1]))
     return answer if blind is None else cipher.unblind(answer, blind)[:cells]
 
 
@@ -201,7 +201,7 @@ def test_requests_of_another_shape_are_refused(scheme):
         lambda ctx, part: (bytes(32), part),
     ):
         sealers, _, request, _ = asked(scheme)
-        spoilt = fields.pack(*spoil(*fields.unpack(request)))
+        spoilt = packing.pack(*spoil(*packing.unpack(request)))
         with pytest.raises(PeerError):
             sealers[HOLDER].assist(spoilt)
         assert sealers[HOLDER].openings == 0

@@ -8,10 +8,10 @@ from consortium import drawing, masked_sealers
 from masked_turn import ME, OTHER, PARTIES, PEER, TAG, Turn, X
 
 from fedboost.errors import PeerError
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy import packing
 from fedboost.privacy.masked.ends import COMMIT, RECOVER
 from fedboost.privacy.masked.keys import SHARE_BYTES, Group
+from fedboost.privacy.packing import Segment
 
 
 def test_a_commit_gives_the_self_mask_and_again_the_same(turn):
@@ -25,7 +25,7 @@ def test_a_commit_before_anything_was_sealed_is_refused(turn):
     with pytest.raises(PeerError, match="not the last"):
         fresh.assist(turn.commit_request())
     with pytest.raises(PeerError, match="not the last"):
-        fresh.assist(fields.pack(COMMIT, b""))
+        fresh.assist(packing.pack(COMMIT, b""))
 
 
 def test_a_commit_of_an_old_attempt_is_refused(turn):
@@ -64,7 +64,7 @@ def test_a_commit_without_a_share_is_refused(turn, sender):
 
 def test_a_commit_with_no_share_at_all_is_refused(turn):
     with pytest.raises(PeerError, match="without the share of every party"):
-        turn.sealers[ME].assist(fields.pack(COMMIT, turn.ctx))
+        turn.sealers[ME].assist(packing.pack(COMMIT, turn.ctx))
 
 
 @pytest.mark.parametrize("extra", [ME, "p99"])
@@ -74,10 +74,10 @@ def test_a_commit_with_a_share_too_many_is_refused(turn, extra):
 
 
 def test_a_commit_with_two_shares_of_one_party_is_refused(turn):
-    entries = fields.unpack(turn.commit_request())
+    entries = packing.unpack(turn.commit_request())
     for doubled in (entries + entries[2:4], [*entries[:2], *entries[2:4], *entries[2:-2]], entries[:-1]):
         with pytest.raises(PeerError, match=r"not one for each party|share of every party"):
-            turn.sealers[ME].assist(fields.pack(*doubled))
+            turn.sealers[ME].assist(packing.pack(*doubled))
 
 
 @pytest.mark.parametrize("place", [0, 1, 30, SHARE_BYTES - 1, SHARE_BYTES, SHARE_BYTES + 15])
@@ -118,7 +118,7 @@ def test_a_share_under_another_tag_is_refused(turn, theirs):
     """One party was told something else than the others: nobody gives a self mask away."""
     split = masked_sealers(PARTIES)
     list(split[PEER].seal(np.zeros(4), theirs))
-    note = dict(zip(*[iter(fields.unpack(split[PEER].note())[1:])] * 2, strict=True))
+    note = dict(zip(*[iter(packing.unpack(split[PEER].note())[1:])] * 2, strict=True))
     with pytest.raises(PeerError, match=f"the share of party {PEER} is not authentic"):
         turn.sealers[ME].assist(turn.commit_request(**{PEER: note[ME.encode()]}))
 
@@ -149,7 +149,7 @@ def test_a_commit_twice_with_different_shares_is_refused(turn):
     twin = masked_sealers(PARTIES)[PEER]
     twin._draw = drawing("another polynomial")
     list(twin.seal(X, TAG))
-    note = dict(zip(*[iter(fields.unpack(twin.note())[1:])] * 2, strict=True))
+    note = dict(zip(*[iter(packing.unpack(twin.note())[1:])] * 2, strict=True))
     turn.commit()
     with pytest.raises(PeerError, match="commit twice with different shares"):
         turn.sealers[ME].assist(turn.commit_request(**{PEER: note[ME.encode()]}))
@@ -188,14 +188,14 @@ def test_a_recovery_of_too_many_or_of_no_peer_is_refused(turn, lost):
 
 def test_a_recovery_gives_shares_of_the_lost_only(turn):
     turn.commit()
-    name, share = fields.unpack(turn.recover(PEER))
+    name, share = packing.unpack(turn.recover(PEER))
     assert name == PEER.encode()
     assert len(share) == SHARE_BYTES
 
 
 def test_names_that_are_not_text_are_refused(turn):
     with pytest.raises(PeerError, match="not text"):
-        turn.sealers[ME].assist(fields.pack(COMMIT, turn.ctx, b"\xff", b"share"))
+        turn.sealers[ME].assist(packing.pack(COMMIT, turn.ctx, b"\xff", b"share"))
     turn.commit()
     with pytest.raises(PeerError, match="not text"):
-        turn.sealers[ME].assist(fields.pack(RECOVER, turn.ctx, b"\xff"))
+        turn.sealers[ME].assist(packing.pack(RECOVER, turn.ctx, b"\xff"))

@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from masked_turn import GROUP, ME, OTHER, PARTIES, PEER, TAG, Turn, X, commit_all, lose_after_upload
 
 from fedboost.errors import PeerError, SessionFailed
-from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy import packing
 from fedboost.privacy.masked import keys as pairwise
 from fedboost.privacy.masked.ends import OneLegSealer, TwoLegSealer, self_stream
 from fedboost.privacy.masked.keys import BENEATH, ONE_LEG, TWO_LEGS, Group, Handshake, context
+from fedboost.privacy.packing import Segment
 
 # ---- keys and masks ---------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ def test_no_stream_of_a_turn_can_be_computed_from_what_is_left_after_it(legs, st
 
 def test_with_the_next_turn_the_old_self_mask_and_shares_are_gone(turn):
     mask = turn.commit()
-    _, share = fields.unpack(turn.recover(PEER))
+    _, share = packing.unpack(turn.recover(PEER))
     assert {mask, share} <= set(secrets_in(turn.sealers[ME]))
     Turn(turn.sealers, replace(TAG, turn=4))
     held = b"".join(secrets_in(turn.sealers[ME]))
@@ -306,7 +306,7 @@ def test_keys_are_derived_as_hkdf_does():
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-    info = fields.pack(b"pair", b"context", b"north")
+    info = packing.pack(b"pair", b"context", b"north")
     expand = HKDFExpand(hashes.SHA256(), 32, info)
     assert pairwise.derive(b"k" * 32, b"pair", b"context", b"north") == expand.derive(b"k" * 32)
 
@@ -335,7 +335,7 @@ def test_no_refusal_has_a_secret_in_its_message(turn):
         lambda sealer: sealer.seal(X, TAG),
         lambda sealer: sealer.assist(turn.commit_request(**{PEER: b"x"})),
         lambda sealer: sealer.assist(turn.recover_request(PEER, OTHER)),
-        lambda sealer: sealer.assist(fields.pack(b"?", turn.ctx)),
+        lambda sealer: sealer.assist(packing.pack(b"?", turn.ctx)),
     ]
     for act in bad:
         with pytest.raises(PeerError) as caught:

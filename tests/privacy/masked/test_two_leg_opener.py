@@ -5,7 +5,7 @@ from consortium import help_open, masked_opener, names
 from masked_turn import ME, OTHER, PARTIES, PEER, TAG, commit_all, lose_after_upload
 
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
-from fedboost.privacy import fields
+from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import SHARE_BYTES
 
 # ---- losses -----------------------------------------------------------------------------------------
@@ -73,10 +73,10 @@ def test_a_self_mask_that_was_not_committed_to_is_a_peer_error():
     "answer",
     [
         b"",
-        fields.pack(OTHER.encode(), bytes(SHARE_BYTES)),
-        fields.pack(ME.encode(), bytes(SHARE_BYTES - 1)),
-        fields.pack(ME.encode(), bytes(SHARE_BYTES), OTHER.encode(), bytes(SHARE_BYTES)),
-        fields.pack(ME.encode(), bytes(SHARE_BYTES), ME.encode(), bytes(SHARE_BYTES)),
+        packing.pack(OTHER.encode(), bytes(SHARE_BYTES)),
+        packing.pack(ME.encode(), bytes(SHARE_BYTES - 1)),
+        packing.pack(ME.encode(), bytes(SHARE_BYTES), OTHER.encode(), bytes(SHARE_BYTES)),
+        packing.pack(ME.encode(), bytes(SHARE_BYTES), ME.encode(), bytes(SHARE_BYTES)),
     ],
     ids=["nothing", "another", "short", "more", "twice"],
 )
@@ -96,7 +96,7 @@ def test_wrong_shares_name_the_lost_party_and_give_no_wrong_sum(wrong):
     opener, sealers, _ = lose_after_upload([ME])
     commit_all(opener, sealers)
     requests = opener.requests()
-    opener.assist(PEER, fields.pack(ME.encode(), wrong))
+    opener.assist(PEER, packing.pack(ME.encode(), wrong))
     for party in PARTIES[2:4]:
         opener.assist(party, sealers[party].assist(requests[party]))
     said = f"self mask of party {ME}, which was lost, .* party {ME} dealt wrong ones, or a party that helped"
@@ -109,13 +109,13 @@ def test_wrong_shares_name_the_lost_party_and_give_no_wrong_sum(wrong):
 def test_a_note_without_a_share_for_everybody_is_a_peer_error(turn, kept):
     opener = masked_opener(TAG)
     with pytest.raises(PeerError):
-        opener.note(ME, fields.pack(*fields.unpack(turn.notes[ME])[kept]))
+        opener.note(ME, packing.pack(*packing.unpack(turn.notes[ME])[kept]))
 
 
 @pytest.mark.parametrize("place", [0, 2, -1])
 def test_a_note_whose_commitment_or_share_is_longer_is_a_peer_error(turn, place):
     """What a party says, the aggregator keeps or passes on: it must not be of any size."""
-    said = fields.unpack(turn.notes[ME])
+    said = packing.unpack(turn.notes[ME])
     said[place] += b"\0"
     with pytest.raises(PeerError, match="another length"):
-        masked_opener(TAG).note(ME, fields.pack(*said))
+        masked_opener(TAG).note(ME, packing.pack(*said))

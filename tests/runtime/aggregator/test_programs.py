@@ -8,9 +8,9 @@ from consortia import TWO, channel_to, expected, submit
 from sites import Log, consortium, in_time, shared_out, status_of, terms
 
 from fedboost.errors import ConfigError, SessionFailed
-from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import connect
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.simulation import simulate
 
 

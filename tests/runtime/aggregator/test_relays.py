@@ -8,8 +8,8 @@ from sites import Log, in_time
 
 from fedboost.protocol.messages import Connected, Disconnected, Relay
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator.connected import ConnectedParties, Seen
 from fedboost.runtime.aggregator.limits import Peers, Refusals
+from fedboost.runtime.aggregator.parties import ConnectedParties, Seen
 from fedboost.runtime.aggregator.server import Parties
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel

@@ -12,9 +12,9 @@ from sites import PATIENCE, STOPS, Log, consortium, in_time, rows, shared_out, t
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.protocol.messages import Offer
-from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import connect
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.site import node as dialling

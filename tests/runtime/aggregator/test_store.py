@@ -13,7 +13,7 @@ from fedboost.errors import ConfigError, DurabilityError
 from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
 from fedboost.protocol import run
 from fedboost.protocol.run import Begun, Gathered, Opened, Stopped, TreeGrown
-from fedboost.runtime.aggregator.store import VERSION_LINE, Folder, read_journal
+from fedboost.runtime.aggregator.sessions import VERSION_LINE, Folder, read_journal
 from fedboost.terms.terms import Terms
 
 TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["a", "b", "c"]})

@@ -15,7 +15,7 @@ from consoles import ANYWHERE, served
 from sites import bundles_of, fedboost
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.aggregator.config import ConsoleConfig, read_aggregator
+from fedboost.runtime.config import ConsoleConfig, read_aggregator
 from fedboost.runtime.console import Office, names_of
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.web import logins, serving

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.ids import check_distinct, ids_of
+from fedboost.runtime.data.shard import check_distinct, ids_of
 from fedboost.runtime.data.table import as_table, read_table
 
 

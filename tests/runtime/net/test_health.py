@@ -8,7 +8,7 @@ from floods import ODD, TWO, dialled
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from sites import bundles_of, consortium, fedboost, in_time
 
-from fedboost.runtime.aggregator import admission
+from fedboost.runtime.aggregator import parties
 from fedboost.runtime.net import channel
 
 
@@ -41,7 +41,7 @@ def test_the_health_service_says_whether_the_aggregator_serves(folder, bundles, 
     async def scenario():
         known = bundles if keys else None
         async with consortium(folder, {}, bundles=known) as one, dialled(one, "analyst") as (opened,):
-            check = opened.unary_unary(admission.CHECK)
+            check = opened.unary_unary(parties.CHECK)
             for name in ("", channel.SERVICE):
                 answer = RESPONSE.FromString(await check(REQUEST(service=name).SerializeToString()))
                 assert answer.status == 1

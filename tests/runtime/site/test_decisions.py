@@ -11,7 +11,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 from fedboost.errors import SessionFailed
 from fedboost.protocol.messages import Leave
-from fedboost.runtime.aggregator import connected
+from fedboost.runtime.aggregator import parties
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.site import node
 from fedboost.runtime.site.audit import read_log
@@ -183,7 +183,7 @@ def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
     monkeypatch.setattr(node, "urandom", draw)
     monkeypatch.setattr(node.PartySession.__init__.__globals__["Handshake"], "pair_keys", pair_keys)
     for direction in ("encode_from_party", "encode_to_party"):
-        end = node if direction == "encode_from_party" else connected
+        end = node if direction == "encode_from_party" else parties
         encode = getattr(end, direction)
 
         def listening(message, encode=encode):

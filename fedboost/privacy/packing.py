@@ -1,12 +1,8 @@
-"""Integers to cells of 1 to 64 bits and back, each modulo 2**bits; and the chunks in which they travel.
+"""Length-prefixed encoding of byte strings: the input of hashes, signatures and seals.
 
-Promises: adding residues and taking the sign once at the end gives the exact sum, if it fits a cell (the
-query says how many bits that takes). Refuses: bytes of another length than a chunk has (PeerError).
-
-A vector is a list of segments, each of cells of one width. It is cut into chunks of CHUNK_CELLS cells,
-independent of where segments end. A chunk that is masked has one cell more, its check cell. In a chunk each
-segment is a piece of whole 64-bit little-endian words, laid out as privacy/kernels.py describes. Words of the
-sum have 64 bits, whose highest are garbage until `signed` cuts them off."""
+Promises: `unpack(pack(*fields)) == fields`, and different fields never pack to the same bytes.
+Refuses: bytes that `pack` cannot have written (PeerError).
+"""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +13,49 @@ import numpy.typing as npt
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
+
+LENGTH_BYTES, _SHORT = 4, 256
+_LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
+"""The lengths of short fields, encoded."""
+
+
+def pack(*fields: bytes) -> bytes:
+    """Encode each field behind its length, four bytes big-endian."""
+    packed = bytearray()
+    for field in fields:
+        size = len(field)
+        packed += _LENGTHS[size] if size < _SHORT else size.to_bytes(LENGTH_BYTES)
+        packed += field
+    return bytes(packed)
+
+
+def unpack(data: bytes) -> list[bytes]:
+    """Decode the fields in `data`."""
+    fields, offset = [], 0
+    while offset < len(data):
+        start = offset + LENGTH_BYTES
+        end = start + int.from_bytes(data[offset:start])
+        if start > len(data) or end > len(data):
+            raise PeerError("bytes that end within a field")
+        fields.append(data[start:end])
+        offset = end
+    return fields
+
+
+def number(value: int) -> bytes:
+    """An integer of up to 64 bits as a field: eight bytes, big-endian, signed."""
+    return value.to_bytes(8, signed=True)
+
+
+# ---- Integers to cells of 1 to 64 bits and back, each modulo 2**bits ------------------------------------
+# And the chunks in which they travel.
+# Promises: adding residues and taking the sign once at the end gives the exact sum, if it fits a cell (the
+# query says how many bits that takes). Refuses: bytes of another length than a chunk has (PeerError).
+# A vector is a list of segments, each of cells of one width. It is cut into chunks of CHUNK_CELLS cells,
+# independent of where segments end. A chunk that is masked has one cell more, its check cell. In a chunk
+# each segment is a piece of whole 64-bit little-endian words, laid out as privacy/kernels.py describes.
+# Words of the sum have 64 bits, whose highest are garbage until `signed` cuts them off.
+
 
 CHUNK_CELLS = 1 << 16
 """Integers in one chunk of a vector: at 8 bytes half a megabyte, far below any message limit."""
