@@ -1,4 +1,4 @@
-"""Output of the commands: text or JSON on standard output, notices on standard error, files.
+"""Output of the commands: text or JSON on standard output, notices on standard error, and how they end.
 
 Promises: `show` prints the text or the JSON of the same facts; nothing heavy is imported before it is needed.
 Refuses: nothing.

@@ -1,4 +1,4 @@
-"""Length-prefixed encoding of byte strings: the input of hashes, signatures and seals.
+"""Packing: byte strings with their lengths for hashes, signatures and seals, and integers of few bits.
 
 Promises: `unpack(pack(*fields)) == fields`, and different fields never pack to the same bytes.
 Refuses: bytes that `pack` cannot have written (PeerError).

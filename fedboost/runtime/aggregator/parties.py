@@ -1,4 +1,4 @@
-"""The parties that are connected to the aggregator, and the messages on their way to them."""
+"""The parties of an aggregator: who is let in, who is connected, and the messages on their way to them."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The journal of one session in a file: what was recorded is found again after a crash.
+"""The sessions of an aggregator, and the journal of each in a file, which is found again after a crash.
 
 Promises: a record is on the disk when `append` returns, and one that was collected when `sync` does, several
 of them after one wait for the disk; a record that was being written when the process died is dropped, and

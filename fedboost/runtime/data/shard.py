@@ -1,4 +1,4 @@
-"""Ids of rows as bytes that are the same at every party that knows the same person.
+"""The rows of a table as a shard, and their ids as bytes that are the same at every party.
 
 Promises: an id is the same bytes whether a column has it as whole number or as text, in memory, in CSV or in
 Parquet. Text is NFC without the spaces around it; a whole number is its decimal digits; a text of digits
