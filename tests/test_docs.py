@@ -216,8 +216,9 @@ def test_the_walk_of_a_histogram_names_functions_that_there_are():
             assert re.search(rf"\bdef {name}\(", source), (file, name)
 
 
-def test_the_walk_of_a_relay_names_functions_that_there_are():
-    text = ARCHITECTURE.read_text().split("## The walk of a relay")[1].split("\n## ")[0]
+@pytest.mark.parametrize("walk", ["a relay", "an approval"])
+def test_other_walks_name_functions_that_there_are(walk):
+    text = ARCHITECTURE.read_text().split(f"## The walk of {walk}")[1].split("\n## ")[0]
     steps = re.findall(r"^\|[^|]*\| `([^`]+)` \| ([^|]+) \|", text, re.MULTILINE)
     assert len(steps) >= 8
     for file, names in steps:
