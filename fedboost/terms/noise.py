@@ -35,7 +35,7 @@ DEPTH = 3
 """Depth of trees with noise, unless the terms say otherwise."""
 
 Placement = Literal["distributed", "local", "central"]
-Method = Literal["additive", "random", "staged", "hist"]
+Method = Literal["additive", "hist"]
 
 
 class Noise(Frozen):
@@ -62,8 +62,8 @@ class Noise(Frozen):
     )
     method: Method = Field(
         default="additive",
-        description="Trees that grow: `additive`, one feature each; `staged`, then three features, from "
-        "epsilon 4 on; `random`, every feature; `hist`, histograms of all features, for millions of rows.",
+        description="Trees that grow: `additive`, one feature each; `hist`, histograms of all features, for "
+        "millions of rows.",
     )
 
     def tree_defaults(self, columns: Schema) -> dict[str, int]:

@@ -115,7 +115,7 @@ def test_an_aggregator_that_was_away_hears_of_it_later(tmp_path, monkeypatch):
     assert len(training.model.rounds) == len(training.history)
 
 
-@pytest.mark.parametrize("method", ["random", "hist"])
+@pytest.mark.parametrize("method", ["additive", "hist"])
 def test_trainings_with_noise_can_end_early(method):
     noise = {"epsilon": 1.0, "delta": 1e-5, "method": method}
     agreement = noisy(rounds=6, noise=noise)

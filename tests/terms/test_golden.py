@@ -95,13 +95,9 @@ SETTINGS = {
     "noise, histograms": columns(
         {"noise": {**NOISE, "method": "hist", "placement": "local"}, "cut_points": "even"}, ranges=RANGES
     ),
-    "noise, random trees": columns(
-        {"noise": {**NOISE, "method": "random", "placement": "central"}}, ranges=RANGES
-    ),
+    "noise, central": columns({"noise": {**NOISE, "placement": "central"}}, ranges=RANGES),
     "noise on numbers": columns(
-        {"noise": {**NOISE, "epsilon": 8.0, "method": "staged"}, "objective": REGRESSION},
-        ranges=RANGES,
-        label_range=[0, 100],
+        {"noise": {**NOISE, "epsilon": 8.0}, "objective": REGRESSION}, ranges=RANGES, label_range=[0, 100]
     ),
     "target means": columns({"min_count": 25}, target_means={"t": 4096, "u": 8}),
     "a reference": {"reference": True},
@@ -164,8 +160,8 @@ GOLDEN = {
     "bfv, a key holder without rows": "009dea5eca396805",
     "noise": "827434743631d997",
     "noise, histograms": "eda2bf7f067878b4",
-    "noise, random trees": "951e0d325935aa26",
-    "noise on numbers": "0b6690b699039130",
+    "noise, central": "2cab63d0c4a97b1b",
+    "noise on numbers": "1444a3f953b5017c",
     "target means": "da9bf99cf454c8e8",
     "a reference": "f0e212183608ecc2",
     "continued": "e758d4191d394690",

@@ -194,12 +194,11 @@ def child_sums(
 
 # ---- Boosting with noise: trees whose structure is drawn without a look at rows -------------------------
 # So only leaves cost privacy.
-# A tree's splits follow from the seed of the terms alone: features in turn, thresholds at random over bins
-# of about equally many rows. One question a tree then opens the noisy sums of gradients and hessians in all
-# its leaves at once; a row is in one leaf, so it can change that vector by no more than its own bound.
-# Trees of one feature each (`additive`) do best wherever epsilon is small; `random` takes any feature at
-# every split; `staged` grows the first half of the trees by one feature each, the others by three. `hist`
-# is in `noisy`.
+# A tree's splits follow from the seed of the terms alone: all are by one feature, the features take turns,
+# and thresholds are random over bins of about equally many rows. One question a tree then opens the noisy
+# sums of gradients and hessians in all its leaves at once; a row is in one leaf, so it can change that
+# vector by no more than its own bound. These trees (`additive`) do best wherever epsilon is small; those of
+# `hist` are above.
 # Promises: a pure function of the terms and the noisy sums; nothing is asked that has no noise.
 # Source of trees with random splits: Maddock, Cormode, Wang, Maple and Jha, "Federated boosted decision
 # trees with differential privacy", CCS 2022.
@@ -207,7 +206,6 @@ def child_sums(
 
 MAX_NOISY_BINS = 32
 """Most bins of a numeric feature: finer than trees of this depth need, coarse enough for equal row counts."""
-STAGED_FEATURES = 3
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
@@ -299,84 +297,48 @@ def base_score(terms: Terms, total: Int64) -> float:
     return float(np.float32(terms.objective.loss.predict(np.array([start + step]))[0]))
 
 
-@dataclass
-class _Open:
-    """A node that may split: the bins, or the categories, that each feature still has in it."""
-
-    node: int
-    features: tuple[int, ...]
-    bins: dict[int, range]
-    categories: dict[int, tuple[int, ...]]
-
-    def wide(self) -> list[int]:
-        """Features that can split it."""
-        return [f for f in self.features if len(self.bins.get(f) or self.categories.get(f) or ()) > 1]
-
-
 def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Splits, tuple[int, ...]]:
-    """The splits of a round's trees, and their leaves."""
+    """The splits of a round's trees, all by one feature, and their leaves."""
+    usable = [feature for feature, cuts in enumerate(cut_points.cuts) if cuts.size]
+    if not usable:
+        return NO_SPLITS, terms.roots
+    feature = usable[number % len(usable)]
+    is_categorical = feature in cut_points.categorical
     draws = _draws(terms.draws.seed, number)
-    first = {f: range(cuts.size + 1) for f, cuts in enumerate(cut_points.cuts)}
-    bins = {f: own for f, own in first.items() if f not in cut_points.categorical}
-    categories = {f: tuple(first[f]) for f in cut_points.categorical}
-    usable = [f for f in first if len(first[f]) > 1]
-    splits: list[Split] = []
-    frontier = [
-        _Open(root, features_of(terms, number, usable, draws), bins, categories) for root in terms.roots
-    ]
-    leaves: list[int] = []
+    values: Sequence[int] = range(cut_points.cuts[feature].size + 1)
+    frontier = [(root, values) for root in terms.roots]
+    splits, leaves = list[Split](), list[int]()
     for depth in range(terms.trees.max_depth + 1):
-        below: list[_Open] = []
-        for node in frontier:
-            wide = node.wide()
-            if depth == terms.trees.max_depth or not wide:
-                leaves.append(node.node)
+        below = list[tuple[int, Sequence[int]]]()
+        for node, values in frontier:
+            if depth == terms.trees.max_depth or len(values) < 2:
+                leaves.append(node)
                 continue
-            feature = wide[next(draws) % len(wide)]
+            next(draws)  # one number a split is passed over, so that a seed keeps drawing the same trees
+            missing_left = bool(next(draws) % 2)
+            sides = _halves(values, draws) if is_categorical else _parts(values, draws)
             left = len(terms.roots) + 2 * len(splits)
-            split, *sides = _split(node, feature, left, draws)
-            splits.append(split)
-            below += sides
+            bin_, right = (0, sum(1 << c for c in sides[1])) if is_categorical else (sides[0][-1], 0)
+            splits.append(Split(node, feature, bin_, missing_left, left, right))
+            below += [(left, sides[0]), (left + 1, sides[1])]
         frontier = below
     return Splits.of(splits), tuple(sorted(leaves))
 
 
-def features_of(terms: Terms, number: int, usable: Sequence[int], draws: Iterator[int]) -> tuple[int, ...]:
-    """The features that a tree may split by."""
-    assert terms.noise is not None
-    method = terms.noise.method
-    if not usable or method == "random":
-        return tuple(usable)
-    own = usable[number % len(usable)]
-    if method == "additive" or number < terms.trees.rounds // 2:
-        return (own,)
-    others = [feature for feature in usable if feature != own]
-    chosen = {own}
-    while len(chosen) < min(STAGED_FEATURES, len(usable)):
-        chosen.add(others[next(draws) % len(others)])
-    return tuple(sorted(chosen))
+def _parts(bins: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Bins that go left and right: a threshold between two of them, each as likely."""
+    first = 1 + next(draws) % (len(bins) - 1)
+    return bins[:first], bins[first:]
 
 
-def _split(node: _Open, feature: int, left: int, draws: Iterator[int]) -> tuple[Split, _Open, _Open]:
-    missing_left = bool(next(draws) % 2)
-    if feature in node.bins:
-        own = node.bins[feature]
-        bin_ = own.start + next(draws) % (len(own) - 1)
-        sides = range(own.start, bin_ + 1), range(bin_ + 1, own.stop)
-        split = Split(node.node, feature, bin_, missing_left, left)
-        children = [({**node.bins, feature: side}, node.categories) for side in sides]
-    else:
-        categories = node.categories[feature]
-        goes_right = [next(draws) % 2 == 1 for _ in categories]
-        if len(set(goes_right)) == 1:
-            other = next(draws) % len(categories)
-            goes_right[other] = not goes_right[other]
-        right = tuple(c for c, goes in zip(categories, goes_right, strict=True) if goes)
-        rest = tuple(c for c in categories if c not in right)
-        split = Split(node.node, feature, 0, missing_left, left, sum(1 << c for c in right))
-        children = [(node.bins, {**node.categories, feature: side}) for side in (rest, right)]
-    low, high = (_Open(left + side, node.features, *child) for side, child in enumerate(children))
-    return split, low, high
+def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Categories that go left and right: each by a toss, but at least one on either side."""
+    goes_right = [next(draws) % 2 == 1 for _ in categories]
+    if len(set(goes_right)) == 1:
+        other = next(draws) % len(categories)
+        goes_right[other] = not goes_right[other]
+    tossed = list(zip(categories, goes_right, strict=True))
+    return [c for c, goes in tossed if not goes], [c for c, goes in tossed if goes]
 
 
 def _draws(seed: int, number: int) -> Iterator[int]:
