@@ -20,7 +20,7 @@ from fedboost.runtime.results import SPACE, draw, terms_to_tune
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.terms import columns as columns_of_terms
-from fedboost.terms.session import MAX_COLUMNS_TRIED, stages, terms_of
+from fedboost.terms.terms import MAX_COLUMNS_TRIED, stages
 
 CANDIDATES = [
     {"learning_rate": 0.3, "max_depth": 3},
@@ -66,7 +66,7 @@ def test_a_candidate_is_what_it_is_alone(parties, settings):
     trials = session.run.outcome.summary["trials"]
     assert sorted(trial["rounds"] for trial in trials) == [1, 3, 5, 9, 9]
     for number, trial in enumerate(trials):
-        alone = fb.simulate(terms_of(agreed, number), tables).history
+        alone = fb.simulate(agreed.candidate(number), tables).history
         expected = [row["validation-auc"] for row in alone[: trial["rounds"]]]
         assert together[number][: trial["rounds"]] == expected
         assert trial["best_round"] == 1 + max(range(len(expected)), key=lambda n: (expected[n], -n))
@@ -79,7 +79,7 @@ def test_losses_without_bounds_are_tried_too():
     together, session = curves(agreed, tables)
     assert session.run.outcome.summary["metric"] == "rmse"
     for number in range(len(CANDIDATES)):
-        alone = fb.simulate(terms_of(agreed, number), tables).history
+        alone = fb.simulate(agreed.candidate(number), tables).history
         trained = session.run.outcome.summary["trials"][number]["rounds"]
         expected = [row["validation-rmse"] for row in alone[:trained]]
         assert together[number][:trained] == pytest.approx(expected, rel=1e-3)
@@ -99,7 +99,7 @@ def test_turns_are_those_of_the_deepest_candidate():
     agreed, tables = tuned(), shared_out(3, rows(600))
     _, session = curves(agreed, tables)
     apart = sum(
-        run_session(terms_of(agreed, number), tables)[0].turn
+        run_session(agreed.candidate(number), tables)[0].turn
         for number in range(len(agreed.objective.candidates))
     )
     assert session.turn <= apart / 2
@@ -269,7 +269,7 @@ def test_columns_are_checked_once_however_many_candidates_there_are(monkeypatch)
     for many in (2, 128):
         looked_at.clear()
         agreed = tuned(columns=columns, candidates=[{"gamma": float(number)} for number in range(many)])
-        assert terms_of(agreed, 1).columns is agreed.columns
+        assert agreed.candidate(1).columns is agreed.columns
         counts.append(len(looked_at))
     assert counts == [100, 100]
 
@@ -278,8 +278,8 @@ def test_columns_are_checked_once_however_many_candidates_there_are(monkeypatch)
 def test_a_candidate_has_the_terms_that_were_written_for_it_alone(number):
     own = {"validation_fraction": 0.3, "rounds": 9, "eval_metric": "auc"}
     alone = terms(**own, **CANDIDATES[number])
-    assert terms_of(tuned(), number).canonical() == alone.canonical()
-    assert terms_of(tuned(), number).changed(rounds=4) == alone.changed(rounds=4)
+    assert tuned().candidate(number).canonical() == alone.canonical()
+    assert tuned().candidate(number).changed(rounds=4) == alone.changed(rounds=4)
 
 
 def test_candidates_times_columns_are_bounded():

@@ -26,7 +26,6 @@ import fedboost as fb
 from fedboost.runtime.data.shard import to_features, to_shard
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.results import SPACE, TRIALS, Tuning, terms_to_tune
-from fedboost.terms.session import terms_of
 
 DATASETS = (common.ADULT, common.DEFAULT_CREDIT, common.BANK_MARKETING)
 HELD = "held"
@@ -107,7 +106,7 @@ def run(dataset: common.Dataset, table: pa.Table, seed: int, rounds: int, trials
     assert outcome is not None
     found = Tuning(agreed, "auc", tuple(outcome.summary["trials"]), outcome.summary["best"], meter.traffic)
     apart = sum(
-        own.trees.max_depth * own.trees.rounds for own in (terms_of(agreed, n) for n in range(trials))
+        own.trees.max_depth * own.trees.rounds for own in (agreed.candidate(n) for n in range(trials))
     )
     began = time.process_time()
     searched = np.mean([search(terms, train, held, 1000 * seed + n, rounds, trials) for n in range(SEARCHES)])

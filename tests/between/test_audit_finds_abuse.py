@@ -6,8 +6,8 @@ import os
 from collections import deque
 
 import numpy as np
-import old_logs
 import pytest
+import written_logs
 from faults import CONTINUED, NOISY, REFRESHED, STEPS_OF_FAULTS, World
 from inprocess import shard_of, sites_of
 from logged import DRAW, ROWS, X, agreement, answer, noisy, warnings
@@ -148,7 +148,7 @@ def a_refusal_and_a_training(path):
 def a_session_that_goes_on_after_its_end(path):
     """After SessionEnded, Offer of the same session with the next attempt meets a party that remembers
     nothing, and asks for histograms of cut points around one row: its label."""
-    old_logs.again_after_bye(path)
+    written_logs.again_after_bye(path)
 
 
 def a_group_less_one(path):
@@ -223,9 +223,8 @@ def forty_histograms_under_one_round(path):
         ),
         (
             a_session_that_goes_on_after_its_end,
-            ["after-end", "other-question"],
+            ["after-end", "other-question", "terms"],
             [
-                "this log does not record which questions they were",
                 "(1 of 2): see warnings 1 and 2",
                 "(2 of 2), after it had ended: see warnings 1 and 2",
                 "by interval 8 0 96 320 B in all, after it had ended 8 96 320 B",
@@ -289,15 +288,6 @@ def test_no_kind_of_training_has_a_warning(settings, path):
     with AuditLog(path) as log:
         aggregator = train(log, "s1", *agreement(**settings))
     assert aggregator.phase == "done", aggregator.error
-    assert warnings(path) == []
-
-
-def test_an_old_log_of_a_training_has_no_warning_and_goes_on(path):
-    old_logs.honest(path)
-    assert warnings(path) == []
-    before = len(read_log(path))
-    a_training(path)
-    assert len(read_log(path)) > before
     assert warnings(path) == []
 
 

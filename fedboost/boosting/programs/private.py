@@ -104,7 +104,7 @@ def _noisy_means(terms: Terms, sums: Int64) -> Float32:
 # ---- Trees grown on noisy histograms, level by level: as boosting without noise -------------------------
 # But expensive in privacy.
 # Every level opens the histograms of all features, so a row's part of it is as large as the root of their
-# number, and so is the noise. Below epsilon 4 trees of random structure (`dp_random_trees`) do better
+# number, and so is the noise. Below epsilon 4 trees of random structure (`grow_random_trees`) do better
 # unless rows are many; no histogram is its parent minus its sibling here, since that would have the noise
 # of both.
 # Promises: a pure function of the terms and the noisy sums; every query gets noise. Refuses nothing: with

@@ -1,5 +1,6 @@
 """Boosting with noise: what it learns, what it costs, and what of rows is in what it asks."""
 
+import hashlib
 import math
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedboost.boosting.queries.columns import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, SumsQuery
 from fedboost.errors import PeerError, Refused
-from fedboost.gbdt.cut_points import Grids
+from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import noise as accounting
 from fedboost.terms import noise as noise_of_terms
@@ -224,3 +225,16 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
     assert min(moved["TREES"]) > 0
     if method == "hist":  # a row is in a bin of each feature: no bound below this one would hold
         assert max(moved["TREES"]) > 0.4 * plan[-1]
+
+
+def test_the_seed_draws_the_structure_that_it_always_drew():
+    """A number drawn more or less would change every tree with noise of that seed."""
+    X, _ = data()
+    terms = terms_of(X, 1, ranges=[(-6, 6)] * X.shape[1], **LOCAL, seed=7)
+    cuts = [np.arange(1, size, dtype=np.float32) for size in (9, 5, 30, 6)]
+    cut_points = CutPoints.of(cuts, [True] * 4, categorical=(3,))
+    hashed = hashlib.sha256()
+    for number in range(10):
+        splits, leaves = private.draw_splits(terms, number, cut_points)
+        hashed.update(splits.columns.tobytes() + splits.categories.tobytes() + bytes(leaves))
+    assert hashed.hexdigest()[:16] == "50b1485fd81eeaf6"

@@ -1,5 +1,4 @@
-"""Audit logs as version 0.1.0 wrote them before it knew questions, positions, analysts and requests, line by
-line."""
+"""Audit logs written line by line, of what no session of ours would do."""
 
 import hashlib
 import json
@@ -11,7 +10,6 @@ BEFORE_TREES = [
     *(("QuantileQuery", cells) for cells in (4096, 392, 448)),
     ("StartQuery", 2),
 ]
-HELP = ("help to open the sum", 0)
 SIZES = {0: 32, 12: 40}
 """Bytes of help, and of a histogram most of whose cells are 0."""
 
@@ -30,10 +28,17 @@ def _canonical(entry):
     return json.dumps(entry, separators=(",", ":")).encode()
 
 
-def admitted(protection, rounds):
+def admitted(protection, rounds, attempt=1):
     about = {"terms": TERMS, "protection": protection, "parties": PARTIES, "objective": "binary:logistic"}
     columns = ["y", "f0", "f1"]
-    return {"kind": "admitted", "session": SESSION, **about, "rounds": rounds, "columns": columns}
+    return {
+        "kind": "admitted",
+        "session": SESSION,
+        **about,
+        "rounds": rounds,
+        "columns": columns,
+        "attempt": attempt,
+    }
 
 
 def released(protection, turn, attempt, what, cells):
@@ -53,15 +58,5 @@ def again_after_bye(path):
     events += [released("plain", turn, 1, *asked) for turn, asked in enumerate([*BEFORE_TREES, *tree], 1)]
     events.append(ENDED)
     for attempt in range(2, 10):
-        events += [admitted("plain", 1), released("plain", 7, attempt, "HistogramQuery", 12)]
-    write(path, [*events, ENDED])
-
-
-def honest(path):
-    """A masked training of two trees."""
-    tree = [("HistogramQuery", 34), ("HistogramQuery", 34), ("EndRoundQuery", 2)]
-    questions = [*BEFORE_TREES, ("EndRoundQuery", 2), *tree, *tree]
-    events = [admitted("masked", 2)]
-    for turn, asked in enumerate(questions, 1):
-        events += [released("masked", turn, 1, *asked), released("masked", turn, 1, *HELP)]
+        events += [admitted("plain", 1, attempt), released("plain", 7, attempt, "HistogramQuery", 12)]
     write(path, [*events, ENDED])
