@@ -74,7 +74,7 @@ COMMANDS = {
         "Say which features a model goes by (gain, cover, weight), print or draw a tree, explain rows, "
         "or show how predictions depend on a feature.",
     ),
-    "report": Command("model", "report", "Write one HTML page."),
+    "report": Command("model", "report", "Write the report of a model, one HTML page."),
     "verify": Command(
         "model",
         "verify",

@@ -1,7 +1,7 @@
-"""`fedboost report`: a model, or the result of another command, as one HTML page.
+"""`fedboost report`: a model as one HTML page.
 
 Promises: the page appears whole or not at all; nothing is sent.
-Refuses: a file that exists, without --force; a file that is neither (ConfigError, exit code 2).
+Refuses: a file that exists, without --force; a file that is not a model (ConfigError, exit code 2).
 """
 
 import sys
@@ -43,85 +43,59 @@ from fedboost.runtime.model import Model, load_trained, rows_facts, signature_fa
 from fedboost.runtime.net.keys import read_certificates, read_trust
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.predictions import Predictor, check_form, csv_writer, predicted_columns, writing
-from fedboost.runtime.result_files import result_in, result_of
 from fedboost.runtime.signed_model import verified, written
 from fedboost.runtime.telemetry import logger
+from fedboost.terms.session import TO_TRAIN
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Database, Reading
     from fedboost.runtime.data.table import TableParts
-    from fedboost.runtime.model import Model
     from fedboost.runtime.predictions import Columns
 
 
 REPORT_EPILOG = (
     "Example: fedboost report model.json --out report.html\n\n"
-    "Example: fedboost report model.json --data new.csv --keys keys/marie --out report.html\n\n"
-    "Example: fedboost report compared.json --out compared.html    (of fedboost compare ... --json)"
+    "Example: fedboost report model.json --data new.csv --keys keys/marie --out report.html"
 )
 
 
 @reads_a_table
 def report(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="A model file, or what compare, describe, evaluate or drift --json wrote.",
-            show_default=False,
-        ),
-    ],
+    model: ModelFile,
     read: "Reading",
     out: Annotated[Path, typer.Option(help="File for the page, such as report.html.", show_default=False)],
     data: Annotated[
         str | None,
         typer.Option(
-            help="Rows of your own, with labels, for partial dependence, metrics and curves of a model.",
+            help="Rows of your own, with labels, for partial dependence, metrics and curves.",
             show_default=False,
         ),
     ] = None,
     keys: Annotated[
         Path | None,
-        typer.Option(help="Folder of anybody's keys, to check a model's signatures by.", show_default=False),
+        typer.Option(help="Folder of anybody's keys, to check the signatures by.", show_default=False),
     ] = None,
     min_count: MinCount = None,
     force: Force = False,
 ) -> None:
-    """Write one HTML page. Of a model: who agreed to what, learning curves, importance, the first trees, and
-    on rows of your own its quality. Of the JSON that compare, describe, evaluate or drift wrote: that result
-    with its charts."""
+    """Write the report of a model, one HTML page. It shows who agreed to what, learning curves, importance
+    and the first trees, and on rows of your own its quality."""
 
     if (read.query or read.query_file) and data is None:
         raise ConfigError("--query is for the rows of --data: name the database there")
     if min_count is not None and data is None:
         raise ConfigError("--min-count is for the rows of --data; give both, or neither")
     source = None if data is None else read.source(data)
-    check_writable(out, file, *(() if source is None else local_files(source)), force=force)
-    known: tuple[str | None, str] | None = result_of(file)
-    if known is None:
-        trained = Model.load(file)
-        known = result_in(trained, file) or (None, _of_model(trained, source, read, keys, min_count))
-    command, page = known
-    if command is not None and (data is not None or keys is not None):
-        raise ConfigError(f"--data and --keys are for models; {file} is the result of fedboost {command}")
-    write(page, out)
-
-
-def _of_model(
-    trained: "Model",
-    source: "str | Database | None",
-    read: "Reading",
-    keys: Path | None,
-    min_count: int | None,
-) -> str:
-    """The page of a model."""
-
-    rows = None
+    check_writable(out, model, *(() if source is None else local_files(source)), force=force)
+    trained, rows = Model.load(model), None
+    if trained.terms.task != TO_TRAIN:
+        raise ConfigError(f"{model}: not a model, but the result of a session to {trained.terms.task}")
     signatures = None if keys is None else signature_facts(trained, keys)
     if source is not None:
         table = read_table(source, None, read.options)
         rows = rows_facts(trained, table, min_count, shown(source))
         notice_undeclared(table, trained.terms.columns)
-    return written(trained, rows, signatures)
+    write(written(trained, rows, signatures), out)
 
 
 # ---- `fedboost predict --party`: predictions by parties that hold different columns ---------------------

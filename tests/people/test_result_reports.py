@@ -1,7 +1,7 @@
 """Pages of results that are no model: what an evaluation, a drift, a description and a comparison say."""
 
-import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,12 +10,12 @@ from html_pages import HOSTILE, check, section
 from sites import rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.people.facts import Figure
+from fedboost.people.facts import ComparisonFacts, Figure, SiteComparison
 from fedboost.people.report.charts import MAX_BARS, ends, intervals, pairs
 from fedboost.people.report.markup import SessionFacts
 from fedboost.people.report.page import turns
+from fedboost.people.report.results import comparison_page
 from fedboost.people.text import size
-from fedboost.runtime.result_files import result_of
 
 TABLE = rows(900, seed=4)
 
@@ -40,13 +40,6 @@ def drift(trained):
 @pytest.fixture(scope="module")
 def description():
     return fb.describe(terms(), shared_out(3, TABLE))
-
-
-def from_file(folder, summary):
-    """The page of a result that is written to a file as JSON."""
-    lines = summary if isinstance(summary, list) else [summary]
-    (folder / "r.json").write_text("\n".join(map(json.dumps, lines)))
-    return result_of(folder / "r.json")
 
 
 def test_an_evaluation_is_drawn_as_it_is(evaluation, trained, tmp_path):
@@ -80,22 +73,6 @@ def test_a_page_of_a_session_says_who_agreed_what_was_told_and_what_travelled(ev
     assert "where their values lie" in section(description.report(), "privacy")
 
 
-def test_a_file_gives_the_same_figures_and_says_what_it_lacks(evaluation, drift, description, tmp_path):
-    of_description = description.summary | {"advice": [*description.advice]}
-    for known, command, summary, name in (
-        (evaluation, "evaluate", evaluation.summary, "quality"),
-        (drift, "drift", drift.summary, "bins"),
-        (description, "describe", of_description, "levels"),
-    ):
-        found, page = from_file(tmp_path, summary)
-        assert found == command
-        check(page)
-        assert section(page, name) == section(known.report(), name)
-        assert f"fedboost {command} --report writes a page that does" in section(page, "agreed")
-        assert 'id="privacy"' not in page
-        assert "made from a file that nobody signed" in section(page, "warnings")
-
-
 def test_drift_names_the_columns_that_moved_and_where_to(drift):
     page = drift.report()
     assert "1 column moved since the training: age." in section(page, "warnings")
@@ -109,12 +86,11 @@ def test_drift_names_the_columns_that_moved_and_where_to(drift):
     assert "Percent of the rows by dose" not in bins  # it did not move
 
 
-def test_a_description_says_what_to_change(tmp_path):
+def test_a_description_says_what_to_change(description):
     levels = {"a": 0, "b": 500, "c": None}
     column = {"name": "ward", "kind": "categorical", "missing": 0, "undeclared": 0, "levels": levels}
     label = {"name": "y", "levels": {"0": 400, "1": 500}}
-    summary = {"rows": 900, "min_count": 10, "columns": [column], "label": label}
-    page = from_file(tmp_path, summary)[1]
+    page = replace(description, columns=(column,), label=label).report()
     assert "Column ward has a in fewer than 5 rows: take them away, or correct them." in section(
         page, "advice"
     )
@@ -125,44 +101,25 @@ def test_a_description_says_what_to_change(tmp_path):
 
 
 def figures(value, low, high):
-    return {"logloss": Figure(value, low, high).as_json()}
+    return {"logloss": Figure(value, low, high)}
 
 
 def compared(names, gains):
-    """The lines of a comparison with these gains."""
-    lines = []
+    """The page of a comparison with these gains."""
+    sites = []
     for name, gain in zip([*names, "all sites"], [*gains, 0.1], strict=True):
-        low, high = gain - 0.05, gain + 0.05
-        lines.append(
-            {
-                "event": "site",
-                "site": name,
-                **{"rows": 100, "held_out": 20, "different_held_out": 60, "splits": 3},
-                "models": {
-                    model: figures(0.5 - gain * (model != "alone"), 0.4, 0.6)
-                    for model in ("alone", "federated", "pooled")
-                },
-                "better_by": figures(gain, low, high),
-                "decided_by": "logloss",
-                "verdict": "worth it" if low > 0 else "not worth it" if high < 0 else "cannot be told",
-                "sentence": "",
-            }
-        )
-    *sites, together = lines
-    last = {
-        "event": "done",
-        "splits": 3,
-        "held_out": 0.2,
-        "equal": True,
-        "together": together,
-        "verdicts": {},
-    }
-    return [*sites, last]
+        models = {
+            model: figures(0.5 - gain * (model != "alone"), 0.4, 0.6)
+            for model in ("alone", "federated", "pooled")
+        }
+        better_by = figures(gain, gain - 0.05, gain + 0.05)
+        sites.append(SiteComparison(name, 100, 20, 60, models, better_by, ""))
+    *sites, together = sites
+    return comparison_page(ComparisonFacts(sites, together, ("logloss",), 3, 0.2, equal=True))
 
 
-def test_a_comparison_says_for_whom_it_is_worth_it(tmp_path):
-    command, page = from_file(tmp_path, compared(["north", "south", "east"], [0.2, -0.2, 0.01]))
-    assert command == "compare"
+def test_a_comparison_says_for_whom_it_is_worth_it():
+    page = compared(["north", "south", "east"], [0.2, -0.2, 0.01])
     check(page)
     said = section(page, "answer")
     assert "Joining pays: over all sites logloss 0.4000 instead of 0.5000, better by 0.1000" in said
@@ -172,7 +129,7 @@ def test_a_comparison_says_for_whom_it_is_worth_it(tmp_path):
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_name_in_a_result_becomes_markup(text, evaluation, drift, tmp_path):
+def test_no_name_in_a_result_becomes_markup(text, evaluation, drift, description):
     shown = text.replace("\u202e", "\\u202e")
     of_sites = {**evaluation.summary["sites"], "left_out": [text]}
     of_sites["sets"] = {text: next(iter(of_sites["sets"].values()))}
@@ -189,28 +146,29 @@ def test_no_name_in_a_result_becomes_markup(text, evaluation, drift, tmp_path):
         {"name": text, "kind": "numeric", "missing": 7, **numbers},
     ]
     named = {"metrics": {text: 0.5}, "resolution": {text: 0.05}}
-    for summary in (
-        {**evaluation.summary, "subgroups": subgroups, "sites": of_sites, **named},
-        {**drift.summary, "columns": [{**moved, "name": text, "bins": bins}, *columns]},
-        {"rows": 900, "min_count": 10, "columns": described, "label": {"name": text, "levels": levels}},
+    summary = {**evaluation.summary, "subgroups": subgroups, "sites": of_sites, **named}
+    for page in (
+        replace(evaluation, summary=summary).report(),
+        replace(drift, columns=({**moved, "name": text, "bins": bins}, *columns)).report(),
+        replace(description, columns=described, label={"name": text, "levels": levels}).report(),
         compared([text, "b"], [0.2, 0.3]),
     ):
-        read = check(from_file(tmp_path, summary)[1])
+        read = check(page)
         assert any(shown in one for one in read.texts)
         assert not any("\u202e" in one for one in read.texts)
 
 
-def test_186_sites_and_200_columns_stay_readable(evaluation, drift, description, tmp_path):
+def test_186_sites_and_200_columns_stay_readable(evaluation, drift, description):
     (known, *_) = evaluation.summary["sites"]["sets"].values()
     sites = {**evaluation.summary["sites"], "sets": {f"site {n}": known for n in range(186)}}
-    evaluated = from_file(tmp_path, {**evaluation.summary, "sites": sites})[1]
+    evaluated = replace(evaluation, summary={**evaluation.summary, "sites": sites}).report()
     moved, *_, score = drift.summary["columns"]
     columns = [{**moved, "name": f"column {n}"} for n in range(200)]
-    drifted = from_file(tmp_path, {**drift.summary, "columns": [*columns, score]})[1]
+    drifted = replace(drift, columns=(*columns, score)).report()
     columns = [{**each, "name": f"{each['name']} {n}"} for n in range(70) for each in description.columns]
-    described = from_file(tmp_path, {**description.summary, "columns": columns})[1]
+    described = replace(description, columns=columns).report()
     draw = np.random.default_rng(0)
-    many = from_file(tmp_path, compared([f"site {n}" for n in range(186)], draw.normal(size=186)))[1]
+    many = compared([f"site {n}" for n in range(186)], draw.normal(size=186))
     for page, folded in (
         (evaluated, "Figures by site (100% of unknown use) (186)"),
         (drifted, "Columns, the furthest first, and the score (201)"),

@@ -314,13 +314,12 @@ class SessionFacts:
 @dataclass(frozen=True)
 class ResultFacts:
     """The result of a session that trained nothing. summary: as `--json` prints it; terms, signed_by: of the
-    session, and who signed what it answered; None and nobody where a file is all there is; session: None
-    there, too."""
+    session, and who signed what it answered."""
 
     summary: Mapping[str, Any]
-    terms: Terms | None = None
-    signed_by: Sequence[str] = ()
-    session: SessionFacts | None = None
+    terms: Terms
+    signed_by: Sequence[str]
+    session: SessionFacts
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The page of a result that is no model: its own sections, then who agreed to it, traffic, and who saw what.
 
-Promises: the same facts give the same bytes; what the facts lack is named, and not made up.
+Promises: the same facts give the same bytes.
 Refuses: nothing.
 """
 
@@ -55,24 +55,15 @@ from fedboost.terms.terms import Terms
 _ALWAYS = "program", "objective", "protection"
 
 
-def result_page(facts: ResultFacts, heading: str, lead: str, command: str, sections: Sections) -> str:
-    """Return the page. command: that which ran the session."""
-    terms, session = facts.terms, facts.session
-    if terms is None:
-        why = (
-            f"A result as JSON does not say under which terms it was made, who took part, who signed and "
-            f"what travelled: fedboost {command} --report writes a page that does."
-        )
-        more = {"agreed": ("What was agreed, and by whom", left_out(why))}
-    else:
-        more = {
-            "agreed": ("What was agreed, and by whom", _agreed(terms, facts)),
-            "privacy": ("Privacy: who saw what", _privacy(terms)),
-        }
-    if session is not None and terms is not None:
-        more["session"] = ("Traffic", turns(session, terms))
-    source = "the result as JSON" if terms is None else "the result and its session"
-    return document(heading, heading, lead, {**sections, **more}, source)
+def result_page(facts: ResultFacts, heading: str, lead: str, sections: Sections) -> str:
+    """Return the page."""
+    terms = facts.terms
+    more = {
+        "agreed": ("What was agreed, and by whom", _agreed(terms, facts.signed_by)),
+        "privacy": ("Privacy: who saw what", _privacy(terms)),
+        "session": ("Traffic", turns(facts.session, terms)),
+    }
+    return document(heading, heading, lead, {**sections, **more}, "the result and its session")
 
 
 def warned(texts: Sequence[str], facts: ResultFacts) -> Markup:
@@ -85,9 +76,6 @@ def warned(texts: Sequence[str], facts: ResultFacts) -> Markup:
 
 def _of_session(facts: ResultFacts) -> Iterator[str]:
     terms = facts.terms
-    if terms is None:
-        yield "This page is made from a file that nobody signed: anybody may have made these figures."
-        return
     if not facts.signed_by:
         yield "Nobody signed what was answered: anybody may have made these figures."
     absent = len(set(terms.parties) - set(facts.signed_by))
@@ -97,8 +85,7 @@ def _of_session(facts: ResultFacts) -> Iterator[str]:
         yield f"Protection {terms.hiding.protection}: {not_hidden(terms)}."
 
 
-def _agreed(terms: Terms, facts: ResultFacts) -> Markup:
-    signed_by = facts.signed_by
+def _agreed(terms: Terms, signed_by: Sequence[str]) -> Markup:
     parties = dict.fromkeys((*terms.parties, *signed_by))
     rows = (
         (party, part_of(terms, party), "what it answered" if party in signed_by else "nothing")
@@ -111,11 +98,7 @@ def _agreed(terms: Terms, facts: ResultFacts) -> Markup:
             ".",
         ),
         table("Parties", ["party", "takes part with", "signed"], rows, ()),
-        paragraph(
-            "The signatures were not checked for this page: fedboost verify checks them."
-            if facts.session is None
-            else "Signatures are checked where the result arrives, if the analyst has keys."
-        ),
+        paragraph("Signatures are checked where the result arrives, if the analyst has keys."),
         columns_and_settings(terms, _ALWAYS),
     )
 
@@ -322,7 +305,7 @@ def description_page(facts: ResultFacts) -> str:
         "label": ("The label", _label(summary["label"], summary["rows"])),
     }
     lead = f"{summary['rows']:,} rows of all parties, {counted(len(summary['columns']), 'column')}"
-    return result_page(facts, "Description of the rows", lead, "describe", sections)
+    return result_page(facts, "Description of the rows", lead, sections)
 
 
 def _advice(facts: ResultFacts) -> Markup:
@@ -435,7 +418,7 @@ def drift_page(facts: ResultFacts) -> str:
         "bins": ("Where the rows went", _bins(ranked)),
     }
     lead = f"{summary['rows']:,} rows of all parties, against {summary['reference_rows']:,} of the training"
-    return result_page(facts, "Drift of the rows", lead, "drift", sections)
+    return result_page(facts, "Drift of the rows", lead, sections)
 
 
 def _moved(columns: Sequence[Any]) -> Iterator[str]:
@@ -550,7 +533,7 @@ def evaluation_page(facts: ResultFacts) -> str:
     if "sites" in summary:
         sections = {**sections, "sites": ("By site", _split("site", summary["sites"], summary))}
     lead = f"{rows:,} rows of all parties ({about}); nothing was trained"
-    return result_page(facts, "Evaluation of a model", lead, "evaluate", sections)
+    return result_page(facts, "Evaluation of a model", lead, sections)
 
 
 def _split(title: str, split: Split, summary: Mapping[str, Any]) -> Markup:
