@@ -28,7 +28,7 @@ def test_pages_and_pictures_are_fresh(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=100)
     made = [file.relative_to(tmp_path) for file in tmp_path.rglob("*") if file.is_file()]
-    assert len(made) >= 9
+    assert len(made) >= 10
     for file in made:
         assert (tmp_path / file).read_text() == (DOCS / file).read_text(), f"run make reference: {file}"
 

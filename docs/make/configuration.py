@@ -5,13 +5,13 @@ from copy import copy
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
+from terms import section
 
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS, ColumnRules
 from fedboost.terms.reading import Frozen
-from fedboost.terms.reference import section
 
 HEAD = """# Files of a site and an aggregator
 

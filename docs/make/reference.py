@@ -12,8 +12,8 @@ import commands  # noqa: E402
 import configuration  # noqa: E402
 import pictures  # noqa: E402
 import python_names  # noqa: E402
-
-from fedboost.terms import reference as terms  # noqa: E402
+import rules  # noqa: E402
+import terms  # noqa: E402
 
 
 def decisions() -> str:
@@ -26,11 +26,17 @@ def decisions() -> str:
     return head + "\n".join(rows) + "\n"
 
 
+def protocol() -> str:
+    """docs/protocol.md: its own text, and the rules."""
+    return rules.page((DOCS / "protocol.md").read_text())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "terms.md": terms.page,
     "configuration.md": configuration.page,
     "commands.md": commands.page,
     "python-reference.md": python_names.page,
+    "protocol.md": protocol,
     "decisions/README.md": decisions,
     **pictures.PICTURES,
 }

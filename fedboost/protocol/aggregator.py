@@ -782,7 +782,7 @@ def _as_predicate(party: str, reason: str) -> str:
 
 
 # ---- The rules of a session at the aggregator: what each event does in each phase -----------------------
-# docs/protocol.md has them in words, made by `python -m fedboost.protocol.rules_reference`.
+# docs/protocol.md has them in words, written by `make reference`.
 
 
 class Rule(NamedTuple):

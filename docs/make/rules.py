@@ -1,13 +1,13 @@
-"""The rules of both ends of a session in Markdown, as docs/protocol.md has them.
-
-`python -m fedboost.protocol.rules_reference` prints them; a test holds docs/protocol.md to them.
-"""
+"""The rules of both ends of a session, which docs/protocol.md has in one of its sections."""
 
 from collections import defaultdict
 from collections.abc import Callable
 
 from fedboost.protocol import aggregator, party
 from fedboost.protocol.messages import PHASES
+
+BEGIN, END = "<!-- Written by `make reference`: change the rules in fedboost/protocol. -->", "<!-- end -->"
+"""The lines of docs/protocol.md between which they stand."""
 
 
 def _words(handler: Callable[..., object]) -> str:
@@ -47,5 +47,9 @@ def reference() -> str:
     return "\n\n".join((diagram(), aggregator_table(), party_table()))
 
 
-if __name__ == "__main__":
-    print(reference())
+def page(text: str) -> str:
+    """The page with the rules in their place. text: of the page as it is."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert end, "docs/protocol.md has no place for the rules"
+    return f"{before}{begin}\n\n{reference()}\n\n{end}{after}"

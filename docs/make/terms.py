@@ -1,4 +1,4 @@
-"""docs/terms.md, from the fields of the terms: `python -m fedboost.terms.reference > docs/terms.md`."""
+"""docs/terms.md, from the fields of the terms."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from fedboost.terms.terms import Terms
 
 _HEAD = """# Terms
 
-<!-- Written by `python -m fedboost.terms.reference > docs/terms.md`: change the fields in fedboost/terms. -->
+<!-- Written by `make reference`: change the fields in fedboost/terms. -->
 
 What every party agrees to for one session: one TOML file, which `fedboost terms` drafts from a table. Keys
 have the names and defaults of XGBoost where XGBoost has them, but for `rounds`. In the file all keys stand at
@@ -101,7 +101,3 @@ def _default_of(field: FieldInfo) -> str:
         return f"`{json.dumps(value)}`"
     text = f"{value:.15g}" if isinstance(value, float) else value
     return f"`{str(text).lower() if isinstance(value, bool) else text}`"
-
-
-if __name__ == "__main__":
-    print(page(), end="")
