@@ -225,8 +225,8 @@ def forty_histograms_under_one_round(path):
             a_session_that_goes_on_after_its_end,
             ["after-end", "other-question", "terms"],
             [
-                "(1 of 2): see warnings 1 and 2",
-                "(2 of 2), after it had ended: see warnings 1 and 2",
+                "(1 of 2): see warnings 1, 2 and 3",
+                "(2 of 2), after it had ended: see warnings 1, 2 and 3",
                 "by interval 8 0 96 320 B in all, after it had ended 8 96 320 B",
                 "ended again, with a model, the aggregator says",
             ],
