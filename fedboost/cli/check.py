@@ -17,13 +17,14 @@ from fedboost.cli.output import notice, show, unless_nobody_reads
 from fedboost.errors import ConfigError
 from fedboost.people import as_json, oddities
 from fedboost.people import status as text
+from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import check_address
 from fedboost.runtime.data import check as checked
-from fedboost.runtime.data.database import Reading
+from fedboost.runtime.data.database import Database, Reading
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of
-from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.rows import Names, SiteTable, site_rows
 from fedboost.runtime.site.workers import check_workers
 from fedboost.runtime.terms_file import read_terms
@@ -31,8 +32,6 @@ from fedboost.terms.tasks import terms_to_describe
 
 if TYPE_CHECKING:
     from fedboost.people.oddities import CheckFacts
-    from fedboost.runtime.data.database import Database, Reading
-    from fedboost.runtime.site.config import PartyConfig
     from fedboost.terms.terms import Terms
 
 
@@ -193,7 +192,6 @@ def check_sites(
 ) -> None:
     """Ask all parties of the terms whether they would take part, and print what each has against it. Exit
     code 1 unless all would. describe: in a session that describes the rows, before a training under them."""
-    from fedboost.runtime.analyst import connect
 
     check_address(aggregator, "--aggregator")
     agreed = read_terms(terms)

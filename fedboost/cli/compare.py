@@ -31,6 +31,7 @@ from fedboost.cli.common import (
     rows_of_sites,
 )
 from fedboost.cli.output import notice, show, write
+from fedboost.cli.train import steps
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, Trial, shown_metrics, together, unprotected
 from fedboost.people import as_json, comparison
@@ -45,8 +46,6 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import read_training
 
 if TYPE_CHECKING:
-    from fedboost.evaluation import Trial
-    from fedboost.people.facts import ComparisonFacts
     from fedboost.runtime.data.database import Reading
     from fedboost.terms.terms import Terms
 
@@ -77,7 +76,6 @@ def compare(
 ) -> None:
     """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
     rows of each site; where parties hold different columns, the label holder's alone and the joined one."""
-    from fedboost.cli.train import steps
 
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
@@ -121,7 +119,6 @@ def _of_sites(
     json: bool,
 ) -> "ComparisonFacts":
     """The comparison of sites with different rows, by the column that names them."""
-    from fedboost.cli.train import steps
 
     table = read_table(source, None, read.options)
     sites = _sites(agreed, terms, table, source, site)

@@ -20,16 +20,20 @@ from fedboost.cli.common import Force, Json, Site, facts_of, reads_a_table
 from fedboost.cli.compare import IN_ORDER, one_party
 from fedboost.cli.output import notice, show
 from fedboost.cli.serve import site_and_keys
+from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
 from fedboost.people import as_json, training
-from fedboost.people.facts import ALONE, POOLED, DemoFacts
+from fedboost.people.facts import ALONE, POOLED, DemoFacts, Traffic
 from fedboost.people.text import one_line
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local import demo as made
+from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.demo import (
     CLINIC,
     MIN_NEW_ROWS,
+    Apart,
+    Sites,
     audit_log,
     check_number,
     demo_terms,
@@ -40,20 +44,16 @@ from fedboost.runtime.local.demo import (
 )
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.local.warm_up import compile_usual
-from fedboost.runtime.model import assemble
+from fedboost.runtime.model import Model, assemble
 from fedboost.runtime.party_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
 
 if TYPE_CHECKING:
     from fedboost.holders.prediction import Prediction
-    from fedboost.people.facts import Traffic
     from fedboost.runtime.data.database import Reading
-    from fedboost.runtime.local.cluster import LocalCluster
-    from fedboost.runtime.local.demo import Apart, Sites
-    from fedboost.runtime.model import Model
-    from fedboost.runtime.party_model import PartyModel
     from fedboost.terms.terms import Terms
 
 
@@ -107,7 +107,6 @@ def _part_file(folder: Path, party: str, id: str) -> Path:
 
 def _predict(consortium: "LocalCluster", folder: Path, apart: "Apart", part: Path) -> "Prediction":
     """The clinic's prediction of its new patients, together with the laboratory."""
-    from fedboost.runtime.site.predicting import predict_with_parties
 
     model = PartyModel.load(part)
     consortium.approve(terms_to_predict(model, apart.new.num_rows, MIN_NEW_ROWS))
@@ -283,8 +282,6 @@ def processes(
 ) -> "Iterator[LocalCluster]":
     """Start the processes of a demo, once kernels are compiled; inside they run. say: prints a line; warm_up:
     compiles kernels that not all trainings need."""
-    from fedboost.cli.train import notice_not_hidden
-    from fedboost.runtime.local.cluster import LocalCluster
 
     compile_usual(say)
     warm_up()
@@ -297,7 +294,6 @@ def processes(
 
 def train(consortium: "LocalCluster", terms: "Terms", json: bool) -> "tuple[Model | PartyModel, Traffic]":
     """Train over gRPC; return what the analyst gets, and the traffic."""
-    from fedboost.cli.train import finish_at_interrupt, progress
 
     session = consortium.analyst.train(terms)
     with finish_at_interrupt(session.finish) as interruption, progress(terms, json) as draw:

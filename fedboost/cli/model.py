@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -27,6 +27,7 @@ from fedboost.cli.common import (
 )
 from fedboost.cli.output import notice, show, write
 from fedboost.cli.serve import site_and_keys
+from fedboost.cli.train import rows_done
 from fedboost.errors import Altered, ConfigError
 from fedboost.gbdt.booster import IMPORTANCES
 from fedboost.people import as_json
@@ -34,24 +35,27 @@ from fedboost.people.status import waiting
 from fedboost.people.text import one_line
 from fedboost.people.training import importances, verification
 from fedboost.privacy.identity import to_pem
-from fedboost.runtime.data.database import AS_USUAL
+from fedboost.runtime.data.database import AS_USUAL, Database, Reading
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_base_margin, to_features
-from fedboost.runtime.data.table import in_parts, read_table
+from fedboost.runtime.data.table import TableParts, in_parts, read_table
 from fedboost.runtime.files import check_writable
 from fedboost.runtime.model import Model, load_trained, rows_facts, signature_facts
+from fedboost.runtime.model import assemble as assembled
 from fedboost.runtime.net.keys import read_certificates, read_trust
 from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.predictions import Predictor, check_form, csv_writer, predicted_columns, writing
+from fedboost.runtime.predictions import (
+    Columns,
+    Predictor,
+    check_form,
+    csv_writer,
+    predicted_columns,
+    writing,
+)
 from fedboost.runtime.signed_model import verified, written
+from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.session import TO_TRAIN
-
-if TYPE_CHECKING:
-    from fedboost.runtime.data.database import Database, Reading
-    from fedboost.runtime.data.table import TableParts
-    from fedboost.runtime.predictions import Columns
-
 
 REPORT_EPILOG = (
     "Example: fedboost report model.json --out report.html\n\n"
@@ -133,7 +137,6 @@ def predicted_jointly(
 ) -> "Iterator[Columns]":
     """Predict a table's rows together with the other parties of a model, then return them in parts, beside
     the columns to keep. Notices say which rows the others do not know."""
-    from fedboost.runtime.site.predicting import predict_with_parties
 
     part = load_trained(model)
     if not isinstance(part, PartyModel):
@@ -185,7 +188,6 @@ def predict(
 ) -> None:
     """Predict each row of a table of any size: a column `prediction`. With classes it is the most probable
     one, and a column named after each class has its probability."""
-    from fedboost.cli.train import rows_done
 
     source = read.source(data)
     if out is not None:
@@ -229,10 +231,9 @@ def assemble(
     """Put the parts of a model together that parties with different columns kept: an ordinary XGBoost file.
     The file that `fedboost train` saved brings metrics and signatures, and each part must be the one that its
     party signed."""
-    from fedboost.runtime.model import assemble
 
     check_writable(out, *parts, force=force)
-    model = assemble(parts)
+    model = assembled(parts)
     model.save(out)
     show(False, {}, [one_line(f"model: {out} (XGBoost JSON, {len(model.booster.trees)} trees)")])
 

@@ -16,7 +16,7 @@ from fedboost.errors import ConfigError, printable
 from fedboost.people import as_json, privacy_report, training
 from fedboost.people import estimates as columns_estimate
 from fedboost.people import estimates as links
-from fedboost.people.facts import SiteFacts
+from fedboost.people.facts import EstimateFacts, SiteFacts
 from fedboost.people.privacy_report import as_markdown, report_of, spent
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.data.table import read_table
@@ -30,9 +30,7 @@ from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import read_terms, read_training
 
 if TYPE_CHECKING:
-    from fedboost.people.facts import EstimateFacts
     from fedboost.runtime.data.database import Database, Reading
-    from fedboost.runtime.local.estimate import Link
     from fedboost.terms.terms import Terms
 
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Coroutine
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,13 +20,9 @@ from fedboost.privacy.identity import role_of
 from fedboost.runtime.config import check_address, choose_keys, read_aggregator
 from fedboost.runtime.data.values import keep_freed_memory, share_freed_memory
 from fedboost.runtime.local.warm_up import compile_all, compile_usual
-from fedboost.runtime.net.keys import CERTIFICATE, check_folder, read_certificates
+from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_certificates
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import LogTail, logger
-
-if TYPE_CHECKING:
-    from fedboost.runtime.net.keys import Bundle
-
 
 # ---- Processes that run until they are told to stop (SIGTERM or Ctrl-C) ---------------------------------
 

@@ -26,17 +26,28 @@ from fedboost.people import as_json
 from fedboost.people import summary as text
 from fedboost.people.oddities import lines, worth_a_line
 from fedboost.people.summary import summary
-from fedboost.people.text import all_shown, cell, counted, delimited, entry, listed, moment, shown, table
+from fedboost.people.text import (
+    Block,
+    all_shown,
+    cell,
+    counted,
+    delimited,
+    entry,
+    listed,
+    moment,
+    shown,
+    table,
+)
 from fedboost.privacy.identity import is_name
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.check import of_offer
-from fedboost.runtime.data.draft import draft_offer
+from fedboost.runtime.data.draft import DraftedOffer, draft_offer
 from fedboost.runtime.data.oddities import MIN_ROWS
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
-from fedboost.runtime.site.approval import approve as write_approval
 from fedboost.runtime.site.approval import (
+    Counted,
     ask_terminal,
     count_columns,
     count_rows,
@@ -44,11 +55,12 @@ from fedboost.runtime.site.approval import (
     is_yes,
     look,
 )
-from fedboost.runtime.site.audit import BEFORE_THE_FIRST, read_log
+from fedboost.runtime.site.approval import approve as write_approval
+from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Entry, read_log
 from fedboost.runtime.site.audit_rules import audit_facts
-from fedboost.runtime.site.audit_sessions import sessions_of
+from fedboost.runtime.site.audit_sessions import Session, sessions_of
 from fedboost.runtime.site.backup import write_backup
-from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.rows import Names, site_rows
 from fedboost.runtime.site.workers import workers_of
 from fedboost.runtime.terms_file import read_terms
@@ -58,13 +70,7 @@ from fedboost.terms.tasks import terms_to_describe
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedboost.people.text import Block
     from fedboost.runtime.data.database import Reading
-    from fedboost.runtime.data.draft import DraftedOffer
-    from fedboost.runtime.site.approval import Counted
-    from fedboost.runtime.site.audit import Entry
-    from fedboost.runtime.site.audit_sessions import Session
-    from fedboost.runtime.site.config import PartyConfig
     from fedboost.terms.terms import Terms
 
 

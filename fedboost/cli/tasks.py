@@ -28,11 +28,13 @@ from fedboost.cli.common import (
     check_page,
 )
 from fedboost.cli.output import notice, show
+from fedboost.cli.train import Draw, notice_not_hidden, progress
 from fedboost.errors import ConfigError
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.people import results
 from fedboost.people.results import drifted, evaluated
 from fedboost.people.status import waiting
+from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address, read_toml
 from fedboost.runtime.files import check_writable, write_atomically
 from fedboost.runtime.results import (
@@ -50,9 +52,7 @@ from fedboost.terms.tasks import terms_to_describe
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fedboost.cli.train import Draw
     from fedboost.people.text import Block
-    from fedboost.runtime.analyst import Training
     from fedboost.terms.terms import Terms
 
 
@@ -70,8 +70,6 @@ def ended(
 ) -> "Training":
     """Ask an aggregator for a session under these terms; return it once it is over. draw: called with each
     round, where there are any."""
-    from fedboost.cli.train import notice_not_hidden
-    from fedboost.runtime.analyst import connect
 
     session = connect(aggregator, keys, insecure_loopback).train(
         terms, wait, lambda parties: notice(waiting(parties, session.absent))
@@ -310,7 +308,6 @@ def tune(
     """Try settings of trees side by side in one session, drop the worst by validation rows, and save the
     terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
     without --aggregator the terms are written, and nobody is asked."""
-    from fedboost.cli.train import progress
 
     _check_files(terms, out, save_terms, force)
     check_asked(aggregator, save_terms)

@@ -1,21 +1,21 @@
 """`fedboost terms`: terms drafted from a table."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedboost.cli.common import MIN_ROWS_PER_LEVEL, Data, Force, MinRowsPerLevel, TermsFile, reads_a_table
 from fedboost.cli.output import notice, write
 from fedboost.errors import ConfigError
-from fedboost.people.oddities import lines, worth_a_line
+from fedboost.people.oddities import Oddity, lines, worth_a_line
 from fedboost.people.summary import summary
 from fedboost.people.text import counted, delimited
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site import MAX_SPLITS, splits_by
 from fedboost.runtime.data.check import of_draft
-from fedboost.runtime.data.database import Database
-from fedboost.runtime.data.draft import draft_schema, read_offer, split_by_site, with_offers
+from fedboost.runtime.data.database import Database, Reading
+from fedboost.runtime.data.draft import Draft, Offer, draft_schema, read_offer, split_by_site, with_offers
 from fedboost.runtime.data.locations import is_remote, local_files, shown
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import listing
@@ -24,12 +24,6 @@ from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import COMMAND, MIN_ROWS_PER_BIN
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.terms import Terms
-
-if TYPE_CHECKING:
-    from fedboost.people.oddities import Oddity
-    from fedboost.runtime.data.database import Database, Reading
-    from fedboost.runtime.data.draft import Draft, Offer
-
 
 TERMS_EPILOG = (
     "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml\n\n"

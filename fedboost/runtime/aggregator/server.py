@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
@@ -45,10 +45,6 @@ from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.web.serving import need_extra
 from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import decode_from_party
-
-if TYPE_CHECKING:
-    from fedboost.runtime.console import Console
-
 
 # ---- What an aggregator serves over HTTP: metrics for Prometheus, and the console -----------------------
 # Promises: neither is there unless the aggregator's file names an address; the console's libraries are

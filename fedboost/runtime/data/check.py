@@ -9,7 +9,6 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +26,6 @@ from fedboost.runtime.data.values import UNKNOWN, codes_of, column_of, finite, t
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # ---- Fit of a table to terms: every column that is absent, cannot be read as the terms say --------------
 # Or has categories that they do not declare.

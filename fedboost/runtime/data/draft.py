@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +30,6 @@ from fedboost.runtime.data.values import column_of, kind_of, listing, numbers, t
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.columns import NOT_IN_FEATURES, NOT_IN_TEXT, Schema
 from fedboost.terms.reading import MAX_FEATURES, Name, Several, Submitted, Table, read_model
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 MAX_CLASSES = 100
 """A label of words with more distinct values than this is a name or a note rather than a class."""

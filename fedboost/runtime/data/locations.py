@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -30,10 +30,6 @@ from pyarrow import fs
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
 from fedboost.runtime.data.database import POSTGRESQL, Database
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 REMOTE = ("s3://", "https://", "http://")
 TOGETHER = (".parquet", ".pq")

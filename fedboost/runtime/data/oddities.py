@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +22,6 @@ from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.people.oddities import Oddity
 from fedboost.people.text import shorten
 from fedboost.runtime.data.values import MISSING_NUMBERS, column_of, exact_numbers, is_text, plain, texts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # ---- Oddities of a column of numbers --------------------------------------------------------------------
 # Promises: nothing is said of a column in which values repeat and vary, as those of most measurements do.

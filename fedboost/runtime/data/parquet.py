@@ -15,7 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,8 @@ from fedboost.fixedpoint import Float32
 from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import Location, Locations, check_scratch
-from fedboost.runtime.data.sql import normal_column, normal_field, opened
+from fedboost.runtime.data.sql import Batches, normal_column, normal_field, opened
 from fedboost.runtime.data.values import BadRow, give_back
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    from fedboost.runtime.data.sql import Batches
-
 
 # ---- Parquet files as one table -------------------------------------------------------------------------
 # Promises: the rows of several files come in the order of the files; what folders are named after, `a=1`,

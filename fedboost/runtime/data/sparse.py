@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,6 @@ import pyarrow as pa
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import SparseColumn
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LABEL = "label"
 """The column of a LIBSVM file's first number; its features are f0, f1, ..., as XGBoost names them."""

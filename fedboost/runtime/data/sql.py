@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -20,10 +20,6 @@ from pyarrow import types
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.runtime.data.database import DUCKDB, POSTGRESQL, SQLITE, Database, check_query
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # ---- Columns as databases and dataframes hand them over, to types that the rest of fedboost reads -------
 # Promises: no value changes: PostgreSQL's numeric, which comes as text, becomes float64 as every decimal

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +36,6 @@ from fedboost.runtime.data.text import (
     with_source,
 )
 from fedboost.runtime.data.values import BadRow, column_of, give_back, spelled_as, texts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # ---- Forms of table files, by suffix --------------------------------------------------------------------
 # Promises: a row of `FORMS` says all that there is to say of a form; each is read whole, or in parts.

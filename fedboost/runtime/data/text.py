@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import csv
@@ -26,11 +26,6 @@ from fedboost.runtime.data.database import ReadOptions
 from fedboost.runtime.data.locations import Location, Locations, locations_of
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import DECIMAL_COMMA, BadRow, is_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import csv
-
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _HEADER = 1 << 24

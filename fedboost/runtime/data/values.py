@@ -9,7 +9,7 @@ first data row is row 1) and the value.
 import ctypes
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,6 @@ from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.target_means import LevelMeans, bucket_of
 from fedboost.people.text import shorten
 from fedboost.terms.reading import nearest
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 Rows = npt.NDArray[np.bool_]
 F = TypeVar("F", np.float32, np.float64)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -39,10 +39,6 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.telemetry import Row
 from fedboost.runtime.workers.holder import growing_bytes, loading_bytes
 from fedboost.terms.terms import Terms
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # ---- Rows that terms could be trained on, where there are none yet: generated ---------------------------
 # Promises: a table fits the terms it was made for; the same terms and number of rows give the same table.
