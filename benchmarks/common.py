@@ -55,7 +55,6 @@ PACKAGES = {
     "gRPC": "grpcio",
     "phe": "phe",
     "gmpy2": "gmpy2",
-    "TenSEAL": "tenseal",
     "interpret": "interpret-core",
     "opendp": "opendp",
     "dp-accounting": "dp-accounting",

@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 from fedboost.privacy.masked.keys import degree
 
 PART_CELLS = 1 << 16
-"""Cells of a part of a report (`privacy.bit_packing`)."""
+"""Cells of a part of a report (`privacy.packing`)."""
 GRADIENT_BITS = 16
 SMALLER = 0.33
 """Of a node's rows, what its smaller child has: the mean in trees of generated rows."""

@@ -1,4 +1,4 @@
-"""How many cells a second do `paillier` and `bfv` mask, encrypt, add and open, beside plain phe?
+"""How many cells a second does `paillier` mask, encrypt, add and open, beside plain phe?
 
 Cells of 46 bits of three parties, 48-bit slots, on one core. Seconds are CPU time of the process. `encrypt`
 is what a party does from integers to the bytes it sends, without anything made in advance; `encrypt, full
@@ -9,9 +9,8 @@ what the aggregator does with a sum before the key holder sees it, `decrypt` wha
 `check`, to have the bytes of its answer. phe has one cell in a ciphertext.
 
 The claims, in cells/s. paillier, 2048 bits: encrypt 50,000, with a full pool 3,000,000, add 3,000,000,
-decrypt 11,000, in constant time; 3072 bits: half of these; at most 13 bytes a cell. bfv: encrypt 2,000,000,
-decrypt 6,000,000; at most 26 bytes a cell. Masks take at most a hundredth of the time that encrypting takes
-with paillier.
+decrypt 11,000, in constant time; 3072 bits: half of these; at most 13 bytes a cell. Masks take at most a
+hundredth of the time that encrypting takes.
 """
 
 # One thread on every side, and that must be said before the libraries are imported.
@@ -44,12 +43,11 @@ from fedboost.privacy.protections import scheme_of
 
 PARTIES, BITS = 3, 46
 NAMES = ("north", "south", "east")
-CELLS = {"paillier": 42 * 63 * 2, "bfv": 8192 * 8}
+CELLS = 42 * 63 * 2
 PHE_CELLS = 10
 CLAIMS = {
     "paillier, 2048 bits": (5_000_000, 50_000, 3_000_000, 3_000_000, 11_000, 13),
     "paillier, 3072 bits": (5_000_000, 25_000, 1_500_000, 1_500_000, 5_500, 13),
-    "bfv": (None, 2_000_000, None, None, 6_000_000, 26),
 }
 """Cells/s to mask, to encrypt, with a full pool, to add and to decrypt, at least; bytes a cell, at most."""
 
@@ -57,7 +55,7 @@ Rates = dict[str, list[float]]
 
 
 def main() -> None:
-    """Measure phe, then the schemes."""
+    """Measure phe, then `paillier`, with keys of each size."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--repeats", type=int, default=15, help="medians are taken over these (default 15)")
     options = parser.parse_args()
@@ -65,9 +63,7 @@ def main() -> None:
     for bits in (2048, 3072):
         print(f"{bits} bits ...", file=sys.stderr)
         measured[f"phe alone, {bits} bits"] = phe_alone(bits, options.repeats)
-        measured[f"paillier, {bits} bits"] = ours("paillier", bits, options.repeats)
-    print("bfv ...", file=sys.stderr)
-    measured["bfv"] = ours("bfv", 0, options.repeats)
+        measured[f"paillier, {bits} bits"] = ours(bits, options.repeats)
     report(measured, options)
 
 
@@ -87,16 +83,15 @@ def phe_alone(bits: int, repeats: int) -> Rates:
     return found
 
 
-def ours(name: str, bits: int, repeats: int) -> Rates:
+def ours(bits: int, repeats: int) -> Rates:
     """Rates of one part of cells, and what it takes."""
-    cells = CELLS[name]
-    part, rng = Chunk(0, [(cells, BITS)]), np.random.default_rng(0)
-    words = rng.integers(0, 1 << BITS, cells, np.uint64)
+    part, rng = Chunk(0, [(CELLS, BITS)]), np.random.default_rng(0)
+    words = rng.integers(0, 1 << BITS, CELLS, np.uint64)
     with mock.patch.object(paillier, "POOL", 0):
-        secret = scheme_of(name).new_secret(bits)
+        secret = scheme_of("paillier").new_secret(bits)
         cipher = secret.public.cipher(part, PARTIES)
         size = len(cipher.encrypt(words))
-        found: Rates = {"bytes": [size / cells]}
+        found: Rates = {"bytes": [size / CELLS]}
 
         pairs = PairMasks(
             NAMES[0],
@@ -108,27 +103,26 @@ def ours(name: str, bits: int, repeats: int) -> Rates:
         turns = itertools.count()
 
         def masked() -> Any:
-            tag = Tag(next(turns), 1, NAMES, bytes(32), (Segment(cells, BITS),))
+            tag = Tag(next(turns), 1, NAMES, bytes(32), (Segment(CELLS, BITS),))
             values = words.view(np.int64)
             return [part.residues(cells) for part, cells in masked_chunks(values, tag, pairs.streams(tag))]
 
         masked()  # what is compiled is, the first time
 
         def turn() -> Any:
-            timed(found, "mask", cells, masked)
-            sealed = timed(found, "encrypt", cells, lambda: cipher.encrypt(words))
-            one, two, three = (timed(found, "check", cells, lambda: cipher.read(sealed)) for _ in range(3))
-            total = timed(found, "add", cells, lambda: cipher.add(cipher.add(one, two), three))
-            request, blind = timed(found, "blind", cells, lambda: cipher.blind(total, secrets.token_bytes))
+            timed(found, "mask", CELLS, masked)
+            sealed = timed(found, "encrypt", CELLS, lambda: cipher.encrypt(words))
+            one, two, three = (timed(found, "check", CELLS, lambda: cipher.read(sealed)) for _ in range(3))
+            total = timed(found, "add", CELLS, lambda: cipher.add(cipher.add(one, two), three))
+            request, blind = timed(found, "blind", CELLS, lambda: cipher.blind(total, secrets.token_bytes))
             read = cipher.read(request)
-            answer = timed(found, "decrypt", cells, lambda: secret.decrypt(read))
+            answer = timed(found, "decrypt", CELLS, lambda: secret.decrypt(read))
             return cipher.unblind(answer, blind)
 
         if not all(np.array_equal(turn(), 3 * words) for _ in range(repeats)):
-            common.fail(f"{name} opens something else than the sum")
+            common.fail("paillier opens something else than the sum")
         secret.public.close()
-    if name == "paillier":
-        with_a_full_pool(secret.public, cipher, words, size, repeats, found)
+    with_a_full_pool(secret.public, cipher, words, size, repeats, found)
     return found
 
 
@@ -174,7 +168,7 @@ def report(measured: dict[str, Rates], options: Any) -> None:
         f"Cells/s, one core, 48-bit slots: median (least - most) of {options.repeats}",
         ("case", "work", "measured", "claim", "holds"),
         rows,
-        ["A slot of paillier is 6 bytes of a ciphertext's plaintext, one of bfv a number modulo 54 bits."],
+        ["A slot is 6 bytes of a ciphertext's plaintext."],
     )
     common.publish(options, [table], {"measured": measured, "bits": BITS, "parties": PARTIES})
 

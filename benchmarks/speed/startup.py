@@ -35,8 +35,8 @@ import fedboost as fb
 
 KERNEL = """
 import numpy
-from fedboost.gbdt.kernels import elementwise
-elementwise.exps(numpy.zeros(1))
+from fedboost.gbdt.kernels import objectives
+objectives.exps(numpy.zeros(1))
 """
 CASES: dict[str, tuple[list[str], float | None]] = {
     "fedboost --help": (["-m", "fedboost", "--help"], 0.3),

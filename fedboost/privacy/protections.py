@@ -79,10 +79,9 @@ class Protection:
     known before they are made; may_shrink: a session may continue without parties that were lost;
     min_roster: parties of a group that a sum is of, at least, where it may; min_signers: parties that sign a
     model, at least; scheme: loads the encryption that a key holder decrypts, None where nobody holds a key;
-    has_key_sizes: the terms choose the bits of that key; may_be_vertical: it needs no other party with the
-    same columns; by_columns: what it is where parties hold different columns, None if that is the same;
-    proves_key: the key holder proves that its key hides what is blinded;
-    sample_cells: cells that an estimate of its speed seals.
+    may_be_vertical: it needs no other party with the same columns; by_columns: what it is where parties hold
+    different columns, None if that is the same; proves_key: the key holder proves that its key hides what is
+    blinded; sample_cells: cells that an estimate of its speed seals.
     """
 
     name: str
@@ -99,7 +98,6 @@ class Protection:
     min_roster: Callable[[Group], int] = lambda group: 1
     min_signers: Callable[[Group], int] = lambda group: 0
     scheme: Callable[[], Scheme] | None = None
-    has_key_sizes: bool = False
     may_be_vertical: bool = False
     by_columns: "Protection | None" = None
     proves_key: bool = False
@@ -192,7 +190,7 @@ def _masked_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
     return opener(tag, setup.group, setup.session)
 
 
-# ---- paillier, bfv ----------------------------------------------------------------------------------
+# ---- paillier ---------------------------------------------------------------------------------------
 
 
 def _encrypted_sealer(setup: PartySetup) -> Sealer:
@@ -213,12 +211,6 @@ def _paillier() -> Scheme:
     from fedboost.privacy.encrypted.paillier import Paillier
 
     return Paillier()
-
-
-def _bfv() -> Scheme:
-    from fedboost.privacy.encrypted.bfv import Bfv
-
-    return Bfv()
 
 
 def _columns_sealer(setup: PartySetup) -> Sealer:
@@ -244,35 +236,8 @@ _PAILLIER_BY_COLUMNS = Protection(
     opener=_columns_opener,
     may_shrink=False,
     scheme=_paillier,
-    has_key_sizes=True,
     proves_key=True,
 )
-
-
-def _encrypted(
-    name: str,
-    scheme: Callable[[], Scheme],
-    has_key_sizes: bool,
-    sample_cells: int,
-    by_columns: Protection | None = None,
-) -> Protection:
-    return Protection(
-        name,
-        hides=True,
-        aggregator_observes=f"{_SUMS}, even with the key holder's help",
-        sealer=_encrypted_sealer,
-        opener=_encrypted_opener,
-        min_parties=MIN_GROUP_PARTIES,
-        max_parties=MAX_GROUP_PARTIES,
-        max_cells=MAX_ENCRYPTED_CELLS,
-        may_shrink=False,  # nothing holds two rosters of one turn apart
-        min_roster=lambda group: len(group.members),
-        min_signers=lambda group: len(group.members) // 2 + 1,
-        scheme=scheme,
-        has_key_sizes=has_key_sizes,
-        sample_cells=sample_cells,
-        by_columns=by_columns,
-    )
 
 
 _ROWS = (
@@ -297,8 +262,22 @@ _ROWS = (
         min_roster=lambda group: group.min_roster,
         min_signers=lambda group: group.min_signers,
     ),
-    _encrypted("paillier", _paillier, True, sample_cells=1 << 12, by_columns=_PAILLIER_BY_COLUMNS),
-    _encrypted("bfv", _bfv, has_key_sizes=False, sample_cells=1 << 14),
+    Protection(
+        "paillier",
+        hides=True,
+        aggregator_observes=f"{_SUMS}, even with the key holder's help",
+        sealer=_encrypted_sealer,
+        opener=_encrypted_opener,
+        min_parties=MIN_GROUP_PARTIES,
+        max_parties=MAX_GROUP_PARTIES,
+        max_cells=MAX_ENCRYPTED_CELLS,
+        may_shrink=False,  # nothing holds two rosters of one turn apart
+        min_roster=lambda group: len(group.members),
+        min_signers=lambda group: len(group.members) // 2 + 1,
+        scheme=_paillier,
+        by_columns=_PAILLIER_BY_COLUMNS,
+        sample_cells=1 << 12,
+    ),
 )
 
 PROTECTIONS: dict[str, Protection] = {row.name: row for row in _ROWS}

@@ -19,14 +19,14 @@ class Hiding(Group):
     protection: ProtectionName = Field(
         default="masked",
         description="`masked`: the aggregator sees sums over all parties alone. `plain`: it sees the sums of "
-        "each party; for tests, or an aggregator that all trust. `paillier` and `bfv`: as `masked`, and "
+        "each party; for tests, or an aggregator that all trust. `paillier`: as `masked`, and "
         "[encrypted](encrypted.md) besides, where a rule asks for that. With `label_holder` only `plain` "
         "and `paillier`: feature holders do not read gradients ([vertical](vertical.md#hidden-gradients)).",
     )
     keyholder: Name | None = Field(
         default=None,
-        description="Party that decrypts blinded sums, for `paillier` and `bfv`, which need it. With "
-        "`label_holder` it is that party, and not given.",
+        description="Party that decrypts blinded sums, for `paillier`, which needs it. With `label_holder` "
+        "it is that party, and not given.",
     )
     keyholder_rows: bool = Field(
         default=True,
@@ -149,5 +149,5 @@ class Hiding(Group):
         if not self.uses_key_holder:
             for name, value in (("keyholder", None), ("keyholder_rows", True)):
                 if getattr(self, name) != value:
-                    raise ValueError(f"{name} is for protection paillier or bfv, not {self.protection}")
+                    raise ValueError(f"{name} is for protection paillier, not {self.protection}")
         return self

@@ -153,9 +153,9 @@ def test_a_column_of_persons_is_no_feature_until_the_site_names_it():
 
 def test_a_key_holder_without_rows_is_no_party_that_rows_hide_among():
     """Two sites and a key holder were three parties, and each site learned the other's sums."""
-    settings = {"protection": "bfv", "keyholder": "east", "allow_two_parties": True}
+    settings = {"protection": "paillier", "keyholder": "east", "allow_two_parties": True}
     held, without = terms(**settings), terms(**settings, keyholder_rows=False)
-    rules = {"protections": "bfv"}
+    rules = {"protections": "paillier"}
     assert named(held, **rules).permit(held, "north", analyst="marie")
     sentence = refusal(named(without, **rules), without)
     assert "min_parties = 3, and the terms name 2 with rows" in sentence

@@ -240,7 +240,7 @@ def test_nobody_to_ask(folder, monkeypatch):
 
 
 def test_a_key_holder_approves_without_rows(folder):
-    agreement = terms((*THREE, "keys"), protection="bfv", keyholder="keys", keyholder_rows=False)
+    agreement = terms((*THREE, "keys"), protection="paillier", keyholder="keys", keyholder_rows=False)
     (folder / "terms.toml").write_text(terms_to_toml(agreement))
     (folder / "party.toml").write_text('party = "keys"\naggregator = "localhost:7070"\n')
     end = run("--yes")

@@ -30,20 +30,18 @@ def terms_of(**settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protection", ["paillier", "bfv"])
-def test_simulated_with_a_key_holder_of_its_own(protection):
-    pytest.importorskip("phe" if protection == "paillier" else "tenseal")
+def test_simulated_with_a_key_holder_of_its_own():
+    pytest.importorskip("phe")
     plain = fb.simulate(terms_of(protection="plain"), tables()).model
-    model = fb.simulate(terms_of(protection=protection, keyholder="keys"), tables()).model
+    model = fb.simulate(terms_of(protection="paillier", keyholder="keys"), tables()).model
     assert model.booster.to_xgboost() == plain.booster.to_xgboost()
     assert model.terms.parties == ("north", "south", "east", "keys")
     assert set(model.attestations) == {"north", "south", "east", "keys"}
 
 
-@pytest.mark.parametrize("protection", ["paillier", "bfv"])
-def test_what_a_person_reads_of_terms_with_a_key_holder(protection):
+def test_what_a_person_reads_of_terms_with_a_key_holder():
     terms = terms_of(
-        protection=protection,
+        protection="paillier",
         keyholder="keys",
         keyholder_rows=False,
         parties=[*tables(), "keys"],
@@ -60,14 +58,13 @@ def test_what_a_person_reads_of_terms_with_a_key_holder(protection):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protection", ["paillier", pytest.param("bfv", marks=pytest.mark.long)])
-def test_over_the_network(protection, tmp_path):
-    pytest.importorskip("phe" if protection == "paillier" else "tenseal")
+def test_over_the_network(tmp_path):
+    pytest.importorskip("phe")
     files = {"keys": None}
     for name, table in tables().items():
         files[name] = tmp_path / f"{name}.csv"
         csv.write_csv(table, files[name])
-    terms = terms_of(protection=protection, keyholder="keys", keyholder_rows=False, parties=list(files))
+    terms = terms_of(protection="paillier", keyholder="keys", keyholder_rows=False, parties=list(files))
     with LocalCluster(tmp_path, files, policy=ANYTHING) as one:
         model = one.analyst.train(terms).model
         assert "session done" in one.log("keys")

@@ -141,7 +141,7 @@ def test_people_and_sites_know_it_from_its_row():
 
 def test_a_name_that_is_not_in_the_table_is_refused(monkeypatch):
     monkeypatch.delitem(PROTECTIONS, "offset")
-    with pytest.raises(ConfigError, match="unknown protection 'offset'; known: plain, masked, paillier, bfv"):
+    with pytest.raises(ConfigError, match=r"unknown protection 'offset'; known: plain, masked, paillier$"):
         trained("offset")
 
 

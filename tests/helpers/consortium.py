@@ -16,7 +16,7 @@ from fedboost.privacy.masked.ends import OneLegOpener, OneLegSealer, TwoLegOpene
 from fedboost.privacy.masked.keys import KEY_BYTES, Group
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, scheme_of
+from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup
 
 SESSION = b"session".ljust(32, b".")
 TRANSCRIPT = b"transcript".ljust(32, b".")
@@ -58,20 +58,18 @@ def masked_opener(tag, parties=None, session=SESSION, group=None, legs=2):
     return kind(tag, group or Group.of(parties or tag.roster), session)
 
 
-NEEDS = {"paillier": ("phe", "gmpy2"), "bfv": ("tenseal",)}
+NEEDS = {"paillier": ("phe", "gmpy2")}
 OPENINGS = 100
 """Sums that a key holder opens at most."""
 
 
-def installed(scheme):
-    return all(importlib.util.find_spec(package) for package in NEEDS[scheme])
+def installed(protection):
+    return all(importlib.util.find_spec(package) for package in NEEDS[protection])
 
 
 @functools.cache
-def small_secret(scheme):
-    """A key pair for all tests of a process: Paillier's of 512 bits, which is as fast as it is insecure."""
-    if scheme == "bfv":
-        return scheme_of("bfv").new_secret(0)
+def small_secret():
+    """A key pair for all tests of a process, of 512 bits, which is as fast as it is insecure."""
     from fedboost.privacy.encrypted import paillier
 
     return paillier.generate(512)
@@ -81,9 +79,9 @@ def keyholder_of(parties):
     return min(parties)
 
 
-def encrypted_sealers(scheme, parties, max_openings=OPENINGS, session=SESSION, seed=0):
+def encrypted_sealers(parties, max_openings=OPENINGS, session=SESSION, seed=0):
     """Party to its sealer, the key holder's with the secret key."""
-    secret, keys = small_secret(scheme), keys_of_pairs(parties, seed)
+    secret, keys = small_secret(), keys_of_pairs(parties, seed)
     return {
         party: EncryptedSealer(
             party,
@@ -98,15 +96,15 @@ def encrypted_sealers(scheme, parties, max_openings=OPENINGS, session=SESSION, s
     }
 
 
-def encrypted_opener(scheme, tag, public=None, keyholder=None, session=SESSION):
-    public, holder = public or small_secret(scheme).public, keyholder or keyholder_of(tag.roster)
+def encrypted_opener(tag, public=None, keyholder=None, session=SESSION):
+    public, holder = public or small_secret().public, keyholder or keyholder_of(tag.roster)
     return EncryptedOpener(tag, public, holder, Group.of(tag.roster), session, secrets.token_bytes)
 
 
 def sealers_of(protection, parties, seed=0, shrinks=False):
     """Party to its sealer, as the table makes it. Where a key holder is used, it is the first by name."""
     row, group, keys = PROTECTIONS[protection], Group.of(parties), keys_of_pairs(parties, seed)
-    secret = small_secret(protection) if row.uses_key_holder else None
+    secret = small_secret() if row.uses_key_holder else None
     return {
         party: row.sealer(
             PartySetup(
@@ -129,7 +127,7 @@ def sealers_of(protection, parties, seed=0, shrinks=False):
 def opener_of(protection, tag, shrinks=False):
     """The opener of one turn, as the table makes it."""
     row = PROTECTIONS[protection]
-    public = small_secret(protection).public if row.uses_key_holder else None
+    public = small_secret().public if row.uses_key_holder else None
     setup = AggregatorSetup(
         Group.of(tag.roster), SESSION, secrets.token_bytes, public, keyholder_of(tag.roster), shrinks
     )

@@ -43,7 +43,7 @@ class Protection:
         return opener_of(self.name, tag, self.shrinks)
 
 
-CHUNK_CELLS = {"paillier": 256, "bfv": 8192 + 64}
+CHUNK_CELLS = {"paillier": 256}
 """Integers in a part, fewer where each costs much more."""
 IN_TWO_LEGS = "masked, in two legs"
 INSTALLED = [name for name, row in PROTECTIONS.items() if not row.uses_key_holder or installed(name)]

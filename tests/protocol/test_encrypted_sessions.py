@@ -26,14 +26,12 @@ OBJECTIVES = {
 }
 
 
-@pytest.fixture(autouse=True, params=["paillier", "bfv"])
-def protection(request, monkeypatch):
-    pytest.importorskip("phe" if request.param == "paillier" else "tenseal")
-    if request.param == "paillier":
-        import one_paillier
+@pytest.fixture(autouse=True)
+def one_key(monkeypatch):
+    pytest.importorskip("phe")
+    import one_paillier
 
-        one_paillier.share(monkeypatch)
-    return request.param
+    one_paillier.share(monkeypatch)
 
 
 def data(kind="binary"):
@@ -47,17 +45,17 @@ def data(kind="binary"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OBJECTIVES)
-def test_the_model_is_that_of_the_plain_session(kind, protection):
+def test_the_model_is_that_of_the_plain_session(kind):
     X, y = data(kind)
     parts, settings = randomly(ROWS, 3), {**SMALL, **OBJECTIVES[kind]}
     plain = model_of(X, y, parts, **settings)
-    assert model_of(X, y, parts, protection=protection, keyholder="p1", **settings) == plain
+    assert model_of(X, y, parts, protection="paillier", keyholder="p1", **settings) == plain
 
 
-def consortium(protection, parties=3, rows_of=None, **settings):
+def consortium(parties=3, rows_of=None, **settings):
     """Both ends of a session of which each message can be looked at; p0 holds the key."""
     X, y = data()
-    terms = terms_of(X, parties, protection=protection, keyholder="p0", **{**SMALL, **settings})
+    terms = terms_of(X, parties, protection="paillier", keyholder="p0", **{**SMALL, **settings})
     parts = dict(zip(terms.parties, rows_of or randomly(ROWS, parties), strict=True))
     shards = {name: shard_of(X, y, rows=part) for name, part in parts.items()}
     return terms, sites_of(terms, shards)
@@ -76,10 +74,10 @@ def watched(terms, sites, look=lambda name, message: message):
 
 
 @pytest.mark.slow
-def test_a_key_holder_need_not_have_rows(protection):
+def test_a_key_holder_need_not_have_rows():
     X, y = data()
     parts = randomly(ROWS, 3)
-    terms, sites = consortium(protection, 4, rows_of=[np.arange(0), *parts], keyholder_rows=False)
+    terms, sites = consortium(4, rows_of=[np.arange(0), *parts], keyholder_rows=False)
     sites["p0"] = dataclasses.replace(sites["p0"], holder=None)
     aggregator, _ = watched(terms, sites)
     assert aggregator.phase == "done", aggregator.error
@@ -88,10 +86,10 @@ def test_a_key_holder_need_not_have_rows(protection):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [(), ((7, 0.5),), ((0, 0.5), (1, 0.5))])
-def test_a_key_holder_without_rows_refuses_values_of_other_leaves(protection, values):
+def test_a_key_holder_without_rows_refuses_values_of_other_leaves(values):
     """It has no leaves of its own to compare with."""
     rows = [np.arange(0), *randomly(ROWS, 3)]
-    terms, sites = consortium(protection, 4, rows_of=rows, keyholder_rows=False)
+    terms, sites = consortium(4, rows_of=rows, keyholder_rows=False)
     sites["p0"] = dataclasses.replace(sites["p0"], holder=None)
 
     def look(name, message):
@@ -120,9 +118,9 @@ def test_a_key_holder_without_rows_refuses_values_of_other_leaves(protection, va
         ("p1", False, {}, "party p1 has no rows, and the terms name another key holder"),
     ],
 )
-def test_a_site_that_holds_rows_where_the_terms_say_none_refuses(protection, name, has_rows, settings, said):
+def test_a_site_that_holds_rows_where_the_terms_say_none_refuses(name, has_rows, settings, said):
     """And the other way round, before any row is read."""
-    terms, sites = consortium(protection, 4, **settings)
+    terms, sites = consortium(4, **settings)
     read = []
     sites = {each: dataclasses.replace(site, holder=read.append) for each, site in sites.items()}
     if not has_rows:
@@ -135,8 +133,8 @@ def test_a_site_that_holds_rows_where_the_terms_say_none_refuses(protection, nam
 
 
 @pytest.mark.slow
-def test_no_message_has_a_partys_numbers_in_it_and_two_of_the_same_numbers_differ(protection):
-    terms, sites = consortium(protection)
+def test_no_message_has_a_partys_numbers_in_it_and_two_of_the_same_numbers_differ():
+    terms, sites = consortium()
     reports = {}
 
     def look(name, message):
@@ -147,13 +145,13 @@ def test_no_message_has_a_partys_numbers_in_it_and_two_of_the_same_numbers_diffe
 
     aggregator, _ = watched(terms, sites, look)
     first = dict(reports)
-    again, _ = watched(terms, consortium(protection)[1], look)
+    again, _ = watched(terms, consortium()[1], look)
     assert aggregator.booster.to_xgboost() == again.booster.to_xgboost()
     assert all(first[key] != reports[key] for key in first)
 
 
 @pytest.mark.slow
-def test_the_key_holder_is_shown_other_numbers_than_the_sums(protection):
+def test_the_key_holder_is_shown_other_numbers_than_the_sums():
     """The sums of a training are the same each time; what is decrypted of them is not."""
     shown = []
 
@@ -164,15 +162,15 @@ def test_the_key_holder_is_shown_other_numbers_than_the_sums(protection):
 
     for _ in range(2):
         shown.append([])
-        aggregator, _ = watched(*consortium(protection), look)
+        aggregator, _ = watched(*consortium(), look)
         assert aggregator.phase == "done"
     assert len(shown[0]) == len(shown[1]) > 5
     assert not {*shown[0]} & {*shown[1]}
 
 
 @pytest.mark.slow
-def test_a_turn_is_opened_once(protection):
-    terms, sites = consortium(protection)
+def test_a_turn_is_opened_once():
+    terms, sites = consortium()
     ends = {name: PartySession(site) for name, site in sites.items()}
     aggregator = AggregatorSession("s", terms, boosting.train, NOTHING_YET, draw=os.urandom)
     waiting, opened = aggregator.start(), None
@@ -194,8 +192,8 @@ def test_a_turn_is_opened_once(protection):
 
 
 @pytest.mark.slow
-def test_only_the_key_holder_helps(protection):
-    terms, sites = consortium(protection)
+def test_only_the_key_holder_helps():
+    terms, sites = consortium()
     asked = {}
 
     def look(name, message):
@@ -210,14 +208,12 @@ def test_only_the_key_holder_helps(protection):
     assert all(end.ended == "" for end in ends.values())
 
 
-def test_a_key_that_is_too_short_is_the_key_holders_fault(protection):
-    if protection == "bfv":
-        pytest.skip("has keys of one size")
+def test_a_key_that_is_too_short_is_the_key_holders_fault():
     with pytest.raises(PeerError):
-        scheme_of(protection).read_public(scheme_of(protection).new_secret(2048).public.to_bytes(), 3072)
+        scheme_of("paillier").read_public(scheme_of("paillier").new_secret(2048).public.to_bytes(), 3072)
 
 
-def test_terms_say_who_holds_the_key(protection):
+def test_terms_say_who_holds_the_key():
     X, _ = data()
     for settings, said in (
         ({}, "needs keyholder"),
@@ -226,14 +222,14 @@ def test_terms_say_who_holds_the_key(protection):
         ({"keyholder": "p0", "key_bits": 1024}, "key_bits"),
     ):
         with pytest.raises(ConfigError, match=said):
-            terms_of(X, 4, protection=protection, **settings)
-    with pytest.raises(ConfigError, match="keyholder is for protection paillier or bfv"):
+            terms_of(X, 4, protection="paillier", **settings)
+    with pytest.raises(ConfigError, match="keyholder is for protection paillier, not masked"):
         terms_of(X, 3, protection="masked", keyholder="p0")
 
 
 @pytest.mark.slow
-def test_a_party_that_sends_what_is_no_ciphertext_is_named(protection):
-    terms, sites = consortium(protection)
+def test_a_party_that_sends_what_is_no_ciphertext_is_named():
+    terms, sites = consortium()
 
     def look(name, message):
         if isinstance(message, Report) and name == "p2":
@@ -246,7 +242,7 @@ def test_a_party_that_sends_what_is_no_ciphertext_is_named(protection):
 
 
 @pytest.mark.slow
-def test_noise_goes_under_encryption_too(protection):
+def test_noise_goes_under_encryption_too():
     from fedboost.boosting.programs import private
 
     X, y = data()
@@ -257,7 +253,7 @@ def test_noise_goes_under_encryption_too(protection):
         y,
         randomly(ROWS, 3),
         program=private.train,
-        protection=protection,
+        protection="paillier",
         keyholder="p0",
         **settings,
     )
@@ -265,17 +261,17 @@ def test_noise_goes_under_encryption_too(protection):
     assert isinstance(session.booster.trees[0].value[0], float)
 
 
-def test_a_sum_that_no_message_could_answer_is_refused(protection, monkeypatch):
-    smaller = dataclasses.replace(PROTECTIONS[protection], max_cells=100)
-    monkeypatch.setitem(PROTECTIONS, protection, smaller)
-    aggregator, _ = watched(*consortium(protection))
+def test_a_sum_that_no_message_could_answer_is_refused(monkeypatch):
+    smaller = dataclasses.replace(PROTECTIONS["paillier"], max_cells=100)
+    monkeypatch.setitem(PROTECTIONS, "paillier", smaller)
+    aggregator, _ = watched(*consortium())
     assert aggregator.phase == "failed"
     assert "lower max_bin or max_depth" in str(aggregator.error)
 
 
 @pytest.mark.slow
-def test_there_is_an_end_to_what_a_key_holder_opens(protection, monkeypatch):
+def test_there_is_an_end_to_what_a_key_holder_opens(monkeypatch):
     monkeypatch.setattr(party, "MAX_OPENINGS_PER_TURN", 0)
-    aggregator, ends = watched(*consortium(protection))
+    aggregator, ends = watched(*consortium())
     assert aggregator.phase == "failed"
     assert "more than the 0 sums" in str(ends["p0"].ended)

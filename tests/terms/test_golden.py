@@ -88,8 +88,8 @@ SETTINGS = {
         **{"turn_timeout": 60.0, "rejoin_timeout": 30.0},
     },
     "paillier": {"protection": "paillier", "keyholder": "north", "key_bits": 2048},
-    "bfv, a key holder without rows": {
-        **{"protection": "bfv", "keyholder": "west", "keyholder_rows": False, "parties": FOUR},
+    "paillier, a key holder without rows": {
+        **{"protection": "paillier", "keyholder": "west", "keyholder_rows": False, "parties": FOUR},
     },
     "noise": columns({"noise": NOISE}, ranges=RANGES),
     "noise, histograms": columns(
@@ -157,7 +157,7 @@ GOLDEN = {
     "masks of two": "a3ac2cf16aa09b55",
     "losses": "684ce4f68c5aac77",
     "paillier": "06733f86d8f95f97",
-    "bfv, a key holder without rows": "009dea5eca396805",
+    "paillier, a key holder without rows": "b23bf1a314d7373d",
     "noise": "827434743631d997",
     "noise, histograms": "eda2bf7f067878b4",
     "noise, central": "2cab63d0c4a97b1b",

@@ -1,1 +1,1 @@
-"""Additively homomorphic encryption: Paillier and BFV behind one contract."""
+"""Additively homomorphic encryption: Paillier behind a contract of schemes."""

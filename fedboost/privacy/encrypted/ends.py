@@ -1,5 +1,5 @@
-"""Protections `paillier` and `bfv`: parties mask and encrypt, the aggregator adds ciphertexts it cannot read,
-and a key holder opens the sum, which it cannot read either.
+"""Protection `paillier`: parties mask and encrypt, the aggregator adds ciphertexts it cannot read, and a key
+holder opens the sum, which it cannot read either.
 
 Designed for: consortia whose rules ask for encryption. The aggregator never has the secret key, unless it
 lies: what it has opened may be something else than a sum, which the key holder cannot tell. So the masks of
@@ -20,7 +20,7 @@ it; a tag is sealed once; the same request gets the same answer, another one of 
 Refuses: rosters other than all parties; ciphertexts of another key, out of range or of another number than
 the cells have; keys that are too short or cannot be keys; more openings than the terms have sums (PeerError).
 
-The schemes implement `Public`, `Secret` and `Cipher`: paillier.py and bfv.py.
+paillier.py implements `Public`, `Secret` and `Cipher`.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ class KeyHolder:
         return self._answer
 
 
-# ---- Protections `paillier` and `bfv`: parties mask and encrypt -----------------------------------------
+# ---- Protection `paillier`: parties mask and encrypt ----------------------------------------------------
 
 
 class EncryptedSealer:

@@ -84,7 +84,7 @@ class Scheme(Protocol):
     """An encryption scheme: makes and reads keys."""
 
     def new_secret(self, bits: int) -> Secret:
-        """A new key pair; `bits` counts where keys come in sizes. ConfigError if that is too small."""
+        """A new key pair of that many bits. ConfigError if these are too few."""
         ...
 
     def read_public(self, data: bytes, min_bits: int) -> Public:

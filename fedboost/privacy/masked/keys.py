@@ -1,4 +1,4 @@
-"""Masks that every two parties share: they hide a party's vector in `masked`, `paillier` and `bfv`.
+"""Masks that every two parties share: they hide a party's vector in `masked` and `paillier`.
 
 The masked vector of party u, cell by cell modulo the cell's 2**bits, with ctx = everything that both ends
 must agree on:
@@ -210,7 +210,7 @@ def checked_sum(words: Words, tag: Tag) -> Int64:
     return signed(words[: tag.cells], tag.segments)
 
 
-# ---- Masks that every two parties share: they hide a party's vector in `masked`, `paillier` and `bfv` ----
+# ---- Masks that every two parties share: they hide a party's vector in `masked` and `paillier` -----------
 
 
 KEY_BYTES = 32

@@ -261,7 +261,7 @@ def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
             "min_common_rows": MIN_COMMON_ROWS,
             "model": "parties",
             "protection": protection,
-            **({"key_bits": KEY_BITS} if PROTECTIONS[protection].has_key_sizes else {}),
+            **({"key_bits": KEY_BITS} if PROTECTIONS[protection].uses_key_holder else {}),
             "rounds": rounds,
             "max_depth": 3,
             "max_bin": 16,

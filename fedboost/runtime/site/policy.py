@@ -467,7 +467,7 @@ def _colluding(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _min_key_bits(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    has_keys, bits = terms.protection.has_key_sizes, terms.hiding.key_bits
+    has_keys, bits = terms.protection.uses_key_holder, terms.hiding.key_bits
     if not has_keys or bits >= policy.min_key_bits:
         return None
     return beyond("key_bits", bits, "min_key_bits", policy.min_key_bits)

@@ -19,7 +19,7 @@ from consortium import (
     upload,
     vectors,
 )
-from schemes import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, needs_bfv, needs_paillier
+from encrypted_turn import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, needs_paillier
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy import packing
@@ -27,11 +27,13 @@ from fedboost.privacy.encrypted.ends import EncryptedSealer, KeyHolder
 from fedboost.privacy.encrypted.scheme import NAME_BYTES, agreement_key, greeting_of, scheme_key
 from fedboost.privacy.protections import scheme_of
 
+pytestmark = needs_paillier
+
 # ---- sums are exact ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bits", range(2, 65))
-def test_sums_of_signed_numbers_of_every_width(scheme, bits):
+def test_sums_of_signed_numbers_of_every_width(bits):
     """Each party's number fits the cell, too, as the numbers of a training do."""
     rng, cells = np.random.default_rng(bits), 30
     lowest, highest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
@@ -40,14 +42,14 @@ def test_sums_of_signed_numbers_of_every_width(scheme, bits):
     first = due // 2
     of = {HOLDER: first, OTHER: due - first, THIRD: np.zeros(cells, np.int64)}
     tag = tag_of(PARTIES, cells=cells, bits=bits)
-    sealers, opener = encrypted_sealers(scheme, PARTIES), encrypted_opener(scheme, tag)
+    sealers, opener = encrypted_sealers(PARTIES), encrypted_opener(tag)
     upload(opener, sealers, of, tag)
     assert help_open(opener, sealers).tolist() == due.tolist()
 
 
-def test_the_key_of_the_public_door_opens_sums(scheme):
-    secret = scheme_of(scheme).new_secret(2048)
-    public = scheme_of(scheme).read_public(secret.public.to_bytes(), 2048)
+def test_the_key_of_the_public_door_opens_sums():
+    secret = scheme_of("paillier").new_secret(2048)
+    public = scheme_of("paillier").read_public(secret.public.to_bytes(), 2048)
     tag = tag_of(PARTIES, cells=500, bits=46)
     of, due = vectors(PARTIES, 500, 46)
     keys = keys_of_pairs(PARTIES)
@@ -57,28 +59,27 @@ def test_the_key_of_the_public_door_opens_sums(scheme):
         )
         for party in PARTIES
     }
-    opener = encrypted_opener(scheme, tag, public)
+    opener = encrypted_opener(tag, public)
     upload(opener, sealers, of, tag)
     assert help_open(opener, sealers).tolist() == due.tolist()
     public.close()
     secret.public.close()
 
 
-def test_sealed_parts_are_no_longer_than_said(scheme):
+def test_sealed_parts_are_as_long_as_said():
     tag = tag_of(PARTIES, cells=9000, bits=46)
-    (part,) = encrypted_sealers(scheme, PARTIES)[OTHER].seal(np.zeros(9000, np.int64), tag)
-    most = cipher_of(scheme, 9000, 46, checked=True).most_bytes() + NAME_BYTES
-    assert len(part) <= most
-    assert scheme != "paillier" or len(part) == most
+    (part,) = encrypted_sealers(PARTIES)[OTHER].seal(np.zeros(9000, np.int64), tag)
+    most = cipher_of(9000, 46, checked=True).most_bytes() + NAME_BYTES
+    assert len(part) == most
 
 
-def test_a_key_holder_of_its_own_opens_what_was_announced(scheme):
+def test_a_key_holder_of_its_own_opens_what_was_announced():
     """One that seals nothing, and is in no roster."""
     tag = tag_of(PARTIES, cells=10, bits=46)
     of, due = vectors(PARTIES, 10, 46)
-    opener = encrypted_opener(scheme, tag, keyholder="keyholder")
-    upload(opener, encrypted_sealers(scheme, PARTIES), of, tag)
-    holder = KeyHolder(small_secret(scheme), GROUP, SESSION, 1)
+    opener = encrypted_opener(tag, keyholder="keyholder")
+    upload(opener, encrypted_sealers(PARTIES), of, tag)
+    holder = KeyHolder(small_secret(), GROUP, SESSION, 1)
     (request,) = opener.requests().values()
     with pytest.raises(PeerError, match="not the last"):
         holder.assist(request)
@@ -90,34 +91,30 @@ def test_a_key_holder_of_its_own_opens_what_was_announced(scheme):
 # ---- what an opener refuses -------------------------------------------------------------------------
 
 
-def sealed_by(scheme, party=OTHER, cells=3, bits=46):
+def sealed_by(party=OTHER, cells=3, bits=46):
     tag = tag_of(PARTIES, cells=cells, bits=bits)
-    (part,) = encrypted_sealers(scheme, PARTIES)[party].seal(np.arange(cells), tag)
+    (part,) = encrypted_sealers(PARTIES)[party].seal(np.arange(cells), tag)
     return tag, part
 
 
-def test_cells_under_another_key_are_a_peer_error(scheme):
-    tag, _ = sealed_by(scheme)
-    if scheme == "paillier":
-        from fedboost.privacy.encrypted import paillier
+def test_cells_under_another_key_are_a_peer_error():
+    from fedboost.privacy.encrypted import paillier
 
-        other = paillier.generate(512).public
-    else:
-        other = scheme_of("bfv").new_secret(0).public
+    tag, _ = sealed_by()
+    other = paillier.generate(512).public
     sealer = EncryptedSealer(OTHER, GROUP, SESSION, keys_of_pairs(PARTIES)[OTHER], other, None, 0)
     (part,) = sealer.seal(np.arange(3), tag)
     with pytest.raises(PeerError, match="another key"):
-        encrypted_opener(scheme, tag).add(OTHER, 0, part)
+        encrypted_opener(tag).add(OTHER, 0, part)
     other.close()
 
 
-@needs_paillier
 def test_numbers_that_are_no_ciphertexts_of_paillier_are_a_peer_error():
-    tag, part = sealed_by("paillier")
-    public, key = small_secret("paillier").public, small_secret("paillier")._key
+    tag, part = sealed_by()
+    public, key = small_secret().public, small_secret()._key
     n, square, size = int(public.n), int(public.square), len(part) - NAME_BYTES
     for number in (0, square, square + 1, (1 << 8 * size) - 1):
-        opener = encrypted_opener("paillier", tag)
+        opener = encrypted_opener(tag)
         with pytest.raises(PeerError, match="out of range"):
             opener.add(OTHER, 0, part[:NAME_BYTES] + number.to_bytes(size, "little"))
     for number in (n, 7 * n, key.p, 12345 * key.q, square - n):
@@ -126,42 +123,22 @@ def test_numbers_that_are_no_ciphertexts_of_paillier_are_a_peer_error():
     opener.add(OTHER, 0, part)
 
 
-@needs_paillier
 def test_one_bad_ciphertext_among_many_is_found():
-    tag, part = sealed_by("paillier", cells=100)
-    public = small_secret("paillier").public
+    tag, part = sealed_by(cells=100)
+    public = small_secret().public
     size, n = 2 * public.bytes, int(public.n)
     rows = (len(part) - NAME_BYTES) // size
     assert rows > 3
     for row in range(rows):
         at = NAME_BYTES + row * size
         with pytest.raises(PeerError, match="no unit"):
-            encrypted_opener("paillier", tag).add(
+            encrypted_opener(tag).add(
                 OTHER, 0, part[:at] + (3 * n).to_bytes(size, "little") + part[at + size :]
             )
 
 
-@needs_bfv
-def test_bytes_that_are_no_ciphertext_of_bfv_are_a_peer_error():
-    import tenseal as ts
-
-    tag, part = sealed_by("bfv")
-    name, (row,) = part[:NAME_BYTES], packing.unpack(part[NAME_BYTES:])
-    context = small_secret("bfv").public.context
-    short = ts.bfv_vector(context, [1, 2, 3]).serialize()
-    product = ts.bfv_vector(context, [1] * 8192).serialize()
-    wrong = [b"", b"x", row[:-1], row[:100], bytes(len(row)), row[:200] + bytes(9) + row[209:], short]
-    opener = encrypted_opener("bfv", tag)
-    for data in wrong:
-        with pytest.raises(PeerError):
-            opener.add(OTHER, 0, name + packing.pack(data))
-    with pytest.raises(PeerError, match="2 ciphertexts where 1"):
-        opener.add(OTHER, 0, name + packing.pack(row, product))
-    opener.add(OTHER, 0, name + packing.pack(product))
-
-
-def test_answers_of_another_kind_are_refused(scheme):
-    sealers, opener, request, due = asked(scheme)
+def test_answers_of_another_kind_are_refused():
+    sealers, opener, request, due = asked()
     (answer,) = packing.unpack(sealers[HOLDER].assist(request))
     for wrong in (answer[:-1], answer + b"\0", b""):
         with pytest.raises(PeerError, match="bytes"):
@@ -175,8 +152,8 @@ def test_answers_of_another_kind_are_refused(scheme):
     assert opener.open().tolist() == due.tolist()
 
 
-def test_an_answer_that_is_no_sum_ends_the_session_and_blames_nobody(scheme):
-    sealers, opener, request, _ = asked(scheme)
+def test_an_answer_that_is_no_sum_ends_the_session_and_blames_nobody():
+    sealers, opener, request, _ = asked()
     (answer,) = packing.unpack(sealers[HOLDER].assist(request))
     with pytest.raises(SessionFailed, match="the key holder answered with something else, or a party"):
         opener.assist(HOLDER, packing.pack(bytes(len(answer))))
@@ -185,8 +162,8 @@ def test_an_answer_that_is_no_sum_ends_the_session_and_blames_nobody(scheme):
 # ---- keys in greetings ------------------------------------------------------------------------------
 
 
-def test_a_greeting_has_both_keys(scheme):
-    public = small_secret(scheme).public
+def test_a_greeting_has_both_keys():
+    public = small_secret().public
     greeted = greeting_of(b"a" * 32, public.to_bytes())
     assert agreement_key(greeted) == b"a" * 32
     assert scheme_key(greeted) == public.to_bytes()
@@ -197,12 +174,11 @@ def test_a_greeting_has_both_keys(scheme):
                 read(wrong)
 
 
-@needs_paillier
 def test_powers_of_the_secret_key_are_taken_in_constant_time(monkeypatch):
     """GMP's other powers take a time that depends on the exponent."""
     import gmpy2
 
-    secret, cipher = small_secret("paillier"), cipher_of("paillier", 3, 46)
+    secret, cipher = small_secret(), cipher_of(3, 46)
     read = cipher.read(cipher.encrypt(np.arange(3, dtype=np.uint64)))
 
     def refused(*arguments):
@@ -213,7 +189,6 @@ def test_powers_of_the_secret_key_are_taken_in_constant_time(monkeypatch):
     assert secret.decrypt(read)[:18] == b"".join(cell.to_bytes(6, "little") for cell in range(3))
 
 
-@needs_paillier
 def test_without_powers_in_constant_time_there_is_no_paillier(monkeypatch):
     import gmpy2
 

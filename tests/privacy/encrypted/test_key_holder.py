@@ -14,31 +14,32 @@ from consortium import (
     tag_of,
     upload,
 )
-from schemes import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, needs_bfv, needs_paillier
+from encrypted_turn import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, needs_paillier
 
 from fedboost.errors import PeerError
 from fedboost.privacy import packing
 from fedboost.privacy.encrypted.ends import KeyHolder
 
+pytestmark = needs_paillier
+
 # ---- who learns what --------------------------------------------------------------------------------
 
 
-def decrypted(scheme, request, cells, bits, blind=None):
+def decrypted(request, cells, bits, blind=None):
     """The sums in a request, less this blind or none: the lowest 64 bits of each."""
-    cipher = cipher_of(scheme, cells, bits, checked=True)
-    answer = small_secret(scheme).decrypt(cipher.read(packing.unpack(request)[1]))
+    cipher = cipher_of(cells, bits, checked=True)
+    answer = small_secret().decrypt(cipher.read(packing.unpack(request)[1]))
     return answer if blind is None else cipher.unblind(answer, blind)[:cells]
 
 
-@needs_paillier
 def test_the_key_holder_of_paillier_sees_a_number_that_is_uniform():
     """Of all that fit the key: sum + blind modulo n, whose highest byte is as likely to be any."""
-    n = int(small_secret("paillier").public.n)
-    _, opener, request, due = asked("paillier", cells=1)
+    n = int(small_secret().public.n)
+    _, opener, request, due = asked(cells=1)
     blind = int(opener._blinds[0][0])
-    seen = int.from_bytes(decrypted("paillier", request, 1, 46), "little")
+    seen = int.from_bytes(decrypted(request, 1, 46), "little")
     assert ((seen - blind) % n - int(due[0])) % (1 << 46) == 0
-    cipher, counts = cipher_of("paillier", 1, 46), np.zeros(8)
+    cipher, counts = cipher_of(1, 46), np.zeros(8)
     total = cipher.read(cipher.encrypt(np.array([5], np.uint64)))
     for _ in range(800):
         _, (blind,) = cipher.blind(total, secrets.token_bytes)
@@ -47,98 +48,78 @@ def test_the_key_holder_of_paillier_sees_a_number_that_is_uniform():
     assert ((counts - 100) ** 2 / 100).sum() < 35  # chi-square of 7 degrees: beyond it once in 100,000
 
 
-@needs_bfv
-def test_the_key_holder_of_bfv_sees_numbers_that_are_uniform():
-    from fedboost.privacy.encrypted.bfv import DEGREE, MODULUS, uniform
-
-    _, opener, request, _ = asked("bfv", cells=5)
-    seen = np.frombuffer(decrypted("bfv", request, 5, 46), np.uint8).reshape(-1, 7)
-    numbers = np.array([int.from_bytes(row.tobytes(), "little") for row in seen])
-    due = (numbers - opener._blinds[0]) % MODULUS
-    assert not due[7:].any(), "behind five cells are two limbs of the check cell"
-    assert numbers.size == DEGREE
-    for drawn in (numbers, uniform(DEGREE, secrets.token_bytes)):
-        counts = np.bincount((drawn * 8.0 / MODULUS).astype(int), minlength=8)
-        assert ((counts - DEGREE / 8) ** 2 / (DEGREE / 8)).sum() < 35
-
-
-def test_two_openings_of_the_same_sum_differ(scheme):
+def test_two_openings_of_the_same_sum_differ():
     """In what is sent, and in what the key holder sees."""
-    secret, cipher = small_secret(scheme), cipher_of(scheme, 3, 46)
+    secret, cipher = small_secret(), cipher_of(3, 46)
     sealed = cipher.encrypt(np.arange(3, dtype=np.uint64))
     requests = [cipher.blind(cipher.read(sealed), secrets.token_bytes)[0] for _ in range(4)]
     assert len(set(requests)) == 4
     assert len({secret.decrypt(cipher.read(request)) for request in requests}) == 4
 
 
-def test_a_blind_of_nothing_still_randomises_the_sum(scheme):
+def test_a_blind_of_nothing_still_randomises_the_sum():
     """The ciphertext of a sum is not what anybody can compute from those of the parties."""
-    cipher = cipher_of(scheme, 3, 46)
+    cipher = cipher_of(3, 46)
     sealed = cipher.encrypt(np.arange(3, dtype=np.uint64))
     requests = {cipher.blind(cipher.read(sealed), bytes)[0] for _ in range(3)}
     assert len({sealed, *requests}) == 4
 
 
-def test_equal_vectors_have_ciphertexts_that_differ(scheme):
-    """That of zeros, too, which would otherwise be 1, or a polynomial of zeros."""
+def test_equal_vectors_have_ciphertexts_that_differ():
+    """That of zeros, too, which would otherwise be 1."""
     tag, zeros = tag_of(PARTIES, bits=46), np.zeros(3, np.int64)
-    sealed = [next(encrypted_sealers(scheme, PARTIES)[OTHER].seal(zeros, tag)) for _ in range(5)]
+    sealed = [next(encrypted_sealers(PARTIES)[OTHER].seal(zeros, tag)) for _ in range(5)]
     assert len(set(sealed)) == 5
-    cipher = cipher_of(scheme, 3, 46)
+    cipher = cipher_of(3, 46)
     assert len({cipher.encrypt(np.zeros(3, np.uint64)) for _ in range(5)}) == 5
 
 
-def test_a_sum_does_not_say_how_many_of_its_numbers_were_negative(scheme):
+def test_a_sum_does_not_say_how_many_of_its_numbers_were_negative():
     """The plaintexts of equal sums are equal modulo the cell's size, whatever their parts; what is carried
     above it is the masks' doing."""
     below, carried = set(), {}
     for parts in ((-5, 3, 3), (1, 0, 0), (-1, -1, 3)):
         cells = 400
         tag = tag_of(PARTIES, cells=cells, bits=20)
-        sealers, opener = encrypted_sealers(scheme, PARTIES), encrypted_opener(scheme, tag)
+        sealers, opener = encrypted_sealers(PARTIES), encrypted_opener(tag)
         upload(opener, sealers, {p: np.full(cells, x) for p, x in zip(PARTIES, parts, strict=True)}, tag)
-        plain = decrypted(scheme, opener.requests()[HOLDER], cells, 20, opener._blinds[0])
+        plain = decrypted(opener.requests()[HOLDER], cells, 20, opener._blinds[0])
         below |= set((plain & np.uint64((1 << 20) - 1)).tolist())
         carried[parts] = np.bincount((plain >> np.uint64(20)).astype(int), minlength=3).tolist()
     assert below == {1}
     assert len(set(map(tuple, carried.values()))) == 1, "the same masks carry the same"
 
 
-def test_nothing_of_the_secret_is_printed_or_sent(scheme):
-    secret = small_secret(scheme)
-    sealers, opener, _, _ = asked(scheme)
+def test_nothing_of_the_secret_is_printed_or_sent():
+    secret = small_secret()
+    sealers, opener, _, _ = asked()
     holder = KeyHolder(secret, GROUP, SESSION, 1)
     shown = " ".join(map(repr, (secret, secret.public, sealers[HOLDER], opener, holder)))
     assert len(shown) < 400
-    if scheme == "paillier":
-        key = secret._key
-        assert not any(str(part)[:20] in shown for part in (key.p, key.q))
-        assert int.from_bytes(secret.public.to_bytes()) == key.p * key.q
-    else:
-        import tenseal as ts
-
-        assert not ts.context_from(secret.public.to_bytes()).has_secret_key()
+    key = secret._key
+    assert not any(str(part)[:20] in shown for part in (key.p, key.q))
+    assert int.from_bytes(secret.public.to_bytes()) == key.p * key.q
 
 
 # ---- what a key holder refuses ----------------------------------------------------------------------
 
 
-def test_a_second_opening_of_a_turn_is_refused(scheme):
-    sealers, _, request, _ = asked(scheme)
+def test_a_second_opening_of_a_turn_is_refused():
+    sealers, _, request, _ = asked()
     answer = sealers[HOLDER].assist(request)
     assert sealers[HOLDER].assist(request) == answer  # the same once more: it may have been lost on the way
     assert sealers[HOLDER].openings == 1
-    fresh = encrypted_sealers(scheme, PARTIES)
-    _, _, again, _ = asked(scheme, sealers=fresh)
+    fresh = encrypted_sealers(PARTIES)
+    _, _, again, _ = asked(sealers=fresh)
     with pytest.raises(PeerError, match="a second time"):
         sealers[HOLDER].assist(again)
     with pytest.raises(PeerError, match="turn 1 was opened: no other attempt of it is"):
         sealers[HOLDER].seal(np.arange(3), tag_of(PARTIES, turn=1, attempt=1, bits=46))
 
 
-def test_an_attempt_that_was_not_opened_may_be_followed_by_another(scheme):
-    sealers, _, old, _ = asked(scheme)
-    _, opener, new, due = asked(scheme, attempt=1, sealers=sealers)
+def test_an_attempt_that_was_not_opened_may_be_followed_by_another():
+    sealers, _, old, _ = asked()
+    _, opener, new, due = asked(attempt=1, sealers=sealers)
     with pytest.raises(PeerError, match="not the last"):
         sealers[HOLDER].assist(old)
     opener.assist(HOLDER, sealers[HOLDER].assist(new))
@@ -155,42 +136,42 @@ def test_an_attempt_that_was_not_opened_may_be_followed_by_another(scheme):
         {"bits": 45},
     ],
 )
-def test_only_the_sum_that_was_sealed_last_is_opened(scheme, change):
-    _, _, request, _ = asked(scheme)
-    sealer = encrypted_sealers(scheme, PARTIES)[HOLDER]
+def test_only_the_sum_that_was_sealed_last_is_opened(change):
+    _, _, request, _ = asked()
+    sealer = encrypted_sealers(PARTIES)[HOLDER]
     tag = tag_of(**{"roster": PARTIES, "bits": 46, **change})
     list(sealer.seal(np.zeros(tag.cells, np.int64), tag))
     with pytest.raises(PeerError, match="not the last"):
         sealer.assist(request)
 
 
-def test_no_more_sums_are_opened_than_the_terms_have(scheme):
-    sealers = encrypted_sealers(scheme, PARTIES, max_openings=2)
+def test_no_more_sums_are_opened_than_the_terms_have():
+    sealers = encrypted_sealers(PARTIES, max_openings=2)
     for turn in (1, 2):
-        _, opener, _, due = asked(scheme, turn=turn, sealers=sealers)
+        _, opener, _, due = asked(turn=turn, sealers=sealers)
         assert help_open(opener, sealers).tolist() == due.tolist()
-    _, _, request, _ = asked(scheme, turn=3, sealers=sealers)
+    _, _, request, _ = asked(turn=3, sealers=sealers)
     with pytest.raises(PeerError, match="more than the 2 sums"):
         sealers[HOLDER].assist(request)
 
 
-def test_only_who_has_the_secret_key_helps(scheme):
-    sealers, _, request, _ = asked(scheme)
+def test_only_who_has_the_secret_key_helps():
+    sealers, _, request, _ = asked()
     with pytest.raises(PeerError, match="without the secret key"):
         sealers[OTHER].assist(request)
 
 
 @pytest.mark.parametrize("roster", [(HOLDER, OTHER), (OTHER, THIRD), (HOLDER, HOLDER, OTHER), names(4)])
-def test_a_roster_that_is_not_all_parties_is_not_sealed_for(scheme, roster):
-    sealers = encrypted_sealers(scheme, PARTIES)
+def test_a_roster_that_is_not_all_parties_is_not_sealed_for(roster):
+    sealers = encrypted_sealers(PARTIES)
     for party in PARTIES:
         with pytest.raises(PeerError, match="roster"):
             sealers[party].seal(np.arange(3), tag_of(roster))
     with pytest.raises(PeerError, match=r"roster of . parties that is not all 3"):
-        KeyHolder(small_secret(scheme), GROUP, SESSION, 1).announce(tag_of(roster))
+        KeyHolder(small_secret(), GROUP, SESSION, 1).announce(tag_of(roster))
 
 
-def test_requests_of_another_shape_are_refused(scheme):
+def test_requests_of_another_shape_are_refused():
     """And do not cost the turn its one opening."""
     for spoil in (
         lambda ctx, part: (ctx,),
@@ -200,7 +181,7 @@ def test_requests_of_another_shape_are_refused(scheme):
         lambda ctx, part: (ctx, bytes(len(part))),
         lambda ctx, part: (bytes(32), part),
     ):
-        sealers, _, request, _ = asked(scheme)
+        sealers, _, request, _ = asked()
         spoilt = packing.pack(*spoil(*packing.unpack(request)))
         with pytest.raises(PeerError):
             sealers[HOLDER].assist(spoilt)

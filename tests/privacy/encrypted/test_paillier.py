@@ -10,19 +10,20 @@ import warnings
 import numpy as np
 import pytest
 from consortium import encrypted_sealers, small_secret, tag_of
+from encrypted_turn import HOLDER, PARTIES, asked, cipher_of, needs_paillier
 from hypothesis import given
 from hypothesis import strategies as st
-from schemes import HOLDER, PARTIES, asked, cipher_of, needs_paillier
 
 from fedboost.errors import PeerError
+
+pytestmark = needs_paillier
 
 # ---- Paillier beside phe ----------------------------------------------------------------------------
 
 
-@needs_paillier
 @given(words=st.lists(st.integers(0, (1 << 46) - 1), min_size=1, max_size=60))
 def test_phe_decrypts_what_was_packed_here(words):
-    secret, cipher = small_secret("paillier"), cipher_of("paillier", len(words), 46)
+    secret, cipher = small_secret(), cipher_of(len(words), 46)
     sealed = cipher.encrypt(np.array(words, np.uint64))
     size, seen = 2 * secret.public.bytes, []
     for at in range(0, len(sealed), size):
@@ -32,10 +33,9 @@ def test_phe_decrypts_what_was_packed_here(words):
     assert not any(seen[len(words) :])
 
 
-@needs_paillier
 def test_what_phe_encrypted_is_added_and_opened_here():
     """By its `raw_encrypt`, and by the encrypted numbers of its own interface."""
-    secret, cipher = small_secret("paillier"), cipher_of("paillier", 10, 46)
+    secret, cipher = small_secret(), cipher_of(10, 46)
     public, size = secret._key.public_key, 2 * secret.public.bytes
     words = np.arange(10, dtype=np.uint64) << np.uint64(40) | np.uint64(5)
     packed = sum(int(word) << (48 * slot) for slot, word in enumerate(words))
@@ -46,9 +46,8 @@ def test_what_phe_encrypted_is_added_and_opened_here():
     assert cipher.unblind(secret.decrypt(cipher.read(request)), blind).tolist() == (3 * words).tolist()
 
 
-@needs_paillier
 def test_phe_and_this_decrypt_alike_over_all_plaintexts():
-    secret, cipher = small_secret("paillier"), cipher_of("paillier", 1, 46)
+    secret, cipher = small_secret(), cipher_of(1, 46)
     key, n = secret._key, int(secret.public.n)
     for plain in (0, 1, n // 3, n // 2, n - n // 3 + 5, n - 1, *(secrets.randbelow(n) for _ in range(20))):
         number = (1 + n * plain) * pow(secrets.randbelow(n), n, n * n) % (n * n)
@@ -70,12 +69,11 @@ def filled(pool, count):
         time.sleep(0.005)
 
 
-@needs_paillier
 def test_a_power_is_an_nth_power_and_used_once():
     """What it randomises decrypts to the same; no two are alike, whoever made them and whenever."""
     from fedboost.privacy.encrypted.paillier import Pool
 
-    secret = small_secret("paillier")
+    secret = small_secret()
     pool = Pool(secret.public.n, 50)
     filled(pool, 50)
     taken = pool.take(30) + pool.take(100) + pool.take(1)
@@ -84,11 +82,10 @@ def test_a_power_is_an_nth_power_and_used_once():
     pool.close()
 
 
-@needs_paillier
 def test_threads_that_take_from_one_pool_never_get_the_same_power():
     from fedboost.privacy.encrypted.paillier import Pool
 
-    pool, taken = Pool(small_secret("paillier").public.n, 40), []
+    pool, taken = Pool(small_secret().public.n, 40), []
     takers = [
         threading.Thread(target=lambda: taken.extend([p for _ in range(20) for p in pool.take(5)]))
         for _ in range(4)
@@ -101,11 +98,10 @@ def test_threads_that_take_from_one_pool_never_get_the_same_power():
     pool.close()
 
 
-@needs_paillier
 def test_a_pool_holds_no_more_than_it_was_told_and_fills_up_again():
     from fedboost.privacy.encrypted.paillier import Pool
 
-    pool = Pool(small_secret("paillier").public.n, 20)
+    pool = Pool(small_secret().public.n, 20)
     filled(pool, 20)
     pool.take(15)
     filled(pool, 20)
@@ -116,7 +112,6 @@ def test_a_pool_holds_no_more_than_it_was_told_and_fills_up_again():
     assert not pool.alive
 
 
-@needs_paillier
 def test_the_thread_of_a_pool_ends_with_the_key_it_belongs_to():
     from fedboost.privacy.encrypted.paillier import generate
 
@@ -138,10 +133,9 @@ def test_the_thread_of_a_pool_ends_with_the_key_it_belongs_to():
     assert set(pool_threads()) <= before
 
 
-@needs_paillier
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_process_that_was_forked_off_does_not_use_its_parents_powers():
-    public = small_secret("paillier").public
+    public = small_secret().public
     filled(public.pool(), 30)
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -160,10 +154,10 @@ def test_a_process_that_was_forked_off_does_not_use_its_parents_powers():
     assert not theirs & set(map(int, public.pool().take(30)))
 
 
-def test_a_request_of_another_session_is_refused(scheme):
+def test_a_request_of_another_session_is_refused():
     """With the same key, tag and parties: its masks are others."""
-    _, _, request, _ = asked(scheme)
-    other = encrypted_sealers(scheme, PARTIES, session=b"another")
+    _, _, request, _ = asked()
+    other = encrypted_sealers(PARTIES, session=b"another")
     list(other[HOLDER].seal(np.arange(3), tag_of(PARTIES, bits=46)))
     with pytest.raises(PeerError, match="another session's sum"):
         other[HOLDER].assist(request)

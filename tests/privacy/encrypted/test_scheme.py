@@ -1,14 +1,13 @@
-"""Keys of both schemes: which are made, and which are refused."""
+"""Keys of Paillier: which are made, and which are refused."""
 
 import builtins
 import sys
 
 import pytest
 from consortium import small_secret
-from schemes import needs_bfv, needs_paillier
+from encrypted_turn import needs_paillier
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.encrypted.scheme import digest_of
 from fedboost.privacy.protections import scheme_of
 
 
@@ -31,7 +30,7 @@ def test_keys_of_paillier_that_cannot_be_are_refused(large_secret):
     n = int.from_bytes(good)
     assert int(read(good, 2048).n) == n
     for data, least in (
-        (small_secret("paillier").public.to_bytes(), 0),  # whatever the terms say, 2048 is the floor
+        (small_secret().public.to_bytes(), 0),  # whatever the terms say, 2048 is the floor
         (good, 3072),
         (good[1:], 2048),
         (b"", 2048),
@@ -60,51 +59,23 @@ def test_keys_of_paillier_are_of_fresh_primes_that_are_3_modulo_4(large_secret):
     assert large_secret.public.n != scheme_of("paillier").new_secret(2048).public.n
 
 
-@needs_bfv
-def test_keys_of_bfv_of_other_parameters_are_refused():
-    import tenseal as ts
-
-    read = scheme_of("bfv").read_public
-    good = small_secret("bfv").public.to_bytes()
-    assert digest_of(read(good, 0)) == digest_of(small_secret("bfv").public)
-    assert len(good) < 400_000
-
-    def saved(secret=False, degree=8192, plain=0x3FFFFFFFEF8001, primes=(40, 40, 40)):
-        context = ts.context(ts.SCHEME_TYPE.BFV, degree, plain, coeff_mod_bit_sizes=list(primes))
-        return context.serialize(save_secret_key=secret, save_galois_keys=False, save_relin_keys=False)
-
-    read(saved(), 0)
-    for data, why in (
-        (saved(secret=True), "secret key"),
-        (saved(degree=4096, primes=(30, 30, 30)), "other parameters"),
-        (saved(plain=1032193), "other parameters"),
-        (saved(primes=(40, 40, 41)), "other parameters"),
-        (good[:-1], "no BFV key"),
-        (b"", "no BFV key"),
-        (bytes(2 << 20), "more than any has"),
-    ):
-        with pytest.raises(PeerError, match=why):
-            read(data, 0)
-
-
-@pytest.mark.parametrize("name", ["paillier", "bfv"])
-def test_what_is_not_installed_is_named_with_the_extra_that_installs_it(name, monkeypatch):
+def test_what_is_not_installed_is_named_with_the_extra_that_installs_it(monkeypatch):
     real = builtins.__import__
 
     def without(package, *rest):
-        if package.split(".")[0] in ("phe", "gmpy2", "tenseal"):
+        if package.split(".")[0] in ("phe", "gmpy2"):
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
         return real(package, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    monkeypatch.delitem(sys.modules, f"fedboost.privacy.encrypted.{name}", raising=False)
-    monkeypatch.delattr(f"fedboost.privacy.encrypted.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, "fedboost.privacy.encrypted.paillier", raising=False)
+    monkeypatch.delattr("fedboost.privacy.encrypted.paillier", raising=False)
     with pytest.raises(ConfigError) as caught:
-        scheme_of(name)
-    assert f'pip install "fedboost[{name}]"' in str(caught.value)
+        scheme_of("paillier")
+    assert 'pip install "fedboost[paillier]"' in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_scheme_of_another_name_is_a_config_error():
-    with pytest.raises(ConfigError, match="known: paillier, bfv"):
+    with pytest.raises(ConfigError, match=r"known: paillier$"):
         scheme_of("rsa")

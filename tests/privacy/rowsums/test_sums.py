@@ -42,7 +42,7 @@ def engine(request):
 
 @pytest.fixture(scope="module")
 def secret():
-    return small_secret("paillier")
+    return small_secret()
 
 
 def all_rows(rows):

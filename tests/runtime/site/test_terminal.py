@@ -116,7 +116,10 @@ OTHERS = [
     ({"validation_fraction": 0.2}, {"early_stopping_rounds": 3}),
     ({}, {"gradient_bits": 12}),
     ({"protection": "paillier", "keyholder": "east"}, {"key_bits": 4096}),
-    ({"parties": ["a", "b", "c", "d"], "protection": "bfv", "keyholder": "d"}, {"keyholder_rows": False}),
+    (
+        {"parties": ["a", "b", "c", "d"], "protection": "paillier", "keyholder": "d"},
+        {"keyholder_rows": False},
+    ),
     ({"parties": ["a", "b", "c", "d"]}, {"colluding": 0}),
     ({"parties": ["a", "b"]}, {"allow_two_parties": True}),
     ({}, {"on_loss": "stop"}),
