@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share."""
+"""Options, inputs and outputs that several commands share."""
 
 import inspect
 import os

@@ -1,4 +1,5 @@
-"""`fedboost keys`: a consortium's root, and the bundles that its parties, aggregator and analysts hold.
+"""`fedboost keys` and `fedboost sign`: a consortium's root, bundles, requests for certificates, tokens, and
+signed terms.
 
 Promises: each command writes new files only and says what is to be handed to whom; keys never print;
 `--help` imports nothing heavy.

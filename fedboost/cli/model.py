@@ -1,4 +1,4 @@
-"""`fedboost report`: a model as one HTML page.
+"""Commands about a model file: report, predict, assemble, verify, explain.
 
 Promises: the page appears whole or not at all; nothing is sent.
 Refuses: a file that exists, without --force; a file that is not a model (ConfigError, exit code 2).

@@ -1,4 +1,5 @@
-"""`fedboost privacy`: what was spent of the rows' privacy here, what terms would spend, what a model did.
+"""`fedboost privacy` and `fedboost estimate`: what was spent of the rows' privacy, what terms would spend,
+what a training would cost.
 
 Promises: `--help` imports nothing heavy; nothing here but `init` writes to a site's memory.
 Refuses: terms and models without noise, a memory that is damaged, another instead of one that is there

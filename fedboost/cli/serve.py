@@ -1,4 +1,4 @@
-"""Processes that run until they are told to stop (SIGTERM or Ctrl-C)."""
+"""Processes that run until they are stopped (aggregator, party, key holder); questions to an aggregator."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""`fedboost approve`: a person at a site reads what terms would tell of its rows, and allows them."""
+"""Commands of a site: approve, audit, backup, restore, columns."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Sessions that end with something else than a model: asked for, and waited for.
+"""`fedboost describe`, `drift`, `evaluate` and `tune`: sessions that end with a result.
 
 Promises: Ctrl-C ends the session at the aggregator; it is said who is waited for, and what is not hidden.
 Refuses: what the session refuses.

@@ -1,4 +1,4 @@
-"""`fedboost terms`: terms drafted from a table."""
+"""`fedboost terms` and `fedboost digest`: terms drafted from a table, and their digest."""
 
 from pathlib import Path
 from typing import Annotated

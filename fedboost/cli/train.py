@@ -1,4 +1,4 @@
-"""`fedboost train`: a training over the network."""
+"""`fedboost train` and `fedboost simulate`: trainings over the network or in this process; progress."""
 
 import os
 import signal

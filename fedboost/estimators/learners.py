@@ -1,4 +1,4 @@
-"""Classes as a scikit-learn classifier.
+"""The estimators: a classifier, a regressor and a ranker.
 
 Promises: `classes_` are the labels of the training rows, sorted.
 Refuses: an objective that is not for classes (ConfigError); classes to evaluate on that no training row has

@@ -1,4 +1,4 @@
-"""A party of a session that evaluates a model: sums over its rows.
+"""A holder in sessions that train nothing: descriptions, evaluations and drift as sums over its rows.
 
 Promises: sums depend on this party's rows and the model alone; adding those of all parties gives the sums of
 one party with all rows.

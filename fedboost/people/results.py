@@ -1,4 +1,4 @@
-"""The description of all parties' rows, in words: a table, and what to change.
+"""Results in words: descriptions, evaluations, drift and tuning.
 
 Promises: nothing but what the description says; lines of advice name the column and the remedy.
 Refuses: nothing.

@@ -1,4 +1,4 @@
-"""Identities: X.509 certificates of a consortium, and signatures."""
+"""Identities: X.509 certificates of a consortium, how they are issued, and signatures."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Gaussian noise, and the privacy loss of its releases."""
+"""Gaussian noise, the privacy loss of its releases, and noise on labels."""
 
 import hmac
 import math

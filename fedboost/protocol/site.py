@@ -1,4 +1,4 @@
-"""A party's end of a session, as far as the session needs its surroundings."""
+"""A site as its session sees it: what it is asked to permit, what it remembers, limits over sessions."""
 
 import hmac
 from collections.abc import Callable, Iterable

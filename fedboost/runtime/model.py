@@ -1,4 +1,4 @@
-"""The model as people hold it: trees, the terms they were trained under, and a file.
+"""The model as people hold it: trees, the terms they were trained under, a file, a report.
 
 Promises: the file is an XGBoost model; fedboost's own facts ride in its attributes; saving replaces the
 file at once or not at all; the same parties, rows and terms give the same trees and fingerprint, and the same

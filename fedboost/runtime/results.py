@@ -1,4 +1,4 @@
-"""The description of all parties' rows, as an analyst gets it.
+"""Results as an analyst gets them: descriptions, evaluations, drift, tuning, and the terms of such sessions.
 
 Promises: nothing but what the session ended with.
 Refuses: models, which are no description (PeerError).

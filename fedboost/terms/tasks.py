@@ -1,4 +1,4 @@
-"""Sessions that describe rows: their terms, and the columns that are counted.
+"""Terms of sessions that train nothing: describe, evaluate, drift.
 
 Refuses: terms of parties that hold different columns (ConfigError).
 """

@@ -1,4 +1,4 @@
-"""How trees grow, and the histograms they grow from.
+"""Settings of trees, of the histograms they grow from, and of draws of rows and columns.
 
 Refuses: constraints on columns that have no such order or are no features.
 """

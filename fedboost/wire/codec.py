@@ -1,4 +1,4 @@
-"""Limits of messages, and reading within them."""
+"""Queries, states and terms to protobuf and back, within limits."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Messages between analyst and aggregator to bytes and back."""
+"""Messages between analysts, sites and aggregator to bytes and back: requests, events, status, checks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The queries by which rows are matched, before all others.
+"""Matched rows: the queries that match rows by their ids before all others, and joint predictions.
 
 Promises: a pure function of the terms and the sums; the places of a party's rows do not depend on what other
 blocks have.

@@ -1,4 +1,4 @@
-"""Noisy sums of gradients, and the step that they are worth.
+"""Trainings with noise: noisy sums of gradients, the trees that grow on them, and their cut points.
 
 Promises: pure functions; a step is the shorter the more of the sums may be noise.
 Refuses nothing.

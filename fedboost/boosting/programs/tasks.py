@@ -1,4 +1,4 @@
-"""Counts, means and areas as an analyst gets them: so coarse that `min_count` rows move the last digit.
+"""Programs that train nothing: describe, evaluate and drift; and how coarse their figures are.
 
 Promises: what is told of a count leaves it at least half a unit of possible values, also at both ends, where
 the count could be none or all of the rows; the parts of a total are rounded together, so they add up to it.

@@ -1,4 +1,4 @@
-"""Queries for cut points: counts of rows, by their weights or not, or numbers of bins."""
+"""Queries about columns: counts behind cut points, ranges, levels, and how many rows lie where."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Self

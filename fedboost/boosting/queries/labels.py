@@ -1,4 +1,4 @@
-"""Queries at the initial margins: the number of rows, and the sums of their gradients."""
+"""Queries about labels and margins: rows, magnitudes, first sums, residuals, counts by level."""
 
 import math
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Queries about the nodes of the tree that grows: histograms, and votes for features."""
+"""Queries about trees that grow: histograms, sums of leaves, votes for features, the end of a round."""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache

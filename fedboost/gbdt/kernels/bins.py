@@ -1,4 +1,4 @@
-"""Kernels of cut points and bins: keys of floats, counts of keys, codes of values."""
+"""Kernels of cut points and bins: keys of floats, counts of keys, codes of values, rows of bins."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Kernels of exact sums: sums of floats without loss, and gradients to packed integers."""
+"""Kernels of sums and histograms: exact sums of floats, packed gradients, sums by bin."""
 
 import math
 from typing import Any, NamedTuple

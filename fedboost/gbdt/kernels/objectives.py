@@ -1,4 +1,4 @@
-"""Kernels of element-wise functions, the same bits on every CPU: exp, log, sigmoid, log factorials."""
+"""Kernels of element-wise functions and of objectives, the same bits on every CPU."""
 
 import math
 

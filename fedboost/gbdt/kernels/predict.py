@@ -1,4 +1,4 @@
-"""Kernel of prediction: margins of rows from the columns of all trees."""
+"""Kernels of prediction and explanation: margins of rows, leaves that decisions leave open, SHAP values."""
 
 import numpy as np
 

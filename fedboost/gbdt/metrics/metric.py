@@ -1,4 +1,4 @@
-"""The contract of a metric, and means of a number of each row."""
+"""Metrics: their contract, means, errors, curves, calibration, NDCG."""
 
 import math
 import re

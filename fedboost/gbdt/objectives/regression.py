@@ -1,4 +1,4 @@
-"""Objectives of numbers of any size: squared error and pseudo-Huber."""
+"""Objectives of numbers: squared error, pseudo-Huber, counts and amounts, quantiles."""
 
 import math
 from collections.abc import Mapping

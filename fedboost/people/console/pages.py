@@ -1,4 +1,4 @@
-"""The overview: the session under way, the queue, the sites in short, the sessions that ended last.
+"""Pages of the console: the overview, a session, the sites, sessions that ended.
 
 Promises: every part can be read without the others; a part that did not change draws the same bytes.
 Refuses: nothing.

@@ -1,4 +1,4 @@
-"""The style, the icon and the one script of a console.
+"""What all pages of a console share: style, icon, script, frame, live parts.
 
 Promises: the script replaces the parts of a page by what the aggregator drew, keeps what is open, scrolled
 and focused, and dials again when the connection is lost; it asks the page's own origin alone.

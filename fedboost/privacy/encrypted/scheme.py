@@ -1,4 +1,4 @@
-"""The contract of an additively homomorphic scheme, and the greeting with its public key."""
+"""The contract of an additively homomorphic scheme: its keys, the greeting with one, packed plaintexts."""
 
 import hashlib
 from collections.abc import Iterator

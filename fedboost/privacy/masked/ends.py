@@ -1,4 +1,4 @@
-"""Protection `masked` where the roster cannot change: pairwise masks alone, in one leg.
+"""The ends of protection `masked`: pairwise masks in one leg, and in two legs where the roster may change.
 
 Designed for: an aggregator that is curious, or lies about the messages it relays, together with up to
 `colluding` parties. A party answers for all parties of the session or not at all, so no vector is ever one of

@@ -1,4 +1,4 @@
-"""The compiled loops of sums over encrypted rows."""
+"""The compiled loops of sums over encrypted rows: Montgomery products, with AVX-512 where there is some."""
 
 import numpy as np
 from llvmlite import binding, ir

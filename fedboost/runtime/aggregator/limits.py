@@ -1,5 +1,5 @@
-"""What one peer may cost the aggregator, and what all may cost it together: the numbers, and who has had how
-much. No sockets and no clock here: the time comes in.
+"""Limits: what one peer may cost the aggregator, and what all may cost it together; connections without
+calls; the log of refusals. No sockets and no clock here: the time comes in.
 
 Promises: whatever a peer does, what is kept for it is bounded by a number in this file, and what it takes
 beyond that is refused to that peer alone, with one event in the log for each time it floods.

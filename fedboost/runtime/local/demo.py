@@ -1,4 +1,4 @@
-"""The sites of a demo: their rows, terms, files and state.
+"""The demo and trials on one machine: rows, terms, files and state of its sites.
 
 Promises: each row is at one site, or held out from all.
 Refuses: a table or label that cannot be used, a folder that cannot be written (ConfigError).

@@ -1,4 +1,4 @@
-"""What a site approved: terms by their digest, in files of its state folder that `fedboost approve` writes.
+"""Approvals at a site: what was approved or refused, what a person is shown, who asked for what.
 
 Promises: an approval counts for terms of exactly its digest, from the next offer on, until its file is
 removed or it is withdrawn; it has the parties, analysts and columns that were shown, and the rules of the

@@ -1,4 +1,4 @@
-"""The start of a site's memory: whether a party may go on with the one that is there, or begin another.
+"""A site's memory at its start, its backup and restore, and the parts of models that it keeps.
 
 Promises: a party says at its start where its memory lies and how many sessions it knows; a new memory, or one
 from a backup, knows the sessions and charges that the audit log has.

@@ -1,4 +1,4 @@
-"""The page of a site, which its own process serves on a loopback address."""
+"""The page of a site, which its own process serves on a loopback address: state, requests, decisions."""
 
 import asyncio
 import hmac

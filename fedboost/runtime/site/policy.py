@@ -1,4 +1,4 @@
-"""A site's own policy, the `[policy]` table of party.toml: which terms this site takes part under.
+"""A site's own policy, the `[policy]` table of party.toml: its rules, and which terms break them.
 
 Promises: `permit` is asked before any row is read, whatever the aggregator says of the terms; every rule is
 checked against the terms and the signers of a model in them alone, and a person is asked last, about terms
