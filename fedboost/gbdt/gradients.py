@@ -58,7 +58,7 @@ class Gradients:
         threads: Threads,
         allocate: Allocator = allocate_in_memory,
     ) -> None:
-        """label: float32 [rows], or [2, rows] where labels are intervals; group: as in `groups.blocks`."""
+        """label: float32 [rows], or [2, rows] where labels are intervals; group: as in `sampling.blocks`."""
         self._objective = objective
         self._is_installed = objective.name not in OBJECTIVES
         self._label = label

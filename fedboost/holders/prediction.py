@@ -1,6 +1,6 @@
 """A party of a session that predicts: each tells the label holder which leaves rows can reach.
 
-The model is what this party was told of it (`queries.views`): its own splits whole, of all others who holds
+The model is what this party was told of it (`queries.base`): its own splits whole, of all others who holds
 them, and at the label holder the leaf values.
 
 Promises: the margins are those of the whole model on a table with all columns, to the last bit, with missing

@@ -1,7 +1,7 @@
 """The aggregator's end of a session: messages of parties in, messages to parties out. Sans-IO.
 
-`rules.RULES` is the session: for each phase and each event the handler, and the phases that it may lead to.
-The handlers stand with what they are about: `joining`, `attendance`, `turn`, `closing`.
+`RULES` is the session: for each phase and each event the handler, and the phases that it may lead to. The
+handlers are methods of `AggregatorSession`, grouped by what they are about: joining, a turn, the end.
 
 Promises: one running sum a turn, never a copy per party; the order in which messages of different parties
 arrive does not matter; what is repeated, or was sent to an earlier attempt, is ignored; every sum is recorded

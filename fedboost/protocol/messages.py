@@ -22,7 +22,7 @@ from fedboost.terms.terms import Terms
 @dataclass(frozen=True)
 class Request:
     """An analyst asked for one session under some terms: a fresh nonce of 32 bytes, when (seconds since 1970,
-    UTC), and the analyst's signature of both with its certificate in PEM (`meeting.request`)."""
+    UTC), and the analyst's signature of both with its certificate in PEM (`key_exchange.request`)."""
 
     nonce: bytes
     time: int
@@ -138,9 +138,9 @@ class Close:
 
 @dataclass(frozen=True)
 class Attest:
-    """This party's signature on what it did and on the model as it was told (`meeting.attestation`), with its
-    certificate in PEM. turns: how many questions it has answered; structure: `progress.structure`;
-    thresholds: of the splits by its columns, where it alone knows them (`thresholds.packed`), signed too, as
+    """This party's signature on what it did and on the model as it was told (`key_exchange.attestation`),
+    with its certificate in PEM. turns: how many questions it has answered; structure: `state.structure`;
+    thresholds: of the splits by its columns, where it alone knows them (`parts.packed`), signed too, as
     is part: the hash of the part of the model that it keeps, where it does (`parts.Part`)."""
 
     attempt: int

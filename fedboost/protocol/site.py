@@ -76,7 +76,7 @@ class SessionOffer:
 @dataclass(frozen=True)
 class Limits:
     """A policy's limits on all sessions of a dataset. similar_groups: whether the groups of parties
-    may be such that their sums together show few of them (`groups.fewest_shown`); max_predicted_rows: of all
+    may be such that their sums together show few of them (`fewest_shown`); max_predicted_rows: of all
     sessions that predict with columns of this site for another party; max_splits: by columns of this site, of
     all sessions in which parties hold different ones; min_difference: the fewest rows in which the rows that
     two sessions are about, or hold out, may differ."""

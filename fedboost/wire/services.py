@@ -85,7 +85,7 @@ def encode_train_request(
 
 
 def decode_train_request(data: bytes) -> tuple[str, TrainCommand, Request | None]:
-    """The terms of an analyst as they were sent, unread (`bounds.terms_of`), the command for their session,
+    """The terms of an analyst as they were sent, unread (`codec.terms_of`), the command for their session,
     and the signed request for it. Raises PeerError."""
     message = parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
     require(message.wish in (wish.value for wish in TrainCommand), f"wish {message.wish}")

@@ -1,4 +1,4 @@
-"""Queries that find the rows which the parties of a block have in common (`vertical.alignment`).
+"""Queries that find the rows which the parties of a block have in common (`holders.alignment`).
 
 First each party says how many row ids it has; then each reports one list of ids, blinded by the secrets of
 all parties of its block; then each is told which of its own rows are common, in an order that all share.
@@ -255,7 +255,7 @@ def check_aligns(terms: Terms, parties: int) -> None:
         raise Refused(f"row ids of {parties} parties, the terms have {len(terms.parties)}")
 
 
-# ---- The query by which parties that hold different columns predict together (`vertical.prediction`) ----
+# ---- The query by which parties that hold different columns predict together (`holders.prediction`) ----
 # All rows of the label holder are predicted. Each feature holder is told which rows of its own they are;
 # where it does not have an id it answers as for missing values. It relays to the label holder which leaves
 # each row can reach, so one turn is enough, whatever the depth of the trees.

@@ -408,8 +408,8 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
     scores: rows are counted by score and label, which are 0 or 1; classes: of a confusion matrix, 0 without;
     caps: of each metric, the largest loss that a row counts with, 0 where there is none.
     Answer: of each set its number of rows, its metric sums, and with `scores` its outcomes at the threshold
-    (`scores.count_outcomes`); then, of all rows, `scores.count_bins` and `scores.count_cells`, or
-    `scores.count_classes`."""
+    (`registry.count_outcomes`); then, of all rows, `registry.count_bins` and `registry.count_cells`, or
+    `registry.count_classes`."""
 
     description = "error of a model, rows by score and label"
     only_turn = 2

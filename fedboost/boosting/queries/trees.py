@@ -71,7 +71,7 @@ class HistogramQuery(BaseQuery):
 
     `rows` counts a row as often as a bootstrap may sample it.
 
-    grouped: the sums are over groups of bins (`gbdt.bin_groups`), and behind them the answer has for each
+    grouped: the sums are over groups of bins (`gbdt.histogram`), and behind them the answer has for each
     node and bin 1 where a sum stands, else 0.
     """
 
@@ -368,7 +368,7 @@ class SumsQuery(BaseQuery):
     on rows.
 
     Used once a tree, where the answer gets noise. Answer: [leaf, (gradient, hessian)], in units of
-    `sensitivity.SCALE`.
+    `objective.SCALE`.
     """
 
     description = "sums over the rows in each leaf of a tree"

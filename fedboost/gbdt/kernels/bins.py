@@ -415,7 +415,7 @@ def cut_keys(offsets, starts, rows, missing, max_bin, max_codes, sizes, keys):
     return n
 
 
-# ---- Kernels of groups of bins (`gbdt.bin_groups`) ------------------------------------------------------
+# ---- Kernels of groups of bins (`gbdt.histogram`) ------------------------------------------------------
 
 
 @loop
@@ -478,7 +478,7 @@ def _join_levels(apart, counts, least, missing):
 def join_bins(apart, counts, offsets, sizes, missing, categorical, least):
     """Join groups of bins of all features until, in each node, each has `least` rows or none.
 
-    apart: bool [bins], as in `gbdt.bin_groups`, changed in place; counts: int64 [bins, nodes], rows; sizes:
+    apart: bool [bins], as in `gbdt.histogram`, changed in place; counts: int64 [bins, nodes], rows; sizes:
     bins of each feature, with that of missing values; missing: True if there is one."""
     for f in range(sizes.size):
         first = np.int64(offsets[f])

@@ -45,7 +45,7 @@ from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
 from fedboost.privacy.rowsums.sums import Engine, engine_of
 
 # ---- Sums under a Paillier key, opened by the label holder for the aggregator ---------------------------
-# Promises, if the key has passed `key_proof.check`: a blinded ciphertext is a uniform unit modulo n**2,
+# Promises, if the key has passed `ends.check`: a blinded ciphertext is a uniform unit modulo n**2,
 # whatever it was, so that the label holder learns nothing from any number of them; a plaintext other than
 # that of the ciphertext is found, except with probability 2**-128.
 # Refuses: requests and answers that are out of range or no units, and answers that are wrong (PeerError,

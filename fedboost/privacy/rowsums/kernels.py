@@ -151,7 +151,7 @@ def zero(typingctx):
 # ---- Compiled products modulo the square of a number n, eight at a time ---------------------------------
 # By AVX-512's 52-bit multiply-adds.
 # Promises: what Python's integers give; no lock of the interpreter is held. Refuses nothing: callers have
-# validated the arrays, and compile nothing here unless `vectors.may_compile`.
+# validated the arrays, and compile nothing here unless `kernels.may_compile`.
 # A number x modulo n**2 is kept as x0 + n x1, two numbers below 4 n of `limbs` limbs of 52 bits, in uint64
 # [2 * limbs]; R = 2**(52 * limbs) is at least 256 n. Products are Montgomery's: of x and y, x y / R. With
 # x0 y0 + q n = R u, q < R, that is u + n (x0 y1 + x1 y0 - q) / R, the second part modulo n alone, so that

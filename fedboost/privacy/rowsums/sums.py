@@ -427,7 +427,7 @@ class RowSums:
         return numbers
 
     def sums(self, rows: Numbers, nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> Numbers:
-        """Ciphertexts of the sums of each node, column and bin, in this order; see `segments.plan`."""
+        """Ciphertexts of the sums of each node, column and bin, in this order; see `scheme.plan`."""
         by_joint_bin, by_bin = plan(nodes, codes, bins)
         return products(self._engine, products(self._engine, rows, by_joint_bin), by_bin)
 

@@ -1,4 +1,4 @@
-"""Tables from files (`forms.py` lists them), databases and memory (Arrow streams, pandas, mappings, scipy).
+"""Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas, mappings, scipy).
 
 Refuses: files that cannot be read as what their suffix names (ConfigError with the full path).
 """
@@ -183,7 +183,7 @@ def _check_there(locations: Locations) -> None:
         raise ConfigError(f"{location.shown}: the file is empty")
 
 
-# ---- Tables from files (`forms.py` lists them), databases and memory (Arrow streams, pandas -------------
+# ---- Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas -------------
 
 
 Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"

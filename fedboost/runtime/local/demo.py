@@ -287,7 +287,7 @@ def can_encrypt() -> bool:
 
 def write_patients(folder: Path, apart: Apart, terms: Terms, force: bool) -> dict[str, Path]:
     """Write the tables, the clinic's columns of new patients as `new.csv`, and the terms; return the tables'
-    files by party. ConfigError as `demo_sites.write_files`."""
+    files by party. ConfigError as `demo.write_files`."""
     files = {party: folder / f"{party}.csv" for party in apart.tables}
     tables = {file: apart.tables[party] for party, file in files.items()}
     write_tables(folder, {**tables, folder / "new.csv": apart.new}, terms, [], force)

@@ -569,7 +569,7 @@ def _bins(terms: Terms, grown: GrownColumns) -> dict[str, Any]:
 
 
 def _products(bins: Any, turn: Turn, rows: int) -> float:
-    """Products for the sums of a turn: two columns at a time, by joint bins first (`segments.plan`)."""
+    """Products for the sums of a turn: two columns at a time, by joint bins first (`scheme.plan`)."""
     if not turn.nodes:
         return 0.0
     in_node, found = turn.passes * rows / turn.nodes, 0.0

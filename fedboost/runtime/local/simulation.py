@@ -453,7 +453,7 @@ def tune(
     """Try settings of trees side by side in this process, dropping the worst by validation rows.
 
     terms: those of a training, or with `program = "tune"` and `candidates`; space: setting to [low, high], or
-    to a list of three values and more, `tuning.SPACE` unless given; trials: candidates, 27 unless given, of
+    to a list of three values and more, `results.SPACE` unless given; trials: candidates, 27 unless given, of
     which the first has the settings of the terms; sampler: a sampler of Optuna (the extra optuna), or its
     name, in place of a Latin hypercube; shards, seed, nthread, site: as for `simulate`. Over the network:
     `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.

@@ -243,7 +243,7 @@ class Load:
 class Held:
     """What a worker holds. undeclared: columns with categories that the terms do not declare, one of them,
     and the rows that have any; labels: the values of a label of two words; groups: the keys of the groups of
-    its rows; fault: why it holds nothing, an answer of `link.failed`."""
+    its rows; fault: why it holds nothing, an answer of `hold.failed`."""
 
     rows: int = 0
     door: dict[str, str] = field(default_factory=dict)
