@@ -77,8 +77,8 @@ def unless_nobody_reads() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
 
 
-# ---- Command lines that cannot be, in one line: what is wrong, the nearest command or option ------------
-# Where to look.
+# ---- Command lines that cannot be, in one line ----------------------------------------------------------
+# What is wrong, the nearest command or option, where to look.
 # Promises: the line names the command, and the option or argument as it is typed.
 
 

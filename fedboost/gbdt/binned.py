@@ -24,8 +24,8 @@ from fedboost.gbdt.kernels.bins import (
 from fedboost.gbdt.kernels.histogram import WORD, Columns
 from fedboost.gbdt.threads import blocks
 
-# ---- Joint codes: features that share a column of bytes -------------------------------------------------
-# With a code for each combination of their bins.
+# ---- Joint codes ----------------------------------------------------------------------------------------
+# Features that share a column of bytes with a code for each combination of their bins.
 # Promises: each combination that the rows of this party show has a code of its own, so that sums by code,
 # taken apart, are the sums by bin. Which features share a column depends on these rows alone, and never
 # leaves the party. Refuses nothing: features that do not fit together stay apart.

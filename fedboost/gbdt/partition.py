@@ -189,8 +189,8 @@ def _refusal(splits: Splits, number: int, fault: int, layout: Layout) -> PeerErr
     return PeerError(_FAULTS[fault].format(node=node, feature=feature, bin=bin_, left=left, bins=bins))
 
 
-# ---- The trees that grow in a round at one party: binned rows, sampled rows by leaf ---------------------
-# And the other rows.
+# ---- The trees that grow in a round at one party --------------------------------------------------------
+# Binned rows, sampled rows by leaf, and the other rows.
 # Promises: rows that a tree does not grow on move down it, too, so that every margin moves.
 # Refuses: splits of nodes that are not leaves (PeerError).
 

@@ -282,8 +282,8 @@ class Alignment:
         return multiply(points_of([ids[row] for row in self._order.tolist()], self._context), self._scalar)
 
 
-# ---- The rows of a party in a session: all of its table -------------------------------------------------
-# Or those that the parties of its block have in common.
+# ---- The rows of a party in a session -------------------------------------------------------------------
+# All of its table, or those that the parties of its block have in common.
 # Promises: rows that are matched stand in the order that the aggregator told; while they are not, nothing
 # is computed of them; a row of a feature holder is repeated as often as the label holder has its id, where
 # it may have it several times.

@@ -28,8 +28,8 @@ from fedboost.protocol.contracts import HeldTable
 from fedboost.terms.tasks import level_sets
 from fedboost.terms.terms import Terms
 
-# ---- The rows that a model is measured on: all, those that its training held out ------------------------
-# Or those added since.
+# ---- The rows that a model is measured on ---------------------------------------------------------------
+# All, those that its training held out, or those added since.
 # Promises: held-out rows are drawn again as the terms of the training say, or named by its column; a site
 # that took no part in the training held all its rows out. Where that depends on the places of rows, the
 # table has to be that of the training: the site's memory has its hash. Refuses (Refused): rows that cannot

@@ -355,8 +355,8 @@ def verify(identified: Identified, message: bytes, signature: bytes) -> None:
 # ---- Issuing certificates: a consortium's root, and certificates of parties, aggregator and analysts ----
 
 
-# ---- Requests for certificates (X.509 CSRs): a member makes its key itself ------------------------------
-# And the root's owner signs for it.
+# ---- Requests for certificates (X.509 CSRs) -------------------------------------------------------------
+# A member makes its key itself and the root's owner signs for it.
 # Promises: a request that `read_request` returns was signed with the key that it is about, and asks for a
 # name and a role and nothing else; the certificate says what the consortium wants, whatever the request is
 # like.

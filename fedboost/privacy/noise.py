@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.privacy import kernels, packing
 
-# ---- Discrete Gaussian noise: whole numbers -------------------------------------------------------------
-# So that it adds to vectors of integers under any protection.
+# ---- Discrete Gaussian noise ----------------------------------------------------------------------------
+# Whole numbers, so that it adds to vectors of integers under any protection.
 # Promises: exactly distributed, from a cryptographic stream (AES-256 in counter mode) of a secret key; the
 # same key gives the same noise, so a repeated answer has the same bytes in every process.
 # Refuses: a standard deviation that is no whole number of at least 1 (ValueError).
@@ -42,8 +42,8 @@ def noise_of(key: bytes, sigma: int, count: int) -> Int64:
     return out
 
 
-# ---- The privacy loss of noisy releases: Gaussian differential privacy ----------------------------------
-# And zero-concentrated beside it.
+# ---- The privacy loss of noisy releases -----------------------------------------------------------------
+# Gaussian differential privacy and zero-concentrated beside it.
 # A release whose L2 sensitivity to one row is `sensitivity`, with Gaussian noise of standard deviation
 # `sigma` in the same unit, is (sensitivity / sigma)-Gaussian private: telling whether a row is in it is no
 # easier than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022). Releases together, each chosen after

@@ -105,8 +105,8 @@ class Introduction:
         return greetings
 
 
-# ---- One turn at the aggregator: the sealed parts of each party, the help to open their sum -------------
-# And the sum.
+# ---- One turn at the aggregator -------------------------------------------------------------------------
+# The sealed parts of each party, the help to open their sum, and the sum.
 # Promises: one running sum, never a copy per party; a part that is repeated is not added twice.
 # Refuses: parts out of order, and help that was not asked for (PeerError).
 

@@ -210,8 +210,8 @@ FromConnection = FromParty | Connected | Disconnected
 """The events of one party."""
 
 
-# ---- The transcript of a session: one hash over who has met, where the training stood -------------------
-# And every query since.
+# ---- The transcript of a session ------------------------------------------------------------------------
+# One hash over who has met, where the training stood, and every query since.
 # Both ends extend it; answers are sealed under it, so nothing opens unless both asked and heard the same.
 
 

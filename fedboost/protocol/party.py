@@ -60,8 +60,8 @@ from fedboost.protocol.site import (
 )
 from fedboost.terms.terms import Terms
 
-# ---- A party's membership of a session: what the first offer that it took has begun ---------------------
-# And lasts to the end.
+# ---- A party's membership of a session ------------------------------------------------------------------
+# It begins with the first offer that is taken, and lasts to the end.
 
 
 SALT = b"fedboost/1/part"

@@ -392,8 +392,8 @@ def _event(parts: Parts) -> bytes:
     return f"data: {json.dumps(dict(parts))}\n\n".encode()
 
 
-# ---- The console's interface for programs: JSON under /api/v1 -------------------------------------------
-# As `people.console.openapi` describes it.
+# ---- The console's interface for programs ---------------------------------------------------------------
+# JSON under /api/v1, as `people.console.openapi` describes it.
 # Promises: what is read is what the pages show; a submission needs an analyst's token and the analyst's own
 # signature, which this process cannot make.
 # Refuses: as the guard does, with JSON `{"error": ...}`.

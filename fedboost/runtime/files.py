@@ -119,3 +119,12 @@ def folder_name(name: str) -> str:
     """The name of a folder for a party or dataset of this name: the name itself where it can be one."""
     stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
     return stem if stem == name else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def sync_folder(path: Path) -> None:
+    """Sync the names of a folder's files to the disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -559,8 +559,8 @@ def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
     return terms.columns.classes or tuple(range(terms.objective.num_class or 2))
 
 
-# ---- Terms that an analyst signed, as a file: for whoever submits them ----------------------------------
-# Who cannot change or make them up.
+# ---- Terms that an analyst signed, as a file ------------------------------------------------------------
+# For whoever submits them, who cannot change or make them up.
 # The file is JSON: `terms` as text, and `request` with the analyst's nonce, time, certificate and signature
 # (base64); without `request` where analysts have no keys.
 # Refuses: bytes that are no such file (ConfigError).

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequen
 from datetime import datetime
 from typing import Any
 
-import structlog
-
 from fedboost.errors import ConfigError, quoted
 from fedboost.protocol.run import Round
 from fedboost.terms.reading import nearest
@@ -35,6 +33,7 @@ def logger(role: str, log_format: str = "text", log_level: str = "info", tail: A
     """A structured logger to standard error: `time [level] event key=value ...`, in colours where that is a
     terminal that has them and NO_COLOR is not set, or JSON, one object a line. tail: a processor that keeps
     the last lines. ConfigError for another format or level."""
+    import structlog  # and with it rich: a training in this process needs neither
 
     _check_choice("--log-format", log_format, FORMATS)
     _check_choice("--log-level", log_level, LEVELS)

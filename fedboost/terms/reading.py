@@ -28,8 +28,8 @@ from pydantic.fields import FieldInfo
 
 from fedboost.errors import ConfigError, quoted
 
-# ---- Names that users of XGBoost, LightGBM and scikit-learn bring along: ours for them ------------------
-# Or why there is none.
+# ---- Names that users of XGBoost, LightGBM and scikit-learn bring along ---------------------------------
+# Ours for them, or why there is none.
 # Promises: a name has one of both.
 
 

@@ -253,8 +253,8 @@ def _session_from_pb(session: Any) -> SessionStatus:
     )
 
 
-# ---- Checks of terms, outside of sessions, to bytes and back: from an analyst to the aggregator ---------
-# From there to each party, and what the parties have against the terms.
+# ---- Checks of terms, outside of sessions, to bytes and back --------------------------------------------
+# From an analyst to the aggregator, from there to each party, and what the parties have against the terms.
 # Promises: decoding is total: any bytes give a message or a PeerError.
 # Refuses: bytes that are no message of this version, and more or longer sentences than a site has
 # (PeerError).

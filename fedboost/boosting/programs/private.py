@@ -101,8 +101,8 @@ def _noisy_means(terms: Terms, sums: Int64) -> Float32:
     return means.astype(np.float32).reshape(-1, 1)
 
 
-# ---- Trees grown on noisy histograms, level by level: as boosting without noise -------------------------
-# But expensive in privacy.
+# ---- Trees grown on noisy histograms, level by level ----------------------------------------------------
+# As boosting without noise, but expensive in privacy.
 # Every level opens the histograms of all features, so a row's part of it is as large as the root of their
 # number, and so is the noise. Below epsilon 4 trees of random structure (`grow_random_trees`) do better
 # unless rows are many; no histogram is its parent minus its sibling here, since that would have the noise
@@ -192,8 +192,8 @@ def child_sums(
     return (smaller_sums, larger_sums) if smaller is goes_left else (larger_sums, smaller_sums)
 
 
-# ---- Boosting with noise: trees whose structure is drawn without a look at rows -------------------------
-# So only leaves cost privacy.
+# ---- Boosting with noise --------------------------------------------------------------------------------
+# Trees whose structure is drawn without a look at rows, so only leaves cost privacy.
 # A tree's splits follow from the seed of the terms alone: all are by one feature, the features take turns,
 # and thresholds are random over bins of about equally many rows. One question a tree then opens the noisy
 # sums of gradients and hessians in all its leaves at once; a row is in one leaf, so it can change that

@@ -80,8 +80,8 @@ def predict_margins(
                 margin[start + i] += value[at[i]]
 
 
-# ---- Kernels of prediction by several parties: the leaves that decisions leave open ---------------------
-# And the one that all do.
+# ---- Kernels of prediction by several parties -----------------------------------------------------------
+# The leaves that decisions leave open and the one that all do.
 # Leaves are numbered within their tree from the leftmost on, so that those below a node are consecutive. A
 # row has a bit for each leaf of a tree, in whole bytes, the lowest bit first; bits behind the last leaf are
 # 0.

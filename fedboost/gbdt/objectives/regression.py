@@ -231,8 +231,8 @@ def _mean(labels: float, predicted: float) -> float:
     return labels / predicted
 
 
-# ---- Objectives whose best constant is a quantile: of the labels ----------------------------------------
-# And in each leaf of the residuals there.
+# ---- Objectives whose best constant is a quantile -------------------------------------------------------
+# Of the labels and in each leaf of the residuals there.
 # Promises: as `objective`; gradients depend on the side of the label that a margin lies on, and on no
 # distance.
 # Refuses: labels that are no finite number.

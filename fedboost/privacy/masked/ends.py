@@ -27,7 +27,6 @@ from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import packing
 from fedboost.privacy.masked import keys
-from fedboost.privacy.masked import keys as check_cells
 from fedboost.privacy.masked.keys import (
     KEY_BYTES,
     ONE_LEG,
@@ -84,11 +83,11 @@ class OneLegOpener:
         self.chunks = len(tag.chunks)
         self.ctx = context(ONE_LEG, session, group, tag)
         self._tag = tag
-        self._sum = check_cells.zeros(tag)
+        self._sum = keys.zeros(tag)
 
     def add(self, party: str, number: int, cells: bytes) -> None:
         """Add one masked chunk."""
-        check_cells.add(self._sum, self._tag, number, cells)
+        keys.add(self._sum, self._tag, number, cells)
 
     def note(self, party: str, note: bytes) -> None:
         """Refuse any note."""
@@ -108,7 +107,7 @@ class OneLegOpener:
 
     def open(self) -> Int64:
         """The sum, once every party's chunks are added. SessionFailed if the masks did not cancel."""
-        return check_cells.checked_sum(self._sum, self._tag)
+        return keys.checked_sum(self._sum, self._tag)
 
 
 # ---- Shared by both ends of masked sums: commitments, sealed shares, self masks -------------------------

@@ -28,8 +28,8 @@ from fedboost.privacy.rowsums import kernels
 from fedboost.privacy.rowsums.kernels import LANES, LIMB_BITS, WORD_BITS, may_compile
 from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Threads, by_place, cut, plan, shares
 
-# ---- Products modulo the square of a number, in threads: by gmpy2 ---------------------------------------
-# Or by kernels where they can be compiled.
+# ---- Products modulo the square of a number, in threads -------------------------------------------------
+# By gmpy2, or by kernels where they can be compiled.
 # Promises: `values` are those of Python's integers, whatever the engine: one of kernels is tried on numbers
 # whose products gmpy2 computes, too.
 # Refuses: numbers that are not from 1 to below the square (PeerError).

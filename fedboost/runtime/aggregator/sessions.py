@@ -7,7 +7,7 @@ Refuses: files that are no journal, of another version, or changed within (Confi
 process with the same folder; a disk that is full (DurabilityError: nothing that follows may be done).
 
 A file is a line that names its version, then records: four bytes of length and four of CRC-32, both
-big-endian, then the record as `protocol.journal` writes it.
+big-endian, then the record as `protocol.run` writes it.
 """
 
 import asyncio
@@ -50,6 +50,7 @@ from fedboost.protocol.run import Begun, Opened, Record
 from fedboost.runtime.aggregator.parties import ConnectedParties
 from fedboost.runtime.aggregator.programs import load_program, program_of
 from fedboost.runtime.config import AggregatorConfig
+from fedboost.runtime.files import sync_folder
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.party_model import trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
@@ -198,22 +199,6 @@ class Folder:
         os.close(self._lock)
 
 
-def sync_folder(path: Path) -> None:
-    """Sync the names of a folder's files to the disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-# ---- The sessions of an aggregator: one is active, others wait in their journals ------------------------
-# The last ones to finish are kept until their analyst has the model.
-# Promises: a session of an earlier process goes on where its journal ends; when a journal cannot be written
-# the process ends, and no session goes on without it.
-# Refuses: journals that are not of a session (ConfigError by file).
-
-
 # ---- The pace of the parties of a session: who is slow now, and for whom the others waited most ---------
 # Promises: a party that alone is awaited is named; of each turn the party whose answer came last is known,
 # and how long after the one before it. No clock here: the time comes in.
@@ -269,8 +254,8 @@ class Pace:
         return max(self.waits, key=lambda party: self.waits[party].seconds, default="")
 
 
-# ---- A session under way at the aggregator: its state machine, its journal ------------------------------
-# And the events for its analyst.
+# ---- A session under way at the aggregator --------------------------------------------------------------
+# Its state machine, its journal, and the events for its analyst.
 # Promises: an analyst gets every event from the beginning, however late they come; a defect of a program
 # ends its session with one sentence, and nothing else; no step is taken that the journal cannot hold.
 # Refuses: to go on when the journal cannot be written (DurabilityError).
@@ -494,6 +479,10 @@ class ActiveSession:
 
 
 # ---- The sessions of an aggregator: one is active, others wait in their journals ------------------------
+# The last ones to finish are kept until their analyst has the model.
+# Promises: a session of an earlier process goes on where its journal ends; when a journal cannot be written
+# the process ends, and no session goes on without it.
+# Refuses: journals that are not of a session (ConfigError by file).
 
 
 MAX_UNDELIVERED = 16

@@ -27,8 +27,8 @@ from fedboost.terms.columns import Schema
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
 
-# ---- Fit of a table to terms: every column that is absent, cannot be read as the terms say --------------
-# Or has categories that they do not declare.
+# ---- Fit of a table to terms ----------------------------------------------------------------------------
+# Every column that is absent, cannot be read as the terms say, or has categories that they do not declare.
 # Promises: a table without an oddity here is one that a party trains with.
 
 

@@ -25,7 +25,6 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 import pyarrow as pa
-from pyarrow import fs
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
@@ -180,6 +179,7 @@ def _together(
 
 def _in_bucket(parts: SplitResult, source: str) -> Locations:
     """The object, or the Parquet files below a folder, of an s3:// address."""
+    from pyarrow import fs
 
     bucket, key = parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/")
     if not bucket or not key:
@@ -214,6 +214,7 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
     """The store of an s3:// address: its endpoint and region are in the address or the environment."""
+    from pyarrow import fs  # which loads the clients of all clouds
 
     options = dict(parse_qsl(parts.query))
     known = ("region", "endpoint_override", "scheme")

@@ -290,8 +290,8 @@ class ParquetColumn:
             self[start : start + STRETCH]
 
 
-# ---- Rows that come as a stream: they are kept in a file, some at a time --------------------------------
-# And read from it column by column.
+# ---- Rows that come as a stream -------------------------------------------------------------------------
+# They are kept in a file, some at a time, and read from it column by column.
 # Promises: the memory holds some ten thousand rows of the stream at a time; the file has no name once it is
 # open and can be read by its owner alone, so nothing is left behind however the process ends.
 # Refuses: two columns of one name, no rows, a folder without room (ConfigError).

@@ -181,8 +181,8 @@ def audit_log(folder: Path, party: str) -> Path:
     return folder / STATE / name / f"{name}.audit.jsonl"
 
 
-# ---- A clinic and a laboratory that hold different columns of the same patients: their tables -----------
-# And the terms.
+# ---- A clinic and a laboratory that hold different columns of the same patients -------------------------
+# Their tables and the terms.
 # Promises: each knows some patients that the other does not; those whom nobody trains on are new to the
 # clinic, and the laboratory knows them.
 # Refuses: settings that are no terms (ConfigError).

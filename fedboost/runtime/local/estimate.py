@@ -353,8 +353,8 @@ def estimates(costs: Costs, terms: Terms, parties: int) -> list[EstimateFacts]:
     return out
 
 
-# ---- The costs of a training whose parties hold different columns: trees that are really grown here -----
-# And arithmetic.
+# ---- The costs of a training whose parties hold different columns ---------------------------------------
+# Trees that are really grown here and arithmetic.
 # Promises: questions and relays are those of a real training (`columns_grown`); what encryption takes is
 # timed with the very code that does it (`row_costs`).
 

@@ -587,8 +587,8 @@ def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int)
     return Counted(rows)
 
 
-# ---- What was asked of a site: requests of analysts for a session, or for a check -----------------------
-# In files of its state folder.
+# ---- What was asked of a site ---------------------------------------------------------------------------
+# Requests of analysts for a session, or for a check, in files of its state folder.
 # Promises: an entry for each terms and analyst, with what the site answered last; they are bounded in
 # number and bytes, whatever is asked: beyond that the oldest of who asked most goes. A file is written
 # whole or not at all, for its owner's eyes alone. Nothing here ends a session: what cannot be kept is a

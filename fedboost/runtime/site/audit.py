@@ -36,8 +36,7 @@ from pydantic import Field, ValidationError
 from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.people.summary import columns_of
 from fedboost.protocol.site import Relayed, Release
-from fedboost.runtime.aggregator.sessions import sync_folder
-from fedboost.runtime.files import write_atomically
+from fedboost.runtime.files import sync_folder, write_atomically
 from fedboost.terms.reading import Frozen
 from fedboost.terms.session import TO_TRAIN, TRAINING
 from fedboost.terms.terms import Terms

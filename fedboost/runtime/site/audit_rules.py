@@ -507,8 +507,8 @@ def _sessions(names: tuple[str, ...]) -> str:
     return f"session{'s' if len(names) > 1 else ''} {listed(list(names))}"
 
 
-# ---- The facts of an audit: the sessions of a log and the warnings about them ---------------------------
-# As people and scripts get them.
+# ---- The facts of an audit ------------------------------------------------------------------------------
+# The sessions of a log and the warnings about them, as people and scripts get them.
 # Promises: nothing but what the log says and its terms allow.
 # Refuses: a log whose terms cannot be looked for (ConfigError).
 

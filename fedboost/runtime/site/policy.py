@@ -41,8 +41,7 @@ from fedboost.terms.session import MEASURING, TO_DESCRIBE, TO_DRIFT, TO_EVALUATE
 from fedboost.terms.tasks import rows_readable
 from fedboost.terms.terms import Terms, have_folds
 
-# ---- The rules of a site's policy for terms of parties that hold different columns ----------------------
-# And for joint predictions.
+# ---- Rules for parties that hold different columns, and for joint predictions ---------------------------
 # Promises: every rule is checked against the terms and the name of this site in them alone. What the label
 # holder asks of others is no rule for the label holder's own site, and the other way round.
 
@@ -176,9 +175,8 @@ RULES_BY_COLUMNS = (
 """In the order in which breaches are told."""
 
 
-# ---- The rules of a site's policy about levels: how many are declared -----------------------------------
-# And labels that are summed by level.
-# Promises: as `policy_rules`.
+# ---- The rules of a site's policy about levels ----------------------------------------------------------
+# How many are declared, and labels that are summed by level.
 
 
 def within_a_budget(policy: PolicyKeys, terms: Terms) -> bool:
@@ -207,7 +205,6 @@ def target_means(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 # ---- The rules of a site's policy about leaves: how many rows they have, and what their values tell -----
-# Promises: as `policy_rules`.
 # What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
 # min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic), 1/2 (multi:softprob) or
 # other than 1 (reg:squarederror, reg:absoluteerror, reg:quantileerror) if every row has weight 1 and
@@ -275,8 +272,7 @@ def _rows_per_hessian(terms: Terms) -> int | None:
     return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None
 
 
-# ---- The rules of a site's policy about a model that is measured ----------------------------------------
-# In terms that evaluate or compare rows.
+# ---- Rules about a model that is measured ---------------------------------------------------------------
 # Promises: with evaluate = "own" a model is measured only if this site, or a party that it names, signed
 # all of its trees, and the terms that were signed promise min_rows_per_leaf. A leaf of one row would tell
 # of that row by the scores, however many rows a count is of.
@@ -362,11 +358,9 @@ def _contradiction(terms: Terms, trained: Terms) -> str:
     return ""
 
 
-# ---- The rules of a site's policy: one function a rule --------------------------------------------------
-# Which returns the breach of it by some terms, or None.
+# ---- The rules of a policy: one function a rule, which returns the breach of it by some terms, or None --
 # Promises: every rule is checked against the terms alone; of a model in them also against the names whose
-# signature of it holds. Rules of parties with different columns stand in `policy_by_columns`, of leaves in
-# `policy_leaves`, of models that are measured in `policy_models`.
+# signature of it holds.
 
 
 Rule = Callable[[PolicyKeys, Terms], Breach | None]
@@ -675,8 +669,8 @@ OF_EVALUATIONS: tuple[Rule, ...] = (
     *(*OF_DESCRIPTIONS, _base_margin, _max_metrics, _metrics_at_thresholds, _party_metrics, _subgroups),
     _evaluated_rows,
 )
-"""The rules for terms that evaluate a model: no tree grows. Which models may be evaluated stands in
-`policy_models`."""
+"""The rules for terms that evaluate a model: no tree grows. `breaches_of_model` says which
+models."""
 
 OF_OTHER_TASKS = {
     TO_PREDICT: OF_PREDICTIONS,

@@ -211,8 +211,8 @@ class WorkerRows(SiteRows):
         return tuple(map(tuple, states))
 
 
-# ---- A look at a site's rows that are on workers, for its own people: the columns -----------------------
-# And whether rows fit terms.
+# ---- A look at a site's rows that are on workers, for its own people ------------------------------------
+# The columns and whether rows fit terms.
 # Promises: no row is read in this process; what workers read, they drop again.
 # Refuses: what `WorkerRows` refuses, and terms that rows on workers cannot follow.
 

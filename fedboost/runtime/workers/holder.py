@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
-import structlog
 
 from fedboost.boosting.queries.trees import VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
@@ -419,6 +418,8 @@ class CollectionRows:
 
     def __call__(self, terms: Terms, secret: bytes) -> Holder:
         """A `Site.holder`."""
+        import structlog  # and with it rich: a site without workers needs neither here
+
         self.close()
         check_under_workers(terms, self._party)
         futures, rows = self._engine.computed(self._partitions)
