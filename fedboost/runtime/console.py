@@ -34,6 +34,7 @@ from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
 from fedboost.runtime.signed_model import SignedModel, verified, written
 from fedboost.runtime.summaries import is_description, is_evaluation
+from fedboost.runtime.web.forms import asset_routes, read_form
 from fedboost.runtime.web.guard import (
     App,
     Guard,
@@ -41,9 +42,7 @@ from fedboost.runtime.web.guard import (
     Refusal,
     Scope,
     Send,
-    asset_routes,
     is_loopback_name,
-    read_form,
 )
 from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -37,7 +37,6 @@ from fedboost.runtime.aggregator.parties import (
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
 from fedboost.runtime.config import AggregatorConfig
-from fedboost.runtime.console import Console, Office
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import server_credentials
@@ -50,6 +49,9 @@ from fedboost.wire.messages import decode_from_party
 # Promises: neither is there unless the aggregator's file names an address; the console's libraries are
 # imported only then.
 # Refuses: addresses that cannot be listened on, a missing extra (ConfigError).
+
+if TYPE_CHECKING:
+    from fedboost.runtime.console import Console
 
 
 class Pages:
@@ -86,6 +88,7 @@ class Pages:
             return
 
         need_extra("[console]", "console")
+        from fedboost.runtime.console import Console, Office
 
         archive = Archive(self._config.state, self._log)
         sessions.on_end = archive.add

@@ -12,8 +12,9 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from os import urandom
@@ -40,13 +41,14 @@ from fedboost.runtime.site.backup import PartFolder, open_log, open_memory
 from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import FileMemory
-from fedboost.runtime.site.page import PageState, page_served
+from fedboost.runtime.site.page import PageState, SiteOffice
 from fedboost.runtime.site.policy_keys import naming_the_command
 from fedboost.runtime.site.review import CheckBook, Reviewer
 from fedboost.runtime.site.rows import SiteRows, label_key, training_table
 from fedboost.runtime.site.signers import analyst_of, signers_at, vouched
 from fedboost.runtime.site.workers import rows_of
 from fedboost.runtime.telemetry import AT_HAND
+from fedboost.runtime.web.serving import need_extra
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_party
 
@@ -611,3 +613,21 @@ def _permit(
     policy = policy_for(config, offer.terms, offer.analyst)
     signers = signers_at(config, offer.terms, credentials)
     return policy.permit(offer.terms, config.party, ask, offer.analyst, signers)
+
+
+@asynccontextmanager
+async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log: Any) -> AsyncIterator[None]:
+    """Serve the page of a site meanwhile, if its file has one."""
+    if config.console is None:
+        yield
+        return
+
+    need_extra("[console]", "console")
+    from fedboost.runtime.site.page_app import SitePage
+
+    page = SitePage(config.console, SiteOffice(config, rows, state, log), log)
+    await page.start()
+    try:
+        yield
+    finally:
+        await page.stop()

@@ -13,7 +13,8 @@ from fedboost.errors import Refused
 from fedboost.people.console.site import LiveSession
 from fedboost.runtime.site import approval, page
 from fedboost.runtime.site.approval import policy_for
-from fedboost.runtime.site.page import MAX_AT_ONCE, SiteOffice
+from fedboost.runtime.site.page import SiteOffice
+from fedboost.runtime.site.page_app import MAX_AT_ONCE
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import logins
