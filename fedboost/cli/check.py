@@ -157,7 +157,6 @@ def _checked(
     party: str,
 ) -> "CheckFacts":
     """The facts about a table that this process reads: this one, or that of a site's file."""
-
     if site is None:
         assert table is not None
         source: Path | str | Database = read.source(table)
@@ -192,7 +191,6 @@ def check_sites(
 ) -> None:
     """Ask all parties of the terms whether they would take part, and print what each has against it. Exit
     code 1 unless all would. describe: in a session that describes the rows, before a training under them."""
-
     check_address(aggregator, "--aggregator")
     agreed = read_terms(terms)
     agreed = terms_to_describe(agreed) if describe else agreed

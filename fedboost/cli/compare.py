@@ -15,23 +15,16 @@ import typer
 from pyarrow import concat_tables
 
 from fedboost.boosting.queries.ids import few_in_common
-from fedboost.cli.common import (
-    Force,
-    Json,
-    PageFile,
-    Site,
-    Tables,
-    TermsFile,
+from fedboost.cli.common import Force, Json, PageFile, Site, Tables, TermsFile, check_page, reads_a_table
+from fedboost.cli.output import notice, show, write
+from fedboost.cli.train import (
     by_columns,
-    check_page,
     notice_undeclared,
     own_tables,
-    reads_a_table,
     rows_as_in_file,
     rows_of_sites,
+    steps,
 )
-from fedboost.cli.output import notice, show, write
-from fedboost.cli.train import steps
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, Trial, shown_metrics, together, unprotected
 from fedboost.people import as_json, comparison
@@ -76,7 +69,6 @@ def compare(
 ) -> None:
     """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
     rows of each site; where parties hold different columns, the label holder's alone and the joined one."""
-
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
     agreed = read_training(terms)
@@ -119,7 +111,6 @@ def _of_sites(
     json: bool,
 ) -> "ComparisonFacts":
     """The comparison of sites with different rows, by the column that names them."""
-
     table = read_table(source, None, read.options)
     sites = _sites(agreed, terms, table, source, site)
     notice_undeclared(table, agreed.columns)
@@ -139,7 +130,6 @@ def _of_sites(
 
 def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
     """Return the rows of two or more sites, which fit the terms."""
-
     sites = rows_of_sites(agreed, terms, table, data, column)
     if len(sites) < 2:
         raise ConfigError(f"column {column!r} of {shown(data)} names one site: there is nobody to join")
@@ -159,7 +149,6 @@ def _split(
 ) -> bool:
     """Train on the rows of one split and score the models; return whether the federated model is the pooled
     one."""
-
     nthread = cores() if sum(rows.num_rows for rows in sites.values()) > MANY_ROWS else 1
     train, held = {}, {}
     for name, rows in sites.items():
@@ -211,7 +200,6 @@ def compare_columns(
 ) -> "tuple[ComparisonFacts, dict[str, int]]":
     """The comparison, and the rows of each party's table. sources: of the table of each party, or of one of
     all columns; step: called with the name of each training."""
-
     if agreed.vertical.label_holder is None:
         raise ConfigError(
             "compare knows one label holder, and these terms have blocks: compare one at a time"
@@ -238,7 +226,6 @@ def compare_columns(
 
 def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dict[str, Any]:
     """The table of each party."""
-
     tables = {name: read_table(source, None, read.options) for name, source in sources.items()}
     return (
         tables if set(tables) == set(agreed.parties) else by_columns(agreed, next(iter(tables.values())), 0)
@@ -248,7 +235,6 @@ def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dic
 def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
     """The rows that all parties have, in one order, with each party's own columns. Refused if they are too
     few, or not equally many where they stand in order."""
-
     shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}
     holder = str(agreed.vertical.label_holder)
     if agreed.vertical.aligns:
@@ -299,7 +285,6 @@ def _split_columns(
 ) -> bool:
     """Train on the rows of one split and score the models; return whether the joined model is the pooled
     one."""
-
     holder, (rest, held) = trial.site, trial.split(seed)
     train = {party: table.take(rest) for party, table in tables.items()}
     whole_terms, held_rows = one_party(terms, terms.columns), _pooled(tables, holder).take(held)

@@ -16,11 +16,11 @@ import numpy as np
 import typer
 from pyarrow import concat_tables
 
-from fedboost.cli.common import Force, Json, Site, facts_of, reads_a_table
+from fedboost.cli.common import Force, Json, Site, reads_a_table
 from fedboost.cli.compare import IN_ORDER, one_party
 from fedboost.cli.output import notice, show
 from fedboost.cli.serve import site_and_keys
-from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
+from fedboost.cli.train import facts_of, finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
 from fedboost.people import as_json, training
@@ -70,7 +70,6 @@ WAIT = 60.0
 
 def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> None:
     """Train across processes that hold different columns, predict together, and compare."""
-
     encrypts, apart = made.can_encrypt(), made.patients()
     terms = made.columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
     files: dict[str, Path | None] = {**made.write_patients(out, apart, terms, force)}
@@ -100,14 +99,12 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
 
 def _part_file(folder: Path, party: str, id: str) -> Path:
     """The file of a party's part of the model."""
-
     file = PartFolder(read_party(folder / f"{party}.toml")).file(id)
     return folder / file.relative_to(folder.resolve())
 
 
 def _predict(consortium: "LocalCluster", folder: Path, apart: "Apart", part: Path) -> "Prediction":
     """The clinic's prediction of its new patients, together with the laboratory."""
-
     model = PartyModel.load(part)
     consortium.approve(terms_to_predict(model, apart.new.num_rows, MIN_NEW_ROWS))
     consortium.stop_party(CLINIC)  # one process of a party attends
@@ -125,7 +122,6 @@ def _compare_columns(
 ) -> tuple[dict[str, dict[str, float]], bool]:
     """Return model name to metrics on the new patients; and whether the parts are the model that pooled
     columns give, and the prediction is its."""
-
     here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # Ctrl-C may have ended it
     whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))
     pooled = simulate(whole, {POOLED: apart.common}).model
@@ -192,7 +188,6 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train across several processes on this machine, and compare with pooled rows."""
-
     if columns:
         if (data, label, site, parties) != (None, None, None, None):
             raise ConfigError(
@@ -221,7 +216,6 @@ def _demo_rows(
     json: bool,
 ) -> None:
     """Train across sites with different rows, and compare."""
-
     terms = demo_terms(sites, rounds, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
     files |= write_files(out, sites, terms, data, force)
@@ -240,7 +234,6 @@ def _train(
     terms: "Terms", sites: "Sites", files: dict[str, Path | None], folder: Path, json: bool
 ) -> "tuple[Model, Traffic]":
     """Train over gRPC, with a process for each end; return the model and its traffic."""
-
     say = (lambda text: None) if json else print
     names = ", ".join(f"{name} ({table.num_rows} rows)" for name, table in sites.tables.items())
     say(one_line(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out"))
@@ -252,7 +245,6 @@ def _train(
 def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, dict[str, float]], bool]:
     """Return model name to metrics on the held-out rows, none where a site alone cannot train; and whether
     the model is the one that the pooled rows give."""
-
     terms = terms.changed(rounds=len(model.rounds))  # Ctrl-C may have ended it
     pooled = simulate(unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
     held_out = HeldOut.from_shard(to_shard(sites.held_out, terms, "held-out rows"))
@@ -282,7 +274,6 @@ def processes(
 ) -> "Iterator[LocalCluster]":
     """Start the processes of a demo, once kernels are compiled; inside they run. say: prints a line; warm_up:
     compiles kernels that not all trainings need."""
-
     compile_usual(say)
     warm_up()
     say("each site approves the terms, as a person there does by `fedboost approve`")
@@ -294,7 +285,6 @@ def processes(
 
 def train(consortium: "LocalCluster", terms: "Terms", json: bool) -> "tuple[Model | PartyModel, Traffic]":
     """Train over gRPC; return what the analyst gets, and the traffic."""
-
     session = consortium.analyst.train(terms)
     with finish_at_interrupt(session.finish) as interruption, progress(terms, json) as draw:
         for row in session:

@@ -37,8 +37,7 @@ from fedboost.runtime.net.keys import (
     write_request,
     write_root,
 )
-from fedboost.runtime.site.approval import ask_terminal, is_yes
-from fedboost.runtime.terms_file import read_terms
+from fedboost.runtime.telemetry import ask_terminal, is_yes
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -78,7 +77,6 @@ def init_consortium(
     passphrase_file: Passphrase = None,
 ) -> None:
     """Make a new consortium's root: the key that says who belongs to it. Do it once, offline."""
-
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     key, root = new_root(name, datetime.now(UTC), days)
     write_root(folder, key, root, passphrase)
@@ -136,7 +134,6 @@ def show(
     folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.", show_default=False)],
 ) -> None:
     """Say whose bundle a folder holds and until when; exit code 2 if it cannot be used."""
-
     check_folder(folder, "a bundle, or the folder where `fedboost keys init-consortium` ran")
     has_leaf, fault = (folder / CERTIFICATE).exists(), None
     if has_leaf:
@@ -179,7 +176,6 @@ def _issue(
     hosts: Sequence[str] = (),
 ) -> None:
     """Write a new bundle beside the root's key and say what to do with it."""
-
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     root_key, root = read_root(folder, passphrase)
     key, certificate = issue(root_key, root, name, role, datetime.now(UTC), days, hosts)
@@ -219,7 +215,6 @@ def request(
     folder: OwnFolder = KEYS,
 ) -> None:
     """Make a key that stays here, and a request for its certificate: for the owner of the root to sign."""
-
     path, made = write_request(folder, name, role)
     typer.echo(
         f"{path}: the request of {made.role} {made.name!r}\n"
@@ -241,7 +236,6 @@ def sign(
     yes: Annotated[bool, typer.Option("--yes", help="Sign without a question.")] = False,
 ) -> None:
     """Sign the request of a member, where the root's key lies. Exit code 1 for a no."""
-
     asked, now = read_request_file(request), datetime.now(UTC)
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     root_key, root = read_root(folder, passphrase)
@@ -270,7 +264,6 @@ def accept(
     folder: OwnFolder = KEYS,
 ) -> None:
     """Put the answer to a request beside the key that it is for: the two are a bundle."""
-
     bundle, owner = accept_answer(folder, answer, datetime.now(UTC))
     leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
     typer.echo(
@@ -352,6 +345,7 @@ def sign_terms(
     """Sign terms, for the console of an aggregator: who has the file can submit them once, within 30 days,
     and cannot change them."""
     from fedboost.runtime.signed_model import sign_terms, to_json
+    from fedboost.runtime.terms_file import read_terms
 
     check_writable(out, terms, force=force)
     agreed = read_terms(terms)

@@ -13,21 +13,10 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.common import (
-    Data,
-    Force,
-    InsecureLoopback,
-    Json,
-    MinCount,
-    ModelFile,
-    Wait,
-    notice_categories,
-    notice_undeclared,
-    reads_a_table,
-)
+from fedboost.cli.common import Data, Force, InsecureLoopback, Json, MinCount, ModelFile, Wait, reads_a_table
 from fedboost.cli.output import notice, show, write
 from fedboost.cli.serve import site_and_keys
-from fedboost.cli.train import rows_done
+from fedboost.cli.train import notice_categories, notice_undeclared, rows_done
 from fedboost.errors import Altered, ConfigError
 from fedboost.gbdt.booster import IMPORTANCES
 from fedboost.people import as_json
@@ -84,7 +73,6 @@ def report(
 ) -> None:
     """Write the report of a model, one HTML page. It shows who agreed to what, learning curves, importance
     and the first trees, and on rows of your own its quality."""
-
     if (read.query or read.query_file) and data is None:
         raise ConfigError("--query is for the rows of --data: name the database there")
     if min_count is not None and data is None:
@@ -137,7 +125,6 @@ def predicted_jointly(
 ) -> "Iterator[Columns]":
     """Predict a table's rows together with the other parties of a model, then return them in parts, beside
     the columns to keep. Notices say which rows the others do not know."""
-
     part = load_trained(model)
     if not isinstance(part, PartyModel):
         raise ConfigError(f"{model}: a whole model, which predicts by itself: leave --party out")
@@ -188,7 +175,6 @@ def predict(
 ) -> None:
     """Predict each row of a table of any size: a column `prediction`. With classes it is the most probable
     one, and a column named after each class has its probability."""
-
     source = read.source(data)
     if out is not None:
         check_writable(out, model, *local_files(source), force=force)
@@ -231,7 +217,6 @@ def assemble(
     """Put the parts of a model together that parties with different columns kept: an ordinary XGBoost file.
     The file that `fedboost train` saved brings metrics and signatures, and each part must be the one that its
     party signed."""
-
     check_writable(out, *parts, force=force)
     model = assembled(parts)
     model.save(out)
@@ -263,7 +248,6 @@ def verify(
 ) -> None:
     """Say who signed a model, and check that: its trees, its terms and the analyst's request. Exit code 0 if
     it holds, 1 if not."""
-
     if (keys is None) == (consortium is None):
         raise ConfigError(
             "give --keys FOLDER or --consortium FILE: signatures are checked against the consortium's root"

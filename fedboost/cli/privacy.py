@@ -57,7 +57,6 @@ def budget(
     json: Json = False,
 ) -> None:
     """Say what all sessions so far have spent of the privacy of this site's rows, and what is left."""
-
     site = read_party(config)
     limit, datasets = site.policy.budget, spent_of(site)
     if site.rows_name not in [known.dataset for known in datasets]:
@@ -81,7 +80,6 @@ def begin(
 ) -> None:
     """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
     it was lost. What the audit log has of earlier sessions is taken over."""
-
     site = read_party(config, holds_rows=None)
     memory = accept_restored(site) if restored else init_memory(site)
     how = "the memory that was put back" if restored else "a new memory"
@@ -110,7 +108,6 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what terms with noise would release, how much noise that gets, and what to expect of the model."""
-
     agreed = read_terms(terms)
     noise = agreed.noise
     if noise is None:
@@ -139,7 +136,6 @@ def explain(
     json: Json = False,
 ) -> None:
     """Print a model's privacy card: what it promises, every release, and what is not covered."""
-
     agreed = Model.load(model).terms
     if agreed.noise is None:
         raise ConfigError(
@@ -200,7 +196,6 @@ def estimate(
     machine for some seconds; with --rtt or --bandwidth also over links, with histograms of all features, with
     votes, and with all rows in one place; with --workers what a site's workers need. Where parties hold
     different columns, rows are those in common."""
-
     if features is not None and data is not None:
         raise ConfigError("give --features or --data, not both: the columns are those of the table")
     agreed = read_training(terms)
@@ -224,7 +219,6 @@ def _by_rows(
     agreed: "Terms", rows: int, parties: int, table: Any, link: "Link | None", workers: int | None, json: bool
 ) -> None:
     """The estimate where parties hold different rows."""
-
     if workers is not None and agreed.histograms.vote_top_k:
         raise ConfigError("--workers: with vote_top_k they send other bytes, which are not estimated")
     costs = calibration.costs_of(agreed, rows, parties, table)
@@ -251,7 +245,6 @@ def _by_columns(
     json: bool,
 ) -> None:
     """The estimate where parties hold different columns. refused: options that others have."""
-
     for option, value in refused.items():
         if value is not None:
             raise ConfigError(
@@ -277,7 +270,6 @@ def _of_features(terms: "Terms", features: int) -> "Terms":
 
 def _missing(estimates: "list[EstimateFacts]", parties: int) -> dict[str, str]:
     """The protections without an estimate, each with the reason."""
-
     known = [facts.protection for facts in estimates]
     return {
         name: f'not installed here: pip install "fedboost[{name}]"'

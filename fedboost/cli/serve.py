@@ -51,7 +51,6 @@ def take_part(
 
 def _compile_kernels(log: Any) -> None:
     """Compile before the first session, which others would wait in; nothing where it was done before."""
-
     if unready():
         compile_usual(log.info)
 
@@ -98,7 +97,6 @@ def aggregator(
     log_level: LogLevel = "info",
 ) -> None:
     """Run the aggregator: parties and analysts dial it."""
-
     tail = LogTail()
     log = logger("aggregator", log_format, log_level, tail)
     settings = read_aggregator(config)
@@ -147,7 +145,6 @@ def party(
     log_level: LogLevel = "info",
 ) -> None:
     """Take part with this site's rows, session after session."""
-
     take_part("party", config, wait, once, insecure_loopback, log_format, log_level)
 
 
@@ -166,7 +163,6 @@ def keyholder(
     log_level: LogLevel = "info",
 ) -> None:
     """Hold the key of sessions that encrypt sums: take part without rows, and open sums it cannot read."""
-
     take_part("keyholder", config, wait, once, insecure_loopback, log_format, log_level)
 
 
@@ -185,7 +181,6 @@ def health(
     wait: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0)] = 5,
 ) -> None:
     """Ask an aggregator whether it is up: prints `serving`, or exits with code 2."""
-
     from fedboost.runtime.aggregator import parties as probe
 
     check_address(aggregator, "--aggregator")
@@ -196,7 +191,6 @@ def health(
 
 def choose_member_keys(keys: Path | None, aggregator: str, insecure_loopback: bool) -> "Bundle | None":
     """The bundle of a party or of an analyst: anyone who may dial may ask."""
-
     role = None
     if keys is not None:
         check_folder(keys, "the bundle of a party or an analyst, which `fedboost keys` makes")
@@ -237,7 +231,6 @@ WARM_UP_EPILOG = "Example: FEDBOOST_CACHE=/var/cache/fedboost fedboost warm-up"
 
 def warm_up() -> None:
     """Compile all kernels ahead, and say where they are kept: for images and service accounts."""
-
     start = perf_counter()
     folder = compile_all()
     print(f"kernels are compiled, in {perf_counter() - start:.0f} s, and kept in {folder}")

@@ -46,15 +46,7 @@ from fedboost.runtime.data.oddities import MIN_ROWS
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
-from fedboost.runtime.site.approval import (
-    Counted,
-    ask_terminal,
-    count_columns,
-    count_rows,
-    earlier_approval,
-    is_yes,
-    look,
-)
+from fedboost.runtime.site.approval import Counted, count_columns, count_rows, earlier_approval, look
 from fedboost.runtime.site.approval import approve as write_approval
 from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Entry, read_log
 from fedboost.runtime.site.audit_rules import audit_facts
@@ -63,6 +55,7 @@ from fedboost.runtime.site.backup import write_backup
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.rows import Names, site_rows
 from fedboost.runtime.site.workers import workers_of
+from fedboost.runtime.telemetry import ask_terminal, is_yes
 from fedboost.runtime.terms_file import read_terms
 from fedboost.runtime.workers.holder import check_under_workers
 from fedboost.terms.tasks import terms_to_describe
@@ -100,7 +93,6 @@ def approve(
 ) -> None:
     """Say what terms would tell of this site's rows, to names, and which rules of its policy they break; on
     yes allow them, and no others. Exit code 1 for a no."""
-
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     agreed = terms_to_describe(agreed) if describe else agreed
     _check_party(agreed, site, terms, config)
@@ -125,7 +117,6 @@ def approve(
 
 def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path) -> None:
     """ConfigError unless the terms name the site."""
-
     if site.party not in agreed.parties:
         raise ConfigError(
             f"{terms}: does not name party {site.party!r} of {config}; it names "
@@ -136,7 +127,6 @@ def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path
 def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[str, ...]:
     """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
     for a prediction, which the label holder asks for."""
-
     if agreed.vertical.predicts:
         if names:
             raise ConfigError(
@@ -167,7 +157,6 @@ def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[s
 def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counted | None":
     """Return the rows of this site, counted, if it has any; of rows on workers the number alone. ConfigError
     where they do not fit."""
-
     if site.data is None or site.party not in agreed.holders:
         return None
     if site.workers is None:
@@ -257,7 +246,6 @@ def audit(
 
 def _hash(text: str) -> str:
     """Return a hash as the log writes it. ConfigError if it is none."""
-
     digest = text.strip().lower()
     if len(digest) != len(BEFORE_THE_FIRST) or not set(digest) <= set(hexdigits):
         raise ConfigError(
@@ -269,7 +257,6 @@ def _hash(text: str) -> str:
 
 def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
     """Return the number of the entry with that hash; 0 for the hash of an empty log. ConfigError."""
-
     hashes = [BEFORE_THE_FIRST, *(entry.hash for entry in entries)]
     if digest not in hashes:
         raise ConfigError(
@@ -282,7 +269,6 @@ def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
 def _name(name: str, sessions: "list[Session]", log: Path) -> str:
     """Return the name of the session that is meant: by its whole name, or by a beginning that no other has,
     also as it is printed where it is cut. ConfigError."""
-
     names = list(dict.fromkeys(session.name for session in sessions))
     if name in names:
         return name
@@ -311,7 +297,6 @@ def backup(
 ) -> None:
     """Back up this site's memory, its audit log, the terms of its sessions and its parts of models into one
     file, also while the party runs. Keep it as secret as the state folder; no key of the bundle is in it."""
-
     site = read_party(config, holds_rows=None)
     check_writable(out, config, force=force)
     about = write_backup(site, out)
@@ -427,7 +412,6 @@ def columns(
 
 def _check_files(out: Path, names_out: Path, inputs: tuple[Path, ...], force: bool) -> None:
     """ConfigError where one of the two files could not be written."""
-
     if out.absolute() == names_out.absolute():
         raise ConfigError(f"--out and --names-out: {out} cannot be both, the names stay at this site")
     for path in (out, names_out):
@@ -437,7 +421,6 @@ def _check_files(out: Path, names_out: Path, inputs: tuple[Path, ...], force: bo
 def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], source: str) -> None:
     """ConfigError, where no row id is named, for a column of text or whole numbers with another value in
     every row: it may well be the row ids, which are no feature."""
-
     for name in table.column_names if row_id is None else ():
         column = table.column(name)
         takes = types.is_integer(column.type) or is_text(column.type)
@@ -453,7 +436,6 @@ def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], sourc
 
 def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], row_id: str | None) -> None:
     """Print what is odd in a table, and why columns are not offered."""
-
     for line in lines(filter(worth_a_line, of_offer(table, drafted.left_out, aside))):
         notice(line)
     if row_id is not None:
@@ -462,7 +444,6 @@ def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], ro
 
 def _notice_ids(table: "pa.Table", name: str) -> None:
     """Print a line if rows cannot be matched by their ids: rows without one, ids of several rows."""
-
     codes, distinct = texts(column_of(table, name), name)
     missing = int((codes < 0).sum())
     several = int((np.bincount(codes[codes >= 0], minlength=len(distinct)) > 1).sum())
@@ -474,7 +455,6 @@ def _notice_ids(table: "pa.Table", name: str) -> None:
 
 def _text(drafted: "DraftedOffer", min_rows: int, out: Path, names_out: Path) -> "Iterator[Block]":
     """Yield the offer beside what it is of here, and where the files go."""
-
     rows = table("in terms", "here", "kind", "levels", numbers=())
     for column in drafted.columns:
         kind, levels = "numeric", ""

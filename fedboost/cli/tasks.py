@@ -70,7 +70,6 @@ def ended(
 ) -> "Training":
     """Ask an aggregator for a session under these terms; return it once it is over. draw: called with each
     round, where there are any."""
-
     session = connect(aggregator, keys, insecure_loopback).train(
         terms, wait, lambda parties: notice(waiting(parties, session.absent))
     )
@@ -103,7 +102,6 @@ def ended(
 def show_result(json: bool, result: Any, words: "Iterable[Block]", known: Any, report: Path | None) -> None:
     """Show the result of a session, then write its page (`known.report`), if one is asked for: one that
     cannot be written loses nothing of what the session cost."""
-
     show(json, [result], words)
     if report is not None:
         known.report(report)
@@ -111,7 +109,6 @@ def show_result(json: bool, result: Any, words: "Iterable[Block]", known: Any, r
 
 def save_terms_of(model: Path, terms: "Terms", file: Path, force: bool) -> None:
     """Write the terms of a session about a model for sites to approve, with the path of the model in them."""
-
     check_writable(file, model, force=force)
     write_atomically(file, terms_to_toml(terms, model=os.path.relpath(model, file.parent)).encode())
     notice(f"{file}: for sites to approve, together with {model}")
@@ -119,7 +116,6 @@ def save_terms_of(model: Path, terms: "Terms", file: Path, force: bool) -> None:
 
 def check_asked(aggregator: str | None, save_terms: Path | None) -> None:
     """ConfigError unless an aggregator is to be asked, or terms to be written."""
-
     if aggregator is None and save_terms is None:
         raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
     if aggregator is not None:
@@ -134,7 +130,6 @@ def check_report(
     force: bool,
 ) -> None:
     """ConfigError unless a page of the result can be written later, if one is asked for."""
-
     if report is not None and aggregator is None:
         raise ConfigError("--report is of a result: give --aggregator")
     outputs = () if save_terms is None else (save_terms,)
@@ -160,7 +155,6 @@ def describe(
 ) -> None:
     """Count the rows of all sites before a training under these terms: missing values, levels, labels,
     quantiles; and say what to change in the terms. Sites have to agree to it as to a training."""
-
     check_address(aggregator, "--aggregator")
     check_page(report, terms, force=force)
     agreed = terms_to_describe(read_terms(terms), min_count)
@@ -194,7 +188,6 @@ def drift(
 ) -> None:
     """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
     model's terms had reference = true. Labels are not needed."""
-
     check_asked(aggregator, save_terms)
     check_report(report, aggregator, [model, terms], save_terms, force)
     given = None if terms is None else read_terms(terms)
@@ -258,7 +251,6 @@ def evaluate(
 ) -> None:
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
-
     check_asked(aggregator, save_terms)
     check_report(report, aggregator, [model, terms], save_terms, force)
     given = None if terms is None else read_terms(terms)
@@ -308,7 +300,6 @@ def tune(
     """Try settings of trees side by side in one session, drop the worst by validation rows, and save the
     terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
     without --aggregator the terms are written, and nobody is asked."""
-
     _check_files(terms, out, save_terms, force)
     check_asked(aggregator, save_terms)
     agreed = terms_to_tune(read_terms(terms), _space(space), trials, sampler)
@@ -333,13 +324,11 @@ def tune(
 
 def _space(path: Path | None) -> dict[str, Any] | None:
     """Return the space of a file."""
-
     return None if path is None else read_toml(path)
 
 
 def _check_files(terms: Path, out: Path | None, save_terms: Path | None, force: bool) -> None:
     """ConfigError for files that cannot be written, and for one that both terms would go to."""
-
     for file in filter(None, (out, save_terms)):
         check_writable(file, terms, force=force)
     if out is not None and out == save_terms:

@@ -106,7 +106,6 @@ def terms(
 ) -> None:
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
-
     source = read.source(data)
     _check(out, source, force, site, site_feature, party or [])
     offered, parties = _offers(offers or [], source, party or [], site)
@@ -133,7 +132,6 @@ def _check(
     party: list[str],
 ) -> None:
     """ConfigError for options that exclude or need each other, and where the file could not be written."""
-
     if site is not None and party:
         raise ConfigError("give --site or --party, not both: the values of the column are the parties")
     if site is None and site_feature:
@@ -146,7 +144,6 @@ def _offers(
     files: list[Path], source: "str | Database", party: list[str], site: str | None
 ) -> "tuple[list[tuple[Path, Offer]], list[str]]":
     """Return the offers in these files, and the parties: the one with the labels, then those that offer."""
-
     if not files:
         return [], party
     if site is not None:
@@ -170,7 +167,6 @@ def _offers(
 
 def _notice_few(draft: "Draft", min_rows: int) -> None:
     """Print how many levels were left out for they have few rows, if any were."""
-
     columns = [
         f"{delimited(name)} ({counted(levels, 'level')} in {counted(rows, 'row')})"
         for name, (levels, rows) in draft.few.items()
@@ -184,7 +180,6 @@ def _notice_few(draft: "Draft", min_rows: int) -> None:
 
 def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
     """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
-
     for line in lines(filter(worth_a_line, odd)):
         notice(line)
     if draft.columns.classes:
@@ -195,7 +190,6 @@ def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
 
 def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
     """Return the terms file of a draft. The first party is drafted as key holder, where there is one."""
-
     weight = draft.min_child_weight
     settings = {} if weight is None else {"min_child_weight": weight}
     hiding = {} if protection is None else {"protection": protection}
@@ -232,7 +226,6 @@ DIGEST_EPILOG = "Example: fedboost digest terms.toml"
 
 def digest(terms: TermsFile) -> None:
     """Say what a terms file asks for, and its digest, by which sites know it."""
-
     agreed = read_terms(terms)
     if not agreed.parties:
         raise ConfigError(

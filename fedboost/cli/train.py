@@ -3,9 +3,12 @@
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -24,38 +27,41 @@ from fedboost.cli.common import (
     Site,
     Tables,
     TermsFile,
-    by_columns,
-    check_outputs,
-    facts_of,
-    notice_parts,
-    notice_shared_groups,
-    notice_undeclared,
-    own_tables,
+    check_page,
     reads_a_table,
-    rows_as_in_file,
-    rows_of_sites,
-    save,
-    tracked,
-    write_report,
 )
 from fedboost.cli.output import notice, print_json, show
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.people import as_json, status, training
+from fedboost.people.facts import Traffic, TrainingFacts
+from fedboost.people.report.markup import SessionFacts
 from fedboost.people.summary import not_hidden
 from fedboost.people.text import MINUTE, duration, one_line, shorten, size
 from fedboost.people.training import figures
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address
-from fedboost.runtime.data.draft import split_by_weights
-from fedboost.runtime.data.locations import local_files
+from fedboost.runtime.data.check import alike_sites
+from fedboost.runtime.data.database import Reading
+from fedboost.runtime.data.draft import split_by_site, split_by_weights
+from fedboost.runtime.data.locations import local_files, shown
+from fedboost.runtime.data.shard import to_shard, undeclared
+from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import read_table
-from fedboost.runtime.files import check_writable
+from fedboost.runtime.data.values import listing
+from fedboost.runtime.files import check_writable, saved
 from fedboost.runtime.local import simulation
-from fedboost.runtime.signed_model import session_file
+from fedboost.runtime.model import Model, signature_facts
+from fedboost.runtime.party_model import PartyModel
+from fedboost.runtime.signed_model import SignedModel, session_file, written
+from fedboost.runtime.site.backup import NAME_CHARS
 from fedboost.runtime.terms_file import read_training
+from fedboost.runtime.tracking import MLflowCallback
+from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from fedboost.runtime.data.database import Database, Reading
 
 
@@ -90,7 +96,6 @@ def train(
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
     Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
     again stops at once."""
-
     check_address(aggregator, "--aggregator")
     agreed = read_training(terms)
     check_outputs(agreed, out, report, terms, force)
@@ -112,6 +117,165 @@ def train(
         notice_parts(model)
         if log is not None:
             log.log_model(model)
+
+
+# ---- Tables that commands read: the rows of each site, and notices about rows ---------------------------
+# Promises: a notice names a column, never a row.
+# Refuses: a table of other sites than the terms name (ConfigError).
+
+
+@contextmanager
+def rows_as_in_file(table: Any, terms: Terms, data: object) -> Iterator[None]:
+    """Count the rows of a misfit as the file does, and not as a site does that got some of them."""
+    try:
+        yield
+    except SchemaMismatch:
+        try:
+            to_shard(table, terms, shown(data))
+        except SchemaMismatch as error:
+            raise ConfigError(f"{shown(data)}: its rows do not fit the terms", error.detail) from None
+        raise
+
+
+def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, column: str) -> dict[str, Any]:
+    """Return each site's rows by the column that names it, which stays where the terms name it, too.
+    ConfigError if the terms name other parties."""
+    if isinstance(table, SparseTable):
+        raise ConfigError(
+            f"{shown(data)}: a sparse table has no column of names; give a .csv, .tsv or .parquet"
+        )
+    sites = split_by_site(table, column, column in (*terms.columns.features, *terms.columns.others))
+    if terms.parties and set(terms.parties) != set(sites):
+        raise ConfigError(
+            f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of "
+            f"{shown(data)} names {listing(list(sites))}"
+        )
+    for oddity in alike_sites(sites):
+        notice(oddity.line)
+    return sites
+
+
+def own_tables(terms: Terms, given: Sequence[str]) -> dict[str, str]:
+    """Return the table of each party, given as PARTY=TABLE; empty for one table of all. ConfigError where a
+    party has none, or more than one."""
+    pairs = [text.partition("=") for text in given]
+    if len(given) == 1 and pairs[0][0] not in terms.parties:
+        return {}
+    tables: dict[str, str] = {}
+    for name, sign, table in pairs:
+        if not sign or not table:
+            raise ConfigError(f"--data {name}: with a table for each party write --data PARTY={name}")
+        if terms.parties and name not in terms.parties:
+            known = listing(list(terms.parties))
+            raise ConfigError(f"--data {name}={table}: {name!r} is not one of the parties, {known}")
+        if name in tables:
+            raise ConfigError(f"--data {name}={table}: party {name!r} has a table already, {tables[name]}")
+        tables[name] = table
+    absent = [name for name in terms.parties if name not in tables]
+    if absent:
+        raise ConfigError(f"party {absent[0]!r} has no table: add --data {absent[0]}=TABLE")
+    return tables
+
+
+def by_columns(terms: Terms, table: "pa.Table", seed: int) -> "dict[str, pa.Table]":
+    """Return the rows of each party where parties have different columns of them: those of its block. Of a
+    party's rows only its own columns are read."""
+    names = [str(number) for number in range(len(terms.blocks))]
+    rows = {"0": table}
+    if len(names) > 1:
+        rows = split_by_weights(table, names, [1.0] * len(names), seed, terms.columns.group)
+    return {
+        party: rows[name] for name, block in zip(names, terms.blocks, strict=True) for party in block.parties
+    }
+
+
+def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
+    """Print a line for each categorical column that has categories nobody declared."""
+    notice_categories(undeclared(table, schema))
+
+
+def notice_categories(strange: Iterable[tuple[str, str, int]]) -> None:
+    """Print a line for each column with categories nobody declared: its name, one of them, how many rows."""
+    for column, category, count in strange:
+        notice(
+            f"{column} has {count} rows with a category nobody declared ({category!r}, ...): they "
+            f"count as missing"
+        )
+
+
+def notice_shared_groups(table: "pa.Table", group: str, site: str) -> None:
+    """Print a line if groups have rows at several sites: they are ranked as a group of each."""
+    pairs = table.select([group, site]).group_by([group, site]).aggregate([])
+    counts = Counter(pairs.column(group).to_pylist())
+    shared = [name for name, sites in counts.items() if sites > 1]
+    if shared:
+        notice(
+            f"groups of {group} with rows at several sites: {len(shared)} ({shared[0]!r}, ...); groups do "
+            f"not cross sites, so each site's rows of them are a group of their own"
+        )
+
+
+# ---- Models that commands trained: saved, and the facts of them -----------------------------------------
+# Promises: the model file appears whole or not at all; a model that cannot be saved where it was to be is
+# saved elsewhere.
+
+
+def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
+    """Save a model, if need be elsewhere: the aggregator has it no more. reproducible: as in `Model.save`."""
+    if out is None:
+        return
+    try:
+        model.save(out, reproducible)
+    except ConfigError as error:
+        spare = Path(tempfile.mkdtemp(prefix="fedboost-")) / out.name
+        model.save(spare, reproducible)
+        raise ConfigError(f"{error}; the model is in {spare}") from None
+
+
+def facts_of(
+    model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
+) -> TrainingFacts:
+    """Return the facts of a finished training."""
+    shares = model.importance if isinstance(model, PartyModel) else None
+    return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart, shares)
+
+
+def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, force: bool) -> None:
+    """Raise ConfigError now if the model, its session or its report could not be written later. agreed: what
+    the file `terms` says."""
+    files = out, session_file(out)
+    for file in files:
+        check_writable(file, terms, force=force)
+    check_page(report, terms, force=force, outputs=files)
+    if report is not None and agreed.keeps_parts:
+        raise ConfigError("--report is of a whole model, and under these terms each party keeps its part")
+
+
+def write_report(page: Path, model: SignedModel, session: "Training", keys: Path | None) -> None:
+    """Write the report of a model that was trained, with the traffic and time of its session. keys: a folder
+    of keys, to check the signatures by."""
+    assert isinstance(model, Model)
+    signatures = None if keys is None else signature_facts(model, keys)
+    followed = SessionFacts(session.traffic, session.history, session.uncounted)
+    saved(written(model, None, signatures, followed), page)
+
+
+def notice_parts(model: SignedModel) -> None:
+    """Print the id of a model of which each party keeps its part, and what the parts' files are called."""
+    if isinstance(model, PartyModel):
+        name = model.id[:NAME_CHARS]
+        notice(f"model id {name}: each party keeps its part in its state folder, as models/{name}.json")
+
+
+@contextmanager
+def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
+    """Log a training to an MLflow server, if there is one; what fails in its midst is a notice."""
+    if uri is None:
+        yield None
+        return
+    with warnings.catch_warnings(), MLflowCallback(terms, uri) as log:
+        warnings.showwarning = lambda message, *about, **more: notice(str(message))
+        yield log
 
 
 # ---- Progress of trainings: a bar on a terminal, plain lines elsewhere, or JSON -------------------------
@@ -403,7 +567,6 @@ def simulate(
 ) -> None:
     """Train in this one process, as if the rows were at several sites. Ctrl-C ends the training with the
     round under way, Ctrl-C again at once."""
-
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
     agreed = read_training(terms)
@@ -439,7 +602,6 @@ def _sources(
     agreed: "Terms", data: Sequence[str], read: "Reading", splits_rows: bool
 ) -> dict[str, "str | Database"]:
     """The table of each party, or under ALL that of all. splits_rows: the command line says how."""
-
     own = own_tables(agreed, data)
     if splits_rows and (own or agreed.blocks):
         reason = "each party has a table of its own" if own else "the terms say which columns each party has"
@@ -452,7 +614,6 @@ def _shares(
 ) -> dict[str, Any]:
     """The share of each party: its columns where the terms hold them apart, else the rows that a column names
     or an even split."""
-
     if agreed.blocks:
         return by_columns(agreed, table, seed)
     if site is not None:

@@ -28,9 +28,6 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 from fedboost.gbdt.target_means import TargetMeans, from_json, to_json
 from fedboost.gbdt.tree import NO_CHILD, Tree, tree_from_json, tree_to_json
 
-# ---- Explanations of a model: each feature's contribution to a prediction, and partial dependence -------
-
-
 # ---- SHAP values: what each feature contributes to the margin of each row -------------------------------
 # Promises: Shapley values of the game in which a row's unknown features follow the training rows (by the
 # covers of the tree's nodes), as XGBoost's `pred_contribs`, in float64; the contributions of a row add up

@@ -115,7 +115,6 @@ class Gradients:
 
     def sum_metrics(self, names: tuple[str, ...], weight: Scale, among: Mask) -> Int64:
         """Sums of these metrics over these rows, whole groups; weight: the scale of weights."""
-
         return self.sum_rows(lambda loss, m, y, w: metrics.sums(names, loss, m, y, w, weight), among)
 
     def sum_rows(self, of_rows: SumOfRows, among: Mask) -> Int64:

@@ -180,7 +180,6 @@ def _each(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iterator
 
 def _overview(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iterator[Block]:
     """Yield quantiles of the gains, and the sites at both ends."""
-
     rated = [site for site in sites if site.better_by and site.verdict != TOO_FEW]
     rated = [site for site in rated if not math.isnan(site.better_by[metrics[0]].value)]
     lines = table("gain by site", *QUANTILES)

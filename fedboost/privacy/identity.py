@@ -352,9 +352,6 @@ def verify(identified: Identified, message: bytes, signature: bytes) -> None:
         raise PeerError(f"the signature of {identified.name!r} is wrong") from None
 
 
-# ---- Issuing certificates: a consortium's root, and certificates of parties, aggregator and analysts ----
-
-
 # ---- Requests for certificates (X.509 CSRs) -------------------------------------------------------------
 # A member makes its key itself and the root's owner signs for it.
 # Promises: a request that `read_request` returns was signed with the key that it is about, and asks for a

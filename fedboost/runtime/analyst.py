@@ -96,7 +96,6 @@ class _Line:
 
     def command(self, request: bytes) -> bool:
         """Give the aggregator a command; False if it was not reached, which is soon so while it is lost."""
-
         wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
             list(channel.train_stream(self._address, self.bundle, request, wait))
@@ -173,7 +172,6 @@ class Training:
 
     def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """Rows to the end of the session, over as many connections as it takes."""
-
         who, command = self._line.who, TrainCommand.FOLLOW
         while True:
             try:

@@ -160,7 +160,6 @@ class Model(SignedModel):
         keys: a folder of keys, to check the signatures by; min_count: fewest rows of a count that is
         shown, that of the terms unless given. ConfigError for rows that do not fit.
         """
-
         return saved(report_of(self, data, keys, min_count), path)
 
     def _tree(self, number: int) -> Tree:
@@ -172,7 +171,6 @@ class Model(SignedModel):
     def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[explain.Rows]]:
         """A function that yields the features of rows, and their base margins if they have any; the rows of a
         sparse table in parts."""
-
         if isinstance(data, np.ndarray):
             if data.ndim != 2 or data.shape[1] != len(self.booster.features):
                 raise ConfigError(
@@ -375,7 +373,6 @@ class Result:
         min_count: int | None = None,
     ) -> str:
         """The report of the model as `Model.report` gives it, with traffic and time of each round."""
-
         session = SessionFacts(self.traffic, self.history)
         return saved(report_of(self.model, data, keys, min_count, session), path)
 

@@ -1,4 +1,4 @@
-"""Logs, and the meter of bytes and seconds.
+"""Logs, questions at the terminal, and the meter of bytes and seconds.
 
 Promises: logs go to standard error, one line an event, with date, time, offset from UTC and level; bytes are
 those of whole messages, both ways.
@@ -7,16 +7,19 @@ Refuses: formats and levels that there are not (ConfigError).
 
 import logging
 import os
+import select
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedboost.errors import ConfigError, quoted
-from fedboost.protocol.run import Round
+from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.terms.reading import nearest
+
+if TYPE_CHECKING:
+    from fedboost.protocol.run import Round
 
 AT_HAND = "at hand"
 """What a party logs when it has reached the aggregator."""
@@ -105,7 +108,7 @@ class Meter:
         """Seconds since the session began."""
         return time.monotonic() - self._start
 
-    def rows(self, rounds: Sequence[Round]) -> list[Row]:
+    def rows(self, rounds: "Sequence[Round]") -> list[Row]:
         """Rows for the rounds that are new, with the seconds and bytes since the row before."""
         if len(rounds) == len(self.history):
             return []
@@ -149,3 +152,46 @@ def _shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         value = ", ".join(map(str, value))
     return repr(value) if isinstance(value, str) and " " in value else str(value)
+
+
+# ---- A question at the terminal of a site ---------------------------------------------------------------
+# Promises: an answer was typed after the question.
+# Refuses: to ask where there is no terminal (Refused).
+
+
+ANSWER_POLL = 0.2
+"""Seconds after which somebody who is asked is asked no longer, once nobody waits for the answer."""
+
+
+def has_terminal() -> bool:
+    """Tell if somebody can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> str:
+    """The line that the person at the terminal answers with. What was typed before is not an answer.
+
+    Refused if there is no terminal, or once `stopped` says that nobody waits for the answer any more.
+    """
+    if not has_terminal():
+        raise Refused("its standard input is no terminal, so nobody can be asked")
+    import termios  # which not every system has
+
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    print(question, end="", file=sys.stderr, flush=True)
+    while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
+        if stopped():
+            print("\nno longer asked for: the session or its connection ended", file=sys.stderr)
+            raise Refused("nobody answered before the session or its connection ended")
+    return sys.stdin.readline().strip()
+
+
+def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Show a text on the terminal; return True if the person there says yes. Refused as `ask_terminal`."""
+    question = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
+    return is_yes(ask_terminal(question, stopped))
+
+
+def is_yes(answer: str) -> bool:
+    """Tell if an answer says yes."""
+    return answer.lower() in ("y", "yes")

@@ -8,7 +8,6 @@ Refuses: nothing itself; `Peer.fault` and `Outgoing` say what is too much.
 
 import asyncio
 import os
-import resource
 import socket
 import threading
 import time
@@ -363,6 +362,8 @@ def allow_files() -> int:
     """Raise this process's limit of open files as far as it may be and `limits.CONNECTIONS` need; the
     connections that fit."""
     needed = CONNECTIONS + OTHER_FILES
+    import resource  # which not every system has
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         most = needed if hard == resource.RLIM_INFINITY else min(hard, needed)

@@ -34,7 +34,6 @@ from fedboost.terms.terms import Terms
 
 def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
     """Return what of a table does not fit the terms. party: whose it is, where each has its own columns."""
-
     schema, out, dense = terms.blocks.columns_of(party), [], dense_of(table)
     there, features, numeric = {*dense.column_names}, {*schema.features}, {*schema.numeric}
     wanted = features | {*schema.others}
@@ -294,7 +293,6 @@ def alike_sites(names: Iterable[str]) -> list[Oddity]:
 
 def _some(table: "pa.Table", most: int) -> "pa.Table":
     """At most so many rows of a table, in runs that are evenly spread."""
-
     if table.num_rows <= most:
         return table
     size = max(most // _RUNS, 1)
@@ -304,7 +302,6 @@ def _some(table: "pa.Table", most: int) -> "pa.Table":
 
 def _rows(table: Table, most: int, names: Collection[str] | None = None) -> "pa.Table":
     """The rows to check: all of a table in memory, the first of one in a file, of these columns."""
-
     if not isinstance(table, ParquetTable):
         return dense_of(table)
     groups = max(int(np.searchsorted(table.ends, most, side="right")) - 1, 1)

@@ -215,7 +215,6 @@ def _split_groups(
     table: "pa.Table | SparseTable", names: Sequence[str], weights: Sequence[float], seed: int, column: str
 ) -> "dict[str, pa.Table]":
     """Tables by party, with the groups shared out as rows are."""
-
     dense = table.dense if isinstance(table, SparseTable) else table
     codes, groups = texts(column_of(dense, column), column)
     if (codes < 0).any():
@@ -244,7 +243,6 @@ class _Target:
 
 def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
     """The objective that fits a label unless it is given, and what of the label's values it needs to know."""
-
     column, classifiers = column_of(table, label), names_of(LabelKind.CLASS)
     try:
         values = numbers(column, label)
@@ -297,7 +295,6 @@ def _numbers_first(text: str) -> tuple[bool, float, str]:
 def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
     """The use of a column as a feature: its categories, with the rows of each; None for numbers; or the
     reason why it can be none."""
-
     if not name:
         return "has no name"
     if len(name) > _MAX_NAME:

@@ -165,7 +165,6 @@ class Counts:
     @classmethod
     def of(cls, column: "pa.ChunkedArray") -> "Counts":
         """Return the texts of a column."""
-
         counted = column.value_counts()
         texts, counts = counted.field("values"), counted.field("counts").to_numpy()
         absent = compute.equal(texts, "").fill_null(True).to_numpy(zero_copy_only=False)
@@ -178,7 +177,6 @@ class Counts:
 
     def match(self, pattern: str) -> "np.ndarray":
         """Return which texts match, blanks around them apart."""
-
         trimmed = compute.utf8_trim_whitespace(self.texts)
         return np.asarray(compute.match_substring_regex(trimmed, pattern))
 
@@ -216,7 +214,6 @@ def oddities_of_texts(counts: Counts, name: str) -> Iterator[Oddity]:
 
 def words(counts: Counts, name: str) -> Iterator[Oddity]:
     """Yield the oddities of texts that are numbers, but for words, commas or signs."""
-
     number, thousands, decimal, signs = map(counts.match, (_NUMBER, _THOUSANDS, _DECIMAL, _SIGNS))
     decimal &= ~thousands
     points = counts.match(_POINTS)  # 1.500 may be either
@@ -252,7 +249,6 @@ def words(counts: Counts, name: str) -> Iterator[Oddity]:
 
 def spelling(counts: Counts, name: str) -> Iterator[Oddity]:
     """Yield the oddity of texts that differ from another in blanks or case alone."""
-
     if len(counts.texts) > MAX_SPELLED:
         return
     plain = compute.utf8_lower(compute.utf8_trim_whitespace(counts.texts))
@@ -550,7 +546,6 @@ class _Target:
     ) -> "_Target | None":
         """Return the rows of a sample that have a label; None where the label has no figures: other
         types, very many classes."""
-
         part = plain(column.take(pa.array(sample)))
         values = None if types.is_dictionary(column.type) else _spelled_numbers(part, name)
         target = Target.AMOUNT
@@ -583,7 +578,6 @@ class _Target:
 def _coded(column: "pa.ChunkedArray", name: str) -> tuple[Float64, bool]:
     """The numbers of a column, or the codes of its categories, and whether it is these; no values of a column
     that is neither, or has too many categories."""
-
     values = None if types.is_dictionary(column.type) else _spelled_numbers(plain(column), name)
     if values is not None:
         return values, False

@@ -74,7 +74,6 @@ class ParquetFiles:
 
     def read(self) -> "pa.Table":
         """The whole table."""
-
         names = self.head.column_names
         tables = []
         for number, location in enumerate(self._files):
@@ -84,7 +83,6 @@ class ParquetFiles:
 
     def group(self, number: int, column: str) -> "pa.Table":
         """A group of rows of one column. ConfigError if the file has become another, or is gone."""
-
         at, group = self._groups[number]
         location = self._files[at]
         stored = [] if column in self._partitions else [column]
@@ -98,7 +96,6 @@ class ParquetFiles:
 
     def parts(self, columns: Collection[str], rows: int) -> "Iterator[pa.Table]":
         """Yield so many rows of these columns at a time."""
-
         stored = [name for name in columns if name not in self._partitions]
         for number, location in enumerate(self._files):
             with _opened(location, self._metadata[number]) as file:
@@ -110,7 +107,6 @@ class ParquetFiles:
         self, number: int, rows: "pa.Table", names: Sequence[str], size: int | None = None
     ) -> "pa.Table":
         """These columns of rows of a file, with what its folders say."""
-
         if not self._partitions:
             return rows if rows.column_names == list(names) else rows.select(list(names))
         count = rows.num_rows if size is None else size
@@ -125,7 +121,6 @@ class ParquetFiles:
 
 def _opened(location: Location, metadata: Any = None, mapped: bool = False) -> "parquet.ParquetFile":
     """Open a Parquet file. ConfigError that names it if it is none."""
-
     try:
         source = location.open() if location.path is None else location.path
         return parquet.ParquetFile(source, metadata=metadata, memory_map=mapped)
@@ -151,7 +146,6 @@ def _check_same(location: Location, head: "pa.Schema", first: Location, expected
 
 def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.Array]":
     """The columns that folders are named after, with the value of each file: whole numbers if all are."""
-
     columns = {}
     for name in dict.fromkeys(name for location in files for name in location.partition):
         lacking = next((location for location in files if name not in location.partition), None)
@@ -313,7 +307,6 @@ def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None)
 
 def read_query(source: Database) -> "pa.Table":
     """The rows of a query, in memory. ConfigError."""
-
     with opened(source) as batches:
         _check_distinct(batches, str(source))
         table = pa.Table.from_batches(batches, batches.schema)
@@ -325,7 +318,6 @@ def read_query(source: Database) -> "pa.Table":
 def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
     """The source of rows that come once, from the first to the last; None for a table that is in memory or a
     file."""
-
     home = type(data).__module__.split(".")[0]
     if isinstance(data, (Database, pa.RecordBatchReader)):
         return data
@@ -353,7 +345,6 @@ class NormalBatches:
 
 def kept(batches: "Batches", source: str, scratch: Path | None = None) -> ParquetTable:
     """The rows in a file of the scratch folder, or of the system's folder for temporary files."""
-
     _check_distinct(batches, source)
     folder = scratch or Path(tempfile.gettempdir())
     try:
@@ -385,7 +376,6 @@ def _check_distinct(batches: "Batches", source: str) -> None:
 
 def _write(batches: "Batches", file: BinaryIO) -> None:
     """Write the rows as Parquet, group by group."""
-
     schema = batches.schema
     words = [field.name for field in schema if not types.is_floating(field.type)]
     options = {"compression": "none", "use_dictionary": words, "write_statistics": False}

@@ -116,7 +116,6 @@ def _column(table: "Table", name: str, form: str | None) -> list[str]:
 
 def _texts(column: "pa.ChunkedArray", name: str, form: str | None) -> list[str]:
     """The text of each row; empty where it is missing."""
-
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_integer(kind) or types.is_date32(kind) or (types.is_decimal(kind) and kind.scale == 0):
         values = column.cast(kind).cast(pa.string())
@@ -203,7 +202,6 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
 def type_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
     """The columns that are there with a type that cannot be read as the terms say, each as an error: none
     that depends on a value, for they are read without their rows."""
-
     dense = dense_of(table)
     for name in (*schema.numeric, *schema.target_means, *schema.categorical):
         if (index := dense.schema.get_field_index(name)) < 0:

@@ -124,7 +124,6 @@ class SparseTable:
 def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
     """Lines `label qid:group index:value index:value ...`, indices from 0 or 1, qid in all lines or in none;
     a remark begins with #."""
-
     labels: list[float] = []
     places: list[int] = []
     values: list[float] = []

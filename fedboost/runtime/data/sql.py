@@ -31,7 +31,6 @@ NUMERIC = "numeric"
 
 def normal_table(table: "pa.Table") -> "pa.Table":
     """The table with these types, without its metadata; columns of other types are not copied."""
-
     fields = [normal_field(field) for field in table.schema]
     columns = [
         column if column.type == field.type else _chunked(column, field.type)
@@ -42,13 +41,11 @@ def normal_table(table: "pa.Table") -> "pa.Table":
 
 def normal_field(field: "pa.Field") -> "pa.Field":
     """The field with the type that a column of it becomes."""
-
     return pa.field(field.name, normal_type(field.type))
 
 
 def normal_type(kind: "pa.DataType") -> "pa.DataType":
     """The type that a column of this type becomes."""
-
     if types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, normal_type(kind.value_type), kind.ordered)
     if isinstance(kind, pa.BaseExtensionType):
@@ -64,7 +61,6 @@ def normal_type(kind: "pa.DataType") -> "pa.DataType":
 
 def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
     """The values as this type, which `normal_type` names."""
-
     if column.type == kind:
         return column
     if types.is_dictionary(kind):
@@ -236,7 +232,6 @@ _READERS = {POSTGRESQL: _ask_postgresql, SQLITE: _ask_sqlite, DUCKDB: _ask_duckd
 
 def _unreadable(field: "pa.Field") -> str:
     """The type of a column that has no meaning here, in the database's word; empty for the others."""
-
     word = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
     kind = normal_type(field.type)
     if types.is_dictionary(kind):
@@ -261,7 +256,6 @@ def _cast(word: str) -> str:
 def _explained(driver: Any, database: Database, names: Sequence[str] = ()) -> Iterator[None]:
     """Turn an error of the driver into a ConfigError of one line, without the query and without passwords.
     names: of the columns."""
-
     try:
         yield
     except (driver.Error, pa.ArrowException, OSError) as error:

@@ -218,7 +218,6 @@ def read_table(
 @contextmanager
 def as_config_error(locations: Locations, form: str) -> Iterator[None]:
     """Raise ConfigError for what can go wrong with a file."""
-
     try:
         yield
     except FileNotFoundError:
@@ -253,7 +252,6 @@ def as_table(data: object) -> "pa.Table | SparseTable":
     stream or array (of pyarrow, polars, DuckDB), or a mapping of column name to a sequence of values; or to a
     matrix of numpy's or scipy's, whose columns are then called by that name and their number from 0. Raises
     ConfigError."""
-
     kind = type(data)
     if isinstance(data, (str, Path, Database)):
         return read_table(data)
@@ -295,7 +293,6 @@ def _full_name(kind: type) -> str:
 
 def _is_column(data: object) -> bool:
     """Tell if this is one column without a name: a Series, or an array of Arrow's that is no struct."""
-
     kind = getattr(data, "type", None)
     return hasattr(data, "dtype") or (isinstance(kind, pa.DataType) and not pa.types.is_struct(kind))
 
@@ -453,7 +450,6 @@ class TableParts:
 
     def check_columns(self, columns: Collection[str]) -> None:
         """ConfigError that names the first column that is not there."""
-
         if self._form.names is None:
             return
         with as_config_error(self._locations, self._form.name):
@@ -503,7 +499,6 @@ class QueryParts(TableParts):
 
     def read(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
         """Yield the rows of these columns in parts."""
-
         with opened(self._database) as batches:
             for batch in batches:
                 part = distinct(pa.Table.from_batches([batch], batches.schema), self.shown)

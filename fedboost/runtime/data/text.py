@@ -43,7 +43,6 @@ _CONVERSION = re.compile(
 @contextmanager
 def opened(location: Location) -> "Iterator[pa.NativeFile]":
     """Open a file to read from its beginning, unpacked as its suffix says."""
-
     method = next((kind for suffix, kind in COMPRESSIONS.items() if location.name.endswith(suffix)), None)
     with location.open() as file:
         if method is None:
@@ -71,7 +70,6 @@ class Delimited:
 
     def read(self) -> "pa.Table":
         """The whole table."""
-
         block = max(_BLOCK, 16 * len(self._header))  # a row of many columns is long, too
         with self._faults(block), opened(self._location) as stream:
             table = csv.read_csv(stream, self._reading(block), self._parsing(), self._converting())
@@ -86,7 +84,6 @@ class Delimited:
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
         """Yield the rows of these columns in parts, some of them as the text that stands in the file; their
         types are those of the whole file."""
-
         types = self._types(columns, as_text)
         with self._faults(_BLOCK), opened(self._location) as stream:
             for batch in self._reader(stream, columns, types):
@@ -94,7 +91,6 @@ class Delimited:
 
     def _marked(self, table: "pa.Table") -> "pa.Table":
         """The table, whose columns of text say that numbers have a decimal comma if they do."""
-
         if self._options.decimal != ",":
             return table
         fields = (
@@ -106,7 +102,6 @@ class Delimited:
     def _types(self, columns: Collection[str], as_text: Collection[str]) -> "dict[str, pa.DataType]":
         """The first type of each column that all its values have, in the order in which pyarrow tries them
         where it reads a file whole."""
-
         types: dict[str, pa.DataType] = dict.fromkeys(as_text, pa.string())
         while True:
             with self._faults(_BLOCK), opened(self._location) as stream:
@@ -127,7 +122,6 @@ class Delimited:
 
     def _wider(self, kind: "pa.DataType", value: str | None) -> "pa.DataType":
         """The next type that has this value."""
-
         order = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), pa.timestamp("s")]
         order += [pa.timestamp("ns"), pa.float64(), pa.string(), pa.binary()]
         for wider in order[order.index(kind) + 1 :]:
@@ -191,7 +185,6 @@ class Delimited:
 
     def _check_text(self, schema: "pa.Schema") -> None:
         """ConfigError if a column is no text in the encoding."""
-
         if any(pa.types.is_binary(kind) for kind in schema.types):
             self._refuse_text()
 
@@ -211,7 +204,6 @@ class Delimited:
     @contextmanager
     def _faults(self, block: int) -> Iterator[None]:
         """Tell what pyarrow finds wrong, in one line that names the line of the file."""
-
         try:
             yield
         except UnicodeError as error:
@@ -289,7 +281,6 @@ _PART = 1 << 23
 
 def read_json_lines(location: Location) -> "pa.Table":
     """The whole table."""
-
     try:
         with opened(location) as stream:
             return reader.read_json(stream, reader.ReadOptions(block_size=_PART))
@@ -301,7 +292,6 @@ def json_parts(
     location: Location, columns: Collection[str], as_text: Collection[str] = ()
 ) -> "Iterator[pa.Table]":
     """Yield the rows in parts, with these columns; some of them as text, whatever their type."""
-
     for part in _parts(location):
         lacking = [name for name in columns if name not in part.column_names]
         for name in lacking:
@@ -453,7 +443,6 @@ def _state(path: Path) -> list[int]:
 
 def read_workbook(location: Location, options: ReadOptions) -> "pa.Table":
     """The table of a sheet."""
-
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError:
@@ -484,7 +473,6 @@ def read_workbook(location: Location, options: ReadOptions) -> "pa.Table":
 
 def _column(values: Sequence[Any], missing: frozenset[str]) -> "pa.Array":
     """The values of a column; as text where they are not all numbers or all true and false."""
-
     known = [None if isinstance(value, str) and value.strip() in missing else value for value in values]
     kinds = {type(value) for value in known if value is not None}
     if kinds <= {int, float}:

@@ -113,7 +113,6 @@ def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]
     The text of a string is itself; of an integer, also in a column of floats, its digits; of another number,
     the shortest decimal that reads as it; of a boolean, true or false. Raises ConfigError for other types.
     """
-
     values = plain(column)
     if not is_text(values.type) and not _is_number(values.type):
         raise ConfigError(
@@ -131,13 +130,11 @@ def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]
 
 def is_text(kind: "pa.DataType") -> bool:
     """Tell if values of this Arrow type are strings."""
-
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def kind_of(column: "pa.ChunkedArray") -> str:
     """The type of a column's values, for a message; of lists and structs without their fields' names."""
-
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "binary (not UTF-8 text)"
@@ -236,7 +233,6 @@ def _text(value: object) -> str | None:
 
 def plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
     """The same values without the encodings that compute functions cannot all read."""
-
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if kind == pa.string_view():
         return pa.chunked_array([pa.array(column.to_pylist(), pa.large_string())])
@@ -256,7 +252,6 @@ def _is_number(kind: "pa.DataType") -> bool:
 
 def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
     """Parse text as float64."""
-
     spelled = compute.utf8_trim_whitespace(column)
     missing = compute.is_in(spelled, value_set=pa.array(MISSING_NUMBERS, spelled.type))
     spelled = compute.if_else(missing, pa.scalar(None, spelled.type), spelled)
@@ -276,7 +271,6 @@ def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
 
 def _first_unparsed(column: "pa.ChunkedArray") -> int:
     """The first row that is no number, where there is one."""
-
     good, end = 0, len(column)  # rows before `good` are numbers; one of those before `end` is not
     while end - good > 1:
         middle = (good + end) // 2
@@ -316,7 +310,6 @@ def share_freed_memory() -> None:
 
 def give_back() -> None:
     """Release the memory that Arrow's allocator keeps after its tables are gone."""
-
     pa.default_memory_pool().release_unused()
 
 

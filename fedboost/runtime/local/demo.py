@@ -63,7 +63,6 @@ def check_number(parties: int) -> None:
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
     """Return the terms of a demo: a short training, masked where there are parties enough."""
-
     draft = draft_schema(concat_tables([*sites.tables.values(), sites.held_out]), sites.label)
     return Terms.read(
         {
@@ -125,7 +124,6 @@ def write_files(
     """Write the table of each site, `all.csv` with a column that names the site, the held-out rows as
     `new.csv`, and the terms; return the tables' files by site. ConfigError, before anything is written, if a
     file exists and is not to be replaced."""
-
     names = [terms.columns.label, *terms.columns.features]
     files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
     tables = {files[name]: table.select(names) for name, table in sites.tables.items()}
@@ -144,7 +142,6 @@ def write_tables(
     folder: Path, tables: Mapping[Path, Any], terms: Terms, inputs: Sequence[Path], force: bool
 ) -> None:
     """Write tables to their files, and the terms; as `write_files`. inputs: files that are read."""
-
     if terms.protection.uses_key_holder:
         scheme_of(terms.protection.name)  # ConfigError before anything is written
     if folder.exists() and not folder.is_dir():
@@ -224,7 +221,6 @@ class Apart:
 def patients() -> Apart:
     """Return the Breast Cancer Wisconsin (Diagnostic) table by columns: the clinic has the mean of each
     measurement and the label, the laboratory its error and its worst value."""
-
     draw = np.random.default_rng(SEED)
     whole: Any = read_table(HOSPITALS_TABLE)
     ids = draw.choice(np.arange(10_000, 100_000), whole.num_rows, replace=False)

@@ -54,7 +54,6 @@ VALIDATION = 5
 def table_for(terms: Terms, rows: int) -> "pa.Table":
     """Return rows of every column that the terms name: independent features, and a label that some of them
     explain in part."""
-
     draw, columns = np.random.default_rng(0), terms.columns
     table: dict[str, Any] = {name: draw.standard_normal(rows).astype(np.float32) for name in columns.numeric}
     codes = {name: draw.integers(0, len(known), rows) for name, known in columns.categorical.items()}

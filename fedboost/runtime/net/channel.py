@@ -59,14 +59,12 @@ _PATIENCE = 3.0
 def server_credentials(bundle: Bundle) -> Any:
     """The credentials of an aggregator's secure port: nobody gets in without a certificate of the consortium.
     The deny list and the roles are for `peer_of` and its caller."""
-
     pair = (bundle.key, bundle.certificate)
     return grpc.ssl_server_credentials([pair], root_certificates=bundle.roots, require_client_auth=True)
 
 
 def channel_credentials(bundle: Bundle) -> Any:
     """The credentials of a party's or an analyst's secure channel, together with CLIENT_TLS_OPTIONS."""
-
     return grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
 
 

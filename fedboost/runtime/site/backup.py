@@ -63,7 +63,6 @@ from fedboost.runtime.site.memory import (
     NAME,
     OWNER_ALONE,
     FileMemory,
-    Value,
     as_row,
     check_alone,
     check_dataset,
@@ -310,18 +309,14 @@ def _take_over(file: sqlite3.Connection, config: PartyConfig, entries: Iterable[
         event, party = entry.event, config.party
         if isinstance(event, Admitted) and known_session(file, party, event.session) is None:
             terms = _terms_of(event, config)
-            about = (
-                event.terms,
-                event.analyst or "",
-                bytes.fromhex(event.request or ""),
-                *_group(event, terms),
-            )
+            name, signed = (party, event.session), (event.analyst or "", bytes.fromhex(event.request or ""))
             times = event.delta or 0.0, 0.0, entry.time
             predicted = None if terms is None else predicted_by(terms, party)
             met = event.session in answered or predicted is not None  # what is relayed is no release
-            _put_ended(file, (party, event.session), met, *about, *times)
+            put(file, "sessions", *name, event.terms, *signed, *_group(event, terms), *times)
+            put(file, "standings", *name, *as_row(b"", Standing(attempt=int(met))), EARLIER)
             if terms is not None:
-                put_told(file, (party, event.session), terms)
+                put_told(file, name, terms)
             if terms is not None and terms.vertical.label_epsilon and terms.blocks.has_labels(party):
                 put(file, "labels", party, terms.columns.label, terms.vertical.label_epsilon, "", b"")
         elif isinstance(event, Released) and event.charge is not None and event.cost is not None:
@@ -346,12 +341,6 @@ def _group(event: Admitted, terms: Terms | None) -> tuple[str, int, int]:
         hides = protection is not None and protection.hides and not protection.uses_key_holder
         return json.dumps(event.parties), int(hides), colluding
     return json.dumps(terms.holders), int(terms.protection.hides), colluding_of(terms)
-
-
-def _put_ended(file: sqlite3.Connection, name: tuple[str, str], met: bool, *about: Value) -> None:
-    """Write a session that is over. met: whether its parties met; about: its terms, and the columns after."""
-    put(file, "sessions", *name, *about)
-    put(file, "standings", *name, *as_row(b"", Standing(attempt=int(met))), EARLIER)
 
 
 @contextmanager

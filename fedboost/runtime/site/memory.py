@@ -36,6 +36,7 @@ from urllib.parse import quote
 import numpy as np
 
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused, quoted
+from fedboost.holders.evaluation import TrainingTable
 from fedboost.privacy import packing
 from fedboost.privacy.masked.keys import derive
 from fedboost.protocol.contracts import HeldTable, Position
@@ -53,9 +54,11 @@ from fedboost.protocol.site import (
     predicted_by,
     splits_by,
 )
-from fedboost.runtime.files import folder_name
+from fedboost.runtime.files import folder_name, sync_folder
+from fedboost.runtime.signed_model import session_of
 from fedboost.runtime.site.audit import NO_LOG, LogEnd
 from fedboost.runtime.site.budget import ROUNDING, USUAL_DELTA, Budget, Spent
+from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 
 # ---- The file of a site's memory: an SQLite database, each row of it sealed by a hash -------------------
@@ -208,9 +211,7 @@ def make_file(path: Path, dataset: str) -> None:
                     f"folder on a local disk"
                 )
             os.link(new, path)
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(handle)
-        os.close(handle)
+        sync_folder(folder)
     except FileExistsError:
         raise ConfigError(f"{path}: there is a memory already; it stays as it is") from None
     except (OSError, sqlite3.Error) as error:
@@ -737,3 +738,59 @@ def _packed(position: Position) -> bytes:
 
 def _unpacked(data: bytes) -> Position:
     return Position(*_POSITION.unpack(data))
+
+
+# ---- The table that the model in terms was trained on, as a site's memory knows it ----------------------
+# Refuses nothing: what is not known is None.
+
+
+def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
+    """The table of the training of the model in these terms; None where this site took no part in it, or has
+    another memory."""
+    if terms.xgb_model is None or terms.trained is None:
+        return None
+    try:
+        request = session_of(continuation.facts_of(terms.xgb_model)).request
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    known = memory.table_of(terms.trained, b"" if request is None else request.nonce)
+    if known is None:
+        return None
+    rows, digest = known
+    return TrainingTable(rows, lambda hashed: memory.hash_rows(hashed) == digest)
+
+
+# ---- What noise on labels is drawn from: one secret a label column, kept with the site's memory ---------
+# Promises: the noise of a label is the same in every session: two draws for a label would tell more than
+# one. Refuses (Refused): another epsilon or other classes than before; a column that got noise from a
+# memory that is gone.
+
+
+_WHAT = b"fedboost/1/labels"
+
+
+def label_key(memory: FileMemory, terms: Terms) -> bytes:
+    """The secret that noise on the label of these terms is drawn from: 32 bytes. DurabilityError where it
+    cannot be written down that it was."""
+    columns, epsilon = terms.columns, terms.vertical.label_epsilon
+    name = memory.party, columns.label
+    key = memory.key_for(_WHAT, columns.label.encode())
+    classes = json.dumps([terms.objective.num_class, columns.positive, columns.classes])
+    row = epsilon, classes, hashlib.sha256(key).digest()
+    with memory.transaction() as file:
+        query = "SELECT epsilon, classes, mark FROM labels WHERE (party, label) = (?, ?)"
+        known = file.execute(query, name).fetchone()
+        if known is None:
+            put(file, "labels", *name, *row)
+    if known is not None and known[2] != row[2]:
+        raise Refused(
+            f"party {memory.party}: its labels got noise from a memory that is gone, and noise that is drawn "
+            f"anew would tell more of them: put that memory back, or leave label_epsilon out of the terms"
+        )
+    if known is not None and known != row:
+        raise Refused(
+            f"party {memory.party}: its labels {quoted(columns.label)!r} got noise of label_epsilon = "
+            f"{known[0]:g} before, and other noise, or of other classes, would tell more of them: set "
+            f"label_epsilon and classes as they were"
+        )
+    return key

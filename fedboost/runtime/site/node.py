@@ -35,19 +35,19 @@ from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import TlsFault, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_again
-from fedboost.runtime.site.approval import nothing_approved, policy_for, terminal_ask
+from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.runtime.site.backup import PartFolder, open_log, open_memory
 from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.memory import FileMemory, label_key, training_table
 from fedboost.runtime.site.page import PageState, SiteOffice
 from fedboost.runtime.site.policy_keys import naming_the_command
 from fedboost.runtime.site.review import CheckBook, Reviewer
-from fedboost.runtime.site.rows import SiteRows, label_key, training_table
+from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.signers import analyst_of, signers_at, vouched
 from fedboost.runtime.site.workers import rows_of
-from fedboost.runtime.telemetry import AT_HAND
+from fedboost.runtime.telemetry import AT_HAND, terminal_ask
 from fedboost.runtime.web.serving import need_extra
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_party

@@ -23,13 +23,14 @@ from fedboost.protocol.messages import Request
 from fedboost.protocol.party import check_rows
 from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.runtime.net import channel
-from fedboost.runtime.site.approval import has_terminal, policy_for, read_past, with_past
+from fedboost.runtime.site.approval import policy_for, read_past, with_past
 from fedboost.runtime.site.audit import AuditLog
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import with_the_command
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.signers import check_unread, signers_at
+from fedboost.runtime.telemetry import has_terminal
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.wire.codec import terms_of

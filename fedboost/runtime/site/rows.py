@@ -7,8 +7,6 @@ Refuses: tables that cannot be read (ConfigError when the process starts, Refuse
 after MAX_MISFITS that did not fit.
 """
 
-import hashlib
-import json
 import re
 import stat
 import threading
@@ -23,10 +21,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from fedboost.errors import ConfigError, Refused, SchemaMismatch, quoted
+from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt.booster import Booster
 from fedboost.holders.columns import holder_for
-from fedboost.holders.evaluation import TableOf, TrainingTable
+from fedboost.holders.evaluation import TableOf
 from fedboost.holders.shard import Shard
 from fedboost.people.text import delimited, shown
 from fedboost.protocol.contracts import Holder
@@ -37,10 +35,7 @@ from fedboost.runtime.data.locations import shown as shown_source
 from fedboost.runtime.data.shard import column_faults, to_shard, type_faults, undeclared, with_label_noise
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import Table, dense_of, renamed, site_table
-from fedboost.runtime.signed_model import session_of
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.memory import FileMemory, put
-from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.reading import Table as Mapped
@@ -351,59 +346,3 @@ def _seen(file: Path) -> tuple[str, int, int, int]:
     if not stat.S_ISREG(known.st_mode):
         return str(file), 0, 0, 0
     return str(file), known.st_mtime_ns, known.st_size, known.st_ino
-
-
-# ---- The table that the model in terms was trained on, as a site's memory knows it ----------------------
-# Refuses nothing: what is not known is None.
-
-
-def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
-    """The table of the training of the model in these terms; None where this site took no part in it, or has
-    another memory."""
-    if terms.xgb_model is None or terms.trained is None:
-        return None
-    try:
-        request = session_of(continuation.facts_of(terms.xgb_model)).request
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return None
-    known = memory.table_of(terms.trained, b"" if request is None else request.nonce)
-    if known is None:
-        return None
-    rows, digest = known
-    return TrainingTable(rows, lambda hashed: memory.hash_rows(hashed) == digest)
-
-
-# ---- What noise on labels is drawn from: one secret a label column, kept with the site's memory ---------
-# Promises: the noise of a label is the same in every session: two draws for a label would tell more than
-# one. Refuses (Refused): another epsilon or other classes than before; a column that got noise from a
-# memory that is gone.
-
-
-_WHAT = b"fedboost/1/labels"
-
-
-def label_key(memory: FileMemory, terms: Terms) -> bytes:
-    """The secret that noise on the label of these terms is drawn from: 32 bytes. DurabilityError where it
-    cannot be written down that it was."""
-    columns, epsilon = terms.columns, terms.vertical.label_epsilon
-    name = memory.party, columns.label
-    key = memory.key_for(_WHAT, columns.label.encode())
-    classes = json.dumps([terms.objective.num_class, columns.positive, columns.classes])
-    row = epsilon, classes, hashlib.sha256(key).digest()
-    with memory.transaction() as file:
-        query = "SELECT epsilon, classes, mark FROM labels WHERE (party, label) = (?, ?)"
-        known = file.execute(query, name).fetchone()
-        if known is None:
-            put(file, "labels", *name, *row)
-    if known is not None and known[2] != row[2]:
-        raise Refused(
-            f"party {memory.party}: its labels got noise from a memory that is gone, and noise that is drawn "
-            f"anew would tell more of them: put that memory back, or leave label_epsilon out of the terms"
-        )
-    if known is not None and known != row:
-        raise Refused(
-            f"party {memory.party}: its labels {quoted(columns.label)!r} got noise of label_epsilon = "
-            f"{known[0]:g} before, and other noise, or of other classes, would tell more of them: set "
-            f"label_epsilon and classes as they were"
-        )
-    return key

@@ -73,9 +73,6 @@ class Buckets:
         self._buckets.clear()
 
 
-# ---- The guard before the pages of a process: who asks in which name, from where, for what --------------
-
-
 # ---- Addresses of clients, grouped by who can have them -------------------------------------------------
 # Promises: all loopback addresses are one group, and all addresses of an IPv6 network of 64 bits: whoever
 # has one of these has the others, too.
@@ -307,7 +304,6 @@ class Guard:
 
 def refusal_body(scope: Scope, refusal: Refusal, error_page: ErrorPage) -> tuple[bytes, bytes]:
     """The body of a refusal, and its content type: a page to browsers, else JSON."""
-
     wants_page = b"text/html" in b",".join(v for name, v in scope["headers"] if name == b"accept")
     if wants_page and not scope["path"].startswith("/api/"):
         return error_page(refusal.status, refusal.reason).encode(), b"text/html; charset=utf-8"

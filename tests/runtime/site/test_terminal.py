@@ -13,7 +13,7 @@ from policies import accepted, offered, policy, refused
 
 from fedboost.errors import Refused
 from fedboost.people.summary import IN_LINES, summary
-from fedboost.runtime.site.approval import terminal_ask
+from fedboost.runtime.telemetry import terminal_ask
 from fedboost.terms.terms import Terms
 
 
