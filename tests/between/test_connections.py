@@ -2,6 +2,7 @@
 a party that starts ends with a wrong diagnosis. Now an address holds few connections without a call."""
 
 import asyncio
+import resource
 import socket
 import struct
 import threading
@@ -193,7 +194,6 @@ def test_addresses_are_counted_by_network():
 
 def test_files_are_allowed_as_far_as_the_system_lets(monkeypatch):
     asked = []
-    resource = limits.resource
     monkeypatch.setattr(resource, "setrlimit", lambda which, pair: asked.append(pair))
     for (soft, hard), allowed in {
         (1024, 1 << 20): limits.CONNECTIONS,

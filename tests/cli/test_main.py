@@ -13,6 +13,7 @@ from pyarrow import csv
 from sites import fedboost, rows, terms
 
 from fedboost import __version__
+from fedboost.cli import main
 from fedboost.cli.train import progress
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
@@ -49,6 +50,13 @@ def test_help_names_every_command():
 def test_help_has_one_sentence_for_each_command():
     text = " ".join(done("--help").out.replace("│", " ").split())
     assert "train Submit terms to an aggregator and receive the model. predict Predict" in text
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_the_table_of_commands_says_how_the_help_of_each_begins(name):
+    row = main.COMMANDS[name]
+    text = " ".join(done(*name.split(), "--help").out.replace("`", "").split())
+    assert row.help.removesuffix(".").replace("`", "") in text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
