@@ -14,8 +14,8 @@ from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.holders.shard import Shard
-from fedboost.people.facts import ALONE, FEDERATED, Figure, SiteComparison
 from fedboost.terms.terms import Terms
+from fedboost.views.facts import ALONE, FEDERATED, Figure, SiteComparison
 
 # ---- Metrics of models on rows they were not trained on -------------------------------------------------
 # Promises: a figure is the metric that training reports, of these rows.

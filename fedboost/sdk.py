@@ -12,7 +12,6 @@ from typing import Any, ParamSpec
 from pydantic import ValidationError, field_validator
 
 from fedboost.gbdt.objectives.registry import check_objective
-from fedboost.people import html
 from fedboost.runtime.data.check import Watch, of_draft, warn
 from fedboost.runtime.data.draft import draft_schema
 from fedboost.runtime.data.table import as_table, dense_of
@@ -22,6 +21,7 @@ from fedboost.runtime.model import Result, text_of
 from fedboost.runtime.terms_file import read_settings, terms_to_toml
 from fedboost.terms import terms
 from fedboost.terms.reading import first_fault
+from fedboost.views import notebook as html
 
 __all__ = ["Terms", "check_objective", "simulate"]
 

@@ -19,13 +19,13 @@ from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.gbdt.cut_points import Grids
-from fedboost.people.results import describe as text_of
 from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.terms.noise import SUMMARY
 from fedboost.terms.tasks import MISSING, SHARES, UNDECLARED, terms_to_describe
+from fedboost.views.tasks import describe as text_of
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 

@@ -22,13 +22,13 @@ from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.holders.whole_rows import DriftHolder
-from fedboost.people.results import drifted
-from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.results import drift_terms
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.views.approval import summary as summary_of
+from fedboost.views.tasks import drifted
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 TABLE = rows(3000, seed=4)

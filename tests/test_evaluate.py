@@ -27,8 +27,6 @@ from fedboost.gbdt.cut_points import Grids
 from fedboost.gbdt.metrics import registry
 from fedboost.gbdt.metrics.registry import OUTCOMES
 from fedboost.holders.evaluation import EvaluationHolder
-from fedboost.people.results import evaluated, told
-from fedboost.people.summary import summary as summary_of
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.simulation import run_session
@@ -38,6 +36,8 @@ from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
+from fedboost.views.approval import summary as summary_of
+from fedboost.views.tasks import evaluated, told
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 OPEN = {"parties": "any", "analysts": "any", "columns": "any", "evaluate": "any"}

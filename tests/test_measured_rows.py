@@ -13,12 +13,12 @@ from sklearn import metrics as reference
 import fedboost as fb
 from fedboost.cli.output import print_text
 from fedboost.errors import ConfigError, Refused, SessionFailed
-from fedboost.people.results import evaluated, rows_in_words
 from fedboost.protocol.site import Limits, check_chosen
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.results import evaluation_terms
 from fedboost.runtime.site.policy import breaches
+from fedboost.views.tasks import evaluated, rows_in_words
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 GROWING = {"rounds": 20, "learning_rate": 0.5, "max_depth": 6, "min_child_weight": 0.1, "max_bin": 64}

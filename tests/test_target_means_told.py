@@ -21,7 +21,6 @@ from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.holders.whole_rows import HorizontalHolder
-from fedboost.people.summary import summary
 from fedboost.privacy import noise as accounting
 from fedboost.protocol import run
 from fedboost.protocol.run import Opened
@@ -29,6 +28,7 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.terms.noise import LEVELS
+from fedboost.views.approval import summary
 
 ROWS = TABLE.num_rows
 PAIR = Scale(0, START_BITS), Scale(-1, START_BITS)

@@ -15,8 +15,6 @@ import typer
 from fedboost.cli.common import InsecureLoopback, Json, reads_a_table
 from fedboost.cli.output import notice, show, unless_nobody_reads
 from fedboost.errors import ConfigError
-from fedboost.people import as_json, oddities
-from fedboost.people import status as text
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import check_address
 from fedboost.runtime.data import check as checked
@@ -29,10 +27,12 @@ from fedboost.runtime.site.rows import Names, SiteTable, site_rows
 from fedboost.runtime.site.workers import check_workers
 from fedboost.runtime.terms_file import read_terms
 from fedboost.terms.tasks import terms_to_describe
+from fedboost.views import as_json, oddities
+from fedboost.views import status as text
 
 if TYPE_CHECKING:
-    from fedboost.people.oddities import CheckFacts
     from fedboost.terms.terms import Terms
+    from fedboost.views.oddities import CheckFacts
 
 
 CHECK_EPILOG = (

@@ -27,9 +27,6 @@ from fedboost.cli.train import (
 )
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, Trial, shown_metrics, together, unprotected
-from fedboost.people import as_json, comparison
-from fedboost.people.facts import ALONE, FEDERATED, POOLED, ComparisonFacts
-from fedboost.people.report.results import comparison_page
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard
@@ -37,6 +34,9 @@ from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import read_training
+from fedboost.views import as_json, comparison
+from fedboost.views.facts import ALONE, FEDERATED, POOLED, ComparisonFacts
+from fedboost.views.result_pages import comparison_page
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Reading

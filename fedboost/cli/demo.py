@@ -23,9 +23,6 @@ from fedboost.cli.serve import site_and_keys
 from fedboost.cli.train import facts_of, finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
-from fedboost.people import as_json, training
-from fedboost.people.facts import ALONE, POOLED, DemoFacts, Traffic
-from fedboost.people.text import one_line
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local import demo as made
 from fedboost.runtime.local.cluster import LocalCluster
@@ -50,6 +47,9 @@ from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
+from fedboost.views import as_json, training
+from fedboost.views.facts import ALONE, POOLED, DemoFacts, Traffic
+from fedboost.views.words import one_line
 
 if TYPE_CHECKING:
     from fedboost.holders.prediction import Prediction

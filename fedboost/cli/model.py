@@ -19,10 +19,6 @@ from fedboost.cli.serve import site_and_keys
 from fedboost.cli.train import notice_categories, notice_undeclared, rows_done
 from fedboost.errors import Altered, ConfigError
 from fedboost.gbdt.booster import IMPORTANCES
-from fedboost.people import as_json
-from fedboost.people.status import waiting
-from fedboost.people.text import one_line
-from fedboost.people.training import importances, verification
 from fedboost.privacy.identity import to_pem
 from fedboost.runtime.data.database import AS_USUAL, Database, Reading
 from fedboost.runtime.data.locations import local_files, shown
@@ -45,6 +41,10 @@ from fedboost.runtime.signed_model import verified, written
 from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.session import TO_TRAIN
+from fedboost.views import as_json
+from fedboost.views.status import waiting
+from fedboost.views.training import importances, verification
+from fedboost.views.words import one_line
 
 REPORT_EPILOG = (
     "Example: fedboost report model.json --out report.html\n\n"

@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedboost.errors import ConfigError, FedboostError
-from fedboost.people.text import Block, one_line
+from fedboost.views.words import Block, one_line
 
 
 def show(json: bool, objects: Iterable[Mapping[str, Any]], blocks: Iterable[Block]) -> None:

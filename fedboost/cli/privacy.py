@@ -14,11 +14,6 @@ import typer
 from fedboost.cli.common import Json, ModelFile, SiteFile, TermsFile, reads_a_table
 from fedboost.cli.output import Group, print_json, show, write
 from fedboost.errors import ConfigError, printable
-from fedboost.people import as_json, privacy_report, training
-from fedboost.people import estimates as columns_estimate
-from fedboost.people import estimates as links
-from fedboost.people.facts import EstimateFacts, SiteFacts
-from fedboost.people.privacy_report import as_markdown, report_of, spent
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.local import estimate as calibration
@@ -29,6 +24,12 @@ from fedboost.runtime.site.backup import accept_restored, init_memory, spent_of
 from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import read_terms, read_training
+from fedboost.views import as_json, training
+from fedboost.views import estimates as columns_estimate
+from fedboost.views import estimates as links
+from fedboost.views import privacy as privacy_report
+from fedboost.views.facts import EstimateFacts, SiteFacts
+from fedboost.views.privacy import as_markdown, report_of, spent
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Database, Reading

@@ -14,8 +14,6 @@ from fedboost.cli.common import Aggregator, InsecureLoopback, Json, LogFormat, L
 from fedboost.cli.output import print_json, show
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.kernel_cache import unready
-from fedboost.people import as_json
-from fedboost.people import status as text
 from fedboost.privacy.identity import role_of
 from fedboost.runtime.config import check_address, choose_keys, read_aggregator
 from fedboost.runtime.data.values import keep_freed_memory, share_freed_memory
@@ -23,6 +21,8 @@ from fedboost.runtime.local.warm_up import compile_all, compile_usual
 from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_certificates
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import LogTail, logger
+from fedboost.views import as_json
+from fedboost.views import status as text
 
 # ---- Processes that run until they are told to stop (SIGTERM or Ctrl-C) ---------------------------------
 

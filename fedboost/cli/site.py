@@ -22,22 +22,6 @@ from fedboost.cli.common import (
 )
 from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
 from fedboost.errors import ConfigError, Refused, printable
-from fedboost.people import as_json
-from fedboost.people import summary as text
-from fedboost.people.oddities import lines, worth_a_line
-from fedboost.people.summary import summary
-from fedboost.people.text import (
-    Block,
-    all_shown,
-    cell,
-    counted,
-    delimited,
-    entry,
-    listed,
-    moment,
-    shown,
-    table,
-)
 from fedboost.privacy.identity import is_name
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.check import of_offer
@@ -59,6 +43,22 @@ from fedboost.runtime.telemetry import ask_terminal, is_yes
 from fedboost.runtime.terms_file import read_terms
 from fedboost.runtime.workers.holder import check_under_workers
 from fedboost.terms.tasks import terms_to_describe
+from fedboost.views import approval as text
+from fedboost.views import as_json
+from fedboost.views.approval import summary
+from fedboost.views.oddities import lines, worth_a_line
+from fedboost.views.words import (
+    Block,
+    all_shown,
+    cell,
+    counted,
+    delimited,
+    entry,
+    listed,
+    moment,
+    shown,
+    table,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -226,7 +226,7 @@ def audit(
     """Say in plain words what has left a site, by its own audit log: warnings first, the most serious before
     the others, then session by session what left and what the terms allow. No warnings: all that left is what
     the agreed terms allow."""
-    from fedboost.people import audit as text
+    from fedboost.views import audit as text
 
     if session is not None and last is not None:
         raise ConfigError("--session and --last exclude each other: take one away")

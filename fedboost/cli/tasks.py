@@ -31,9 +31,6 @@ from fedboost.cli.output import notice, show
 from fedboost.cli.train import Draw, notice_not_hidden, progress
 from fedboost.errors import ConfigError
 from fedboost.gbdt.metrics.registry import grows
-from fedboost.people import results
-from fedboost.people.results import drifted, evaluated
-from fedboost.people.status import waiting
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address, read_toml
 from fedboost.runtime.files import check_writable, write_atomically
@@ -48,12 +45,15 @@ from fedboost.runtime.results import (
 )
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
+from fedboost.views import tasks as results
+from fedboost.views.status import waiting
+from fedboost.views.tasks import drifted, evaluated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fedboost.people.text import Block
     from fedboost.terms.terms import Terms
+    from fedboost.views.words import Block
 
 
 SECONDS = 0.2

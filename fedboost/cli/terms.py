@@ -8,9 +8,6 @@ import typer
 from fedboost.cli.common import MIN_ROWS_PER_LEVEL, Data, Force, MinRowsPerLevel, TermsFile, reads_a_table
 from fedboost.cli.output import notice, write
 from fedboost.errors import ConfigError
-from fedboost.people.oddities import Oddity, lines, worth_a_line
-from fedboost.people.summary import summary
-from fedboost.people.text import counted, delimited
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site import MAX_SPLITS, splits_by
 from fedboost.runtime.data.check import of_draft
@@ -24,6 +21,9 @@ from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import COMMAND, MIN_ROWS_PER_BIN
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import summary
+from fedboost.views.oddities import Oddity, lines, worth_a_line
+from fedboost.views.words import counted, delimited
 
 TERMS_EPILOG = (
     "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml\n\n"

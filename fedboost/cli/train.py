@@ -32,12 +32,6 @@ from fedboost.cli.common import (
 )
 from fedboost.cli.output import notice, print_json, show
 from fedboost.errors import ConfigError, SchemaMismatch
-from fedboost.people import as_json, status, training
-from fedboost.people.facts import Traffic, TrainingFacts
-from fedboost.people.report.markup import SessionFacts
-from fedboost.people.summary import not_hidden
-from fedboost.people.text import MINUTE, duration, one_line, shorten, size
-from fedboost.people.training import figures
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address
 from fedboost.runtime.data.check import alike_sites
@@ -58,6 +52,12 @@ from fedboost.runtime.terms_file import read_training
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
+from fedboost.views import as_json, status, training
+from fedboost.views.approval import not_hidden
+from fedboost.views.as_html import SessionFacts
+from fedboost.views.facts import Traffic, TrainingFacts
+from fedboost.views.training import figures
+from fedboost.views.words import MINUTE, duration, one_line, shorten, size
 
 if TYPE_CHECKING:
     import pyarrow as pa

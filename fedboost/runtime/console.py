@@ -1,4 +1,4 @@
-"""The console that an aggregator serves: pages for people, JSON for programs, drawn in `people.console`."""
+"""The console that an aggregator serves: pages for people, JSON for programs, drawn in `views`."""
 
 import asyncio
 import json
@@ -17,12 +17,6 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import BaseRoute, Route, Router
 
 from fedboost.errors import ConfigError
-from fedboost.people.console import openapi, pages, shell
-from fedboost.people.console.openapi import BASE
-from fedboost.people.console.openapi import openapi as openapi_document
-from fedboost.people.console.shell import ConsoleFacts, EndedFacts, LiveFacts, refused
-from fedboost.people.report.markup import Markup, ResultFacts, SessionFacts
-from fedboost.people.report.results import description_page, evaluation_page
 from fedboost.privacy.identity import SERVER_NAME
 from fedboost.protocol.key_exchange import Trust
 from fedboost.runtime.aggregator.archive import MAX_ENDED, Archive, Submissions
@@ -48,6 +42,14 @@ from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
 from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
 from fedboost.terms.terms import Terms
+from fedboost.views import api as openapi
+from fedboost.views import console as pages
+from fedboost.views import shell
+from fedboost.views.api import BASE
+from fedboost.views.api import openapi as openapi_document
+from fedboost.views.as_html import Markup, ResultFacts, SessionFacts
+from fedboost.views.result_pages import description_page, evaluation_page
+from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, refused
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
 from fedboost.wire.services import SessionState, SessionStatus
 
@@ -392,7 +394,7 @@ def _event(parts: Parts) -> bytes:
 
 
 # ---- The console's interface for programs ---------------------------------------------------------------
-# JSON under /api/v1, as `people.console.openapi` describes it.
+# JSON under /api/v1, as `views.api` describes it.
 # Promises: what is read is what the pages show; a submission needs an analyst's token and the analyst's own
 # signature, which this process cannot make.
 # Refuses: as the guard does, with JSON `{"error": ...}`.

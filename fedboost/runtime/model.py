@@ -29,9 +29,6 @@ from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
 from fedboost.holders.evaluation import magnitudes, measured
-from fedboost.people import html, tree_drawing
-from fedboost.people.facts import VerificationFacts
-from fedboost.people.report.markup import DependenceFacts, RowsFacts, SessionFacts
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
 from fedboost.runtime.data.database import Database
@@ -59,6 +56,10 @@ from fedboost.terms.reading import nearest
 from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
 from fedboost.terms.tasks import kept_settings
 from fedboost.terms.terms import Terms
+from fedboost.views import notebook as html
+from fedboost.views import tree_drawing
+from fedboost.views.as_html import DependenceFacts, RowsFacts, SessionFacts
+from fedboost.views.facts import VerificationFacts
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,7 +18,6 @@ from pyarrow import parquet
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
-from fedboost.people import as_json
 from fedboost.runtime.data.locations import TOGETHER
 from fedboost.runtime.data.shard import base_margin_of, features_of, undeclared
 from fedboost.runtime.data.table import FORMS, TableParts, dense_of
@@ -27,6 +26,7 @@ from fedboost.runtime.files import replacing
 from fedboost.runtime.model import Model
 from fedboost.runtime.signed_model import classes_of
 from fedboost.terms.terms import Terms
+from fedboost.views import as_json
 
 Columns = dict[str, Any]
 Write = Callable[[Columns], None]

@@ -18,9 +18,6 @@ import numpy as np
 from fedboost.boosting.programs.tasks import rows_of_bin, unit_of
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
-from fedboost.people.report.markup import ResultFacts, SessionFacts
-from fedboost.people.report.results import description_page, drift_page, evaluation_page
-from fedboost.people.results import advice, rows_in_words
 from fedboost.runtime.files import saved, write_atomically
 from fedboost.runtime.model import Model, read_file, text_of
 from fedboost.runtime.party_model import PartyModel
@@ -32,6 +29,9 @@ from fedboost.terms.reading import require_known
 from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TUNE
 from fedboost.terms.tasks import terms_to_drift, terms_to_evaluate
 from fedboost.terms.terms import TUNED, Terms
+from fedboost.views.as_html import ResultFacts, SessionFacts
+from fedboost.views.result_pages import description_page, drift_page, evaluation_page
+from fedboost.views.tasks import advice, rows_in_words
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,6 @@ from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.people.facts import ModelFacts, VerificationFacts
-from fedboost.people.privacy_report import report_of
-from fedboost.people.report.markup import KINDS, ReportFacts, RowsFacts, SessionFacts, TreeFacts
-from fedboost.people.report.page import page
-from fedboost.people.tree_drawing import tree_svg, tree_text
 from fedboost.privacy import identity as signatures_identity
 from fedboost.privacy.identity import identify
 from fedboost.protocol import key_exchange
@@ -37,6 +32,11 @@ from fedboost.protocol.parts import UNTOLD_SCORE, digest_of, packed
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
+from fedboost.views.as_html import KINDS, ReportFacts, RowsFacts, SessionFacts, TreeFacts
+from fedboost.views.facts import ModelFacts, VerificationFacts
+from fedboost.views.model import page
+from fedboost.views.privacy import report_of
+from fedboost.views.tree_drawing import tree_svg, tree_text
 from fedboost.wire.codec import MAX_REQUEST
 
 # ---- fedboost's own facts in the attributes of a model file: terms, metrics, signatures -----------------

@@ -8,7 +8,6 @@ import pytest
 
 from fedboost.errors import Refused
 from fedboost.gbdt.booster import Booster
-from fedboost.people.summary import columns_by_role, summary
 from fedboost.protocol.site import Limits, SessionOffer, TransientMemory
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.results import drift_terms, evaluation_terms
@@ -17,6 +16,7 @@ from fedboost.runtime.site.policy_keys import COMMAND, PROTECTS
 from fedboost.terms import continuation
 from fedboost.terms.reading import read_model
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import columns_by_role, summary
 
 THREE = ("north", "south", "east")
 FOUR = (*THREE, "west")

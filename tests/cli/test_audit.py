@@ -23,7 +23,6 @@ from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import site as audit
 from fedboost.errors import ConfigError
-from fedboost.people.summary import QUERIES, UNASKED
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.several import AND
@@ -32,6 +31,7 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.results import drift_terms, evaluation_terms, terms_to_tune
 from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
 from fedboost.terms.tasks import terms_to_describe
+from fedboost.views.approval import QUERIES, UNASKED
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 

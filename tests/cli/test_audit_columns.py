@@ -11,10 +11,10 @@ from fedboost.cli import site
 from fedboost.holders.alignment import KNOWN
 from fedboost.holders.columns import VerticalHolder
 from fedboost.holders.prediction import LEAF_BITS
-from fedboost.people.summary import OF_LABEL_HOLDER, OF_LABELS, RELAYED, summary
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.site.audit import AuditLog
+from fedboost.views.approval import OF_LABEL_HOLDER, OF_LABELS, RELAYED, summary
 from tests.helpers.apart_sessions import Apart
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered
 

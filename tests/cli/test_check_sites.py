@@ -13,7 +13,6 @@ from consortia import channel_to
 from sites import PATIENCE, consortium, fedboost, in_time, rows, status_of, terms, until
 
 from fedboost.errors import PeerError, SessionFailed
-from fedboost.people import status
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, SESSION, Trust
 from fedboost.protocol.messages import Request
@@ -28,6 +27,7 @@ from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.views import status
 from fedboost.wire.services import (
     Objections,
     Review,

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import fedboost as fb
 from fedboost.cli.main import app
-from fedboost.people.summary import summary
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.views.approval import summary
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"]}
 SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}
@@ -91,7 +91,7 @@ def test_rows_are_for_parties_alone(command, data, said, tmp_path):
 
 @pytest.mark.slow
 def test_an_estimate_has_every_protection_that_is_installed(tmp_path):
-    from fedboost.people.text import duration
+    from fedboost.views.words import duration
 
     file = tmp_path / "terms.toml"
     file.write_text(

@@ -11,9 +11,9 @@ from commands import WARD, done, objects, start
 from pyarrow import csv
 from sites import fedboost, rows
 
-from fedboost.people.summary import summary
 from fedboost.runtime.model import Model
 from fedboost.runtime.terms_file import read_terms
+from fedboost.views.approval import summary
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from memories import ANY, THREE, cost_of, noisy, opened, spend_all
 from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
 
-from fedboost.people.privacy_report import as_markdown, outlook, report_of
 from fedboost.privacy.noise import noise_of
 from fedboost.protocol.site import Charge, Release, SessionOffer
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
@@ -20,6 +19,7 @@ from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import NAME, read_spent
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.noise import TREES
+from fedboost.views.privacy import as_markdown, outlook, report_of
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.csv"\n'
 BUDGET = "[policy]\nepsilon = 3.0\ndelta = 1e-5\n"

@@ -9,11 +9,11 @@ import pytest
 from sites import PATIENCE, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until
 
 from fedboost.errors import ConfigError
-from fedboost.people.status import NEVER, waiting
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.parties import FILE, MAX_NAMES, Seen
 from fedboost.runtime.net import channel
 from fedboost.version import VERSION
+from fedboost.views.status import NEVER, waiting
 
 TWO = shared_out(2)
 

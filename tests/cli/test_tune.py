@@ -7,8 +7,8 @@ import pytest
 from sites import consortium, fedboost, in_time, shared_out, terms
 
 import fedboost as fb
-from fedboost.people.summary import NOT_HIDDEN
 from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.views.approval import NOT_HIDDEN
 
 ALL = ("north", "south")
 

@@ -13,13 +13,13 @@ import pytest
 
 from fedboost import Terms, simulate
 from fedboost.errors import ConfigError, PeerError, Refused
-from fedboost.people.summary import summary
 from fedboost.privacy.packing import Segment, signed
 from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Tag, check_newer
 from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.runtime.local.estimate import speed_of
 from fedboost.runtime.site.policy import Policy
+from fedboost.views.approval import summary
 
 ROOT = Path(__file__).parents[2]
 

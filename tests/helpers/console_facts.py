@@ -3,7 +3,7 @@ be markup."""
 
 import math
 
-from fedboost.people.console.shell import ConsoleFacts, EndedFacts, LiveFacts
+from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts
 from fedboost.wire.services import Member, SessionState, SessionStatus, Status
 
 SITES, ROUNDS = 186, 200

@@ -28,15 +28,16 @@ from site_page import SiteWithPage, Visitor, request_paths
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.people import as_json
-from fedboost.people.console import openapi, pages, shell
-from fedboost.people.console import site as budget
-from fedboost.people.console.shell import refused
-from fedboost.people.console.site import BudgetFacts, ChargeFacts, Reader
-from fedboost.people.facts import PrivacyFacts, SiteFacts
-from fedboost.people.summary import summary
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.version import VERSION
+from fedboost.views import api as openapi
+from fedboost.views import as_json, shell
+from fedboost.views import console as pages
+from fedboost.views import site as budget
+from fedboost.views.approval import summary
+from fedboost.views.facts import PrivacyFacts, SiteFacts
+from fedboost.views.shell import refused
+from fedboost.views.site import BudgetFacts, ChargeFacts, Reader
 from tests.terms.test_golden import SETTINGS as KINDS_OF_TERMS
 from tests.terms.test_golden import terms_of as terms_of_kind
 

@@ -14,11 +14,11 @@ import fedboost as fb
 from fedboost.cli.output import print_text
 from fedboost.errors import PeerError
 from fedboost.gbdt.metrics.registry import grows
-from fedboost.people import results
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.results import Description, Evaluation, Tuning, evaluation_terms, terms_to_tune
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.terms.tasks import terms_to_describe
+from fedboost.views import tasks as results
 
 COLUMNS = {"label": "ward", "numeric": ["age", "dose"], "classes": ["a", "b", "c"]}
 NOISY = {"ranges": {"age": [0, 100], "dose": [-5, 5]}, "label": "y", "numeric": ["age", "dose"]}

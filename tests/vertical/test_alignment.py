@@ -15,12 +15,12 @@ from fedboost.boosting.queries.ids import AlignQuery, PlacesQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import PeerError
 from fedboost.holders.alignment import Alignment
-from fedboost.people.summary import summary
 from fedboost.protocol.contracts import NOWHERE, Receive
 from fedboost.protocol.messages import Ask
 from fedboost.protocol.relaying import Underway
 from fedboost.protocol.site import Question
 from fedboost.runtime.data.check import check
+from fedboost.views.approval import summary
 
 ROWS = 400
 SETTINGS = {

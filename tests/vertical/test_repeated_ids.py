@@ -12,9 +12,9 @@ import fedboost as fb
 from fedboost.boosting.queries import ids as reach
 from fedboost.holders import alignment
 from fedboost.holders.alignment import REPEATS
-from fedboost.people.summary import summary
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import Report
+from fedboost.views.approval import summary
 from tests.helpers import faults_apart, faults_hidden
 from tests.helpers.alignments import ALIGN, PLACES, refused
 from tests.helpers.apart_sessions import LOST, SMALL, Apart

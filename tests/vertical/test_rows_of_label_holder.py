@@ -13,9 +13,9 @@ from fedboost.boosting.programs.alignment import places_of
 from fedboost.boosting.queries.ids import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, hash_of
 from fedboost.holders.alignment import CHECK as CHECK_OF_IDS
 from fedboost.holders.alignment import KNOWN
-from fedboost.people.summary import summary
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import Ask, Introduce, Relay, Report
+from fedboost.views.approval import summary
 from fedboost.wire.messages import encode_from_party
 from tests.helpers import faults_apart
 from tests.helpers.alignments import ALIGN, CHECK, COMMON, FEWEST, PLACES, refused, tables_of

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedboost.errors import FedboostError, Refused
-from fedboost.people.console.shell import EndedFacts
 from fedboost.privacy.identity import identify, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
@@ -35,6 +34,7 @@ from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import PART_BEGINS, from_json
 from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, TO_TRAIN
 from fedboost.terms.terms import Terms
+from fedboost.views.shell import EndedFacts
 
 MAX_ENDED = 64
 """Sessions that are kept of those that are done."""

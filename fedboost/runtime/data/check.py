@@ -14,8 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from fedboost.errors import ConfigError, Refused, TableWarning
-from fedboost.people.oddities import CheckFacts, Oddity, lines, worth_a_line
-from fedboost.people.text import delimited, shorten
 from fedboost.runtime.data.draft import Draft, draft_schema
 from fedboost.runtime.data.oddities import MAX_EXAMPLES, evenly, oddities
 from fedboost.runtime.data.parquet import ParquetTable
@@ -26,6 +24,8 @@ from fedboost.runtime.data.values import UNKNOWN, codes_of, column_of, finite, t
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
+from fedboost.views.oddities import CheckFacts, Oddity, lines, worth_a_line
+from fedboost.views.words import delimited, shorten
 
 # ---- Fit of a table to terms ----------------------------------------------------------------------------
 # Every column that is absent, cannot be read as the terms say, or has categories that they do not declare.

@@ -27,8 +27,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 import pyarrow as pa
 
 from fedboost.errors import ConfigError
-from fedboost.people.text import shorten
 from fedboost.runtime.data.database import POSTGRESQL, Database
+from fedboost.views.words import shorten
 
 REMOTE = ("s3://", "https://", "http://")
 TOGETHER = (".parquet", ".pq")

@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from fedboost.errors import ConfigError
-from fedboost.people.text import shorten
 from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
 from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, locations_of
 from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, read_query
@@ -36,6 +35,7 @@ from fedboost.runtime.data.text import (
     with_source,
 )
 from fedboost.runtime.data.values import BadRow, column_of, give_back, spelled_as, texts
+from fedboost.views.words import shorten
 
 # ---- Forms of table files, by suffix --------------------------------------------------------------------
 # Promises: a row of `FORMS` says all that there is to say of a form; each is read whole, or in parts.

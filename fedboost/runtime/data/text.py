@@ -21,11 +21,11 @@ from pyarrow import csv
 from pyarrow import json as reader
 
 from fedboost.errors import ConfigError
-from fedboost.people.text import counted, shorten
 from fedboost.runtime.data.database import ReadOptions
 from fedboost.runtime.data.locations import Location, Locations, locations_of
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import DECIMAL_COMMA, BadRow, is_text
+from fedboost.views.words import counted, shorten
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _HEADER = 1 << 24

@@ -19,8 +19,8 @@ from pyarrow import compute, types
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.target_means import LevelMeans, bucket_of
-from fedboost.people.text import shorten
 from fedboost.terms.reading import nearest
+from fedboost.views.words import shorten
 
 Rows = npt.NDArray[np.bool_]
 F = TypeVar("F", np.float32, np.float64)

@@ -23,8 +23,6 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.holders.gradients import PAIR_BYTES
-from fedboost.people.estimates import ColumnsFacts, LayoutFacts, LayoutsFacts, PartyFacts
-from fedboost.people.facts import EstimateFacts, WorkersFacts
 from fedboost.privacy.masked.keys import Group, Handshake
 from fedboost.privacy.packing import Segment, chunks_of
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
@@ -39,6 +37,8 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.telemetry import Row
 from fedboost.runtime.workers.holder import growing_bytes, loading_bytes
 from fedboost.terms.terms import Terms
+from fedboost.views.estimates import ColumnsFacts, LayoutFacts, LayoutsFacts, PartyFacts
+from fedboost.views.facts import EstimateFacts, WorkersFacts
 
 # ---- Rows that terms could be trained on, where there are none yet: generated ---------------------------
 # Promises: a table fits the terms it was made for; the same terms and number of rows give the same table.

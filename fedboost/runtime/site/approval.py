@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, FedboostError, Refused, SchemaMismatch, quoted
-from fedboost.people.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
-from fedboost.people.summary import RELAXED, Counts, columns_by_role
 from fedboost.protocol.site import (
     Known,
     Limits,
@@ -50,6 +48,8 @@ from fedboost.runtime.site.rows import SiteTable, names_of
 from fedboost.runtime.site.signers import signers_at
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import RELAXED, Counts, columns_by_role
+from fedboost.views.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
 
 # ---- Terms that a person at a site refused: files in its state folder, beside those of approvals --------
 # Promises: a refusal counts for terms of its digest and its analysts, from the next offer on, until its

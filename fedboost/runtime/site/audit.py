@@ -34,12 +34,12 @@ from typing import Annotated, Any, BinaryIO, Literal, Self
 from pydantic import Field, ValidationError
 
 from fedboost.errors import ConfigError, DurabilityError, Refused
-from fedboost.people.summary import columns_of
 from fedboost.protocol.site import Relayed, Release
 from fedboost.runtime.files import sync_folder, write_atomically
 from fedboost.terms.reading import Frozen
 from fedboost.terms.session import TO_TRAIN, TRAINING
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import columns_of
 
 # ---- The entries of an audit log: what each line of it says, as canonical JSON with a hash --------------
 # A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII; what is

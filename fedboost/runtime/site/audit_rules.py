@@ -22,19 +22,6 @@ from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError
 from fedboost.holders.column_rows import ROW_SET
 from fedboost.holders.gradients import ENCRYPTED, GRADIENTS
-from fedboost.people.audit import (
-    AgreementFacts,
-    AuditFacts,
-    ChecksFacts,
-    OwnFacts,
-    ReleaseFacts,
-    SessionEnd,
-    SessionFacts,
-    SessionRank,
-    WarningFacts,
-)
-from fedboost.people.summary import QUERIES, queries_of
-from fedboost.people.text import delimited, shown
 from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import fewest_shown
@@ -55,6 +42,19 @@ from fedboost.runtime.site.audit_sessions import (
 )
 from fedboost.terms.session import TO_TRAIN
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import QUERIES, queries_of
+from fedboost.views.audit import (
+    AgreementFacts,
+    AuditFacts,
+    ChecksFacts,
+    OwnFacts,
+    ReleaseFacts,
+    SessionEnd,
+    SessionFacts,
+    SessionRank,
+    WarningFacts,
+)
+from fedboost.views.words import delimited, shown
 
 # ---- Warnings about one session: its questions, turn by turn, against the terms it was admitted under ----
 # Promises: a training that kept its terms gives none, whatever was lost, restarted and asked again in it.

@@ -12,8 +12,6 @@ from enum import Enum
 from itertools import takewhile
 
 from fedboost.errors import ConfigError
-from fedboost.people.summary import MADE, UNASKED
-from fedboost.people.text import shown
 from fedboost.privacy.noise import epsilon_of
 from fedboost.runtime.site.audit import (
     EXPIRED,
@@ -28,6 +26,8 @@ from fedboost.runtime.site.audit import (
 )
 from fedboost.terms.session import TO_TRAIN
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import MADE, UNASKED
+from fedboost.views.words import shown
 
 
 @dataclass

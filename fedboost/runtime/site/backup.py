@@ -28,7 +28,6 @@ from pydantic import Field, ValidationError
 
 from fedboost.errors import ConfigError, DurabilityError, Refused, quoted
 from fedboost.gbdt.booster import Booster
-from fedboost.people.text import moment
 from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.parts import Part
@@ -79,6 +78,7 @@ from fedboost.runtime.site.memory import (
 from fedboost.terms.reading import Frozen, Name
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
+from fedboost.views.words import moment
 
 MIB = 1 << 20
 EARLIER = "it was held before this memory was made"

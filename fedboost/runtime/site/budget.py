@@ -8,10 +8,10 @@ import math
 from dataclasses import dataclass
 
 from fedboost.errors import Refused
-from fedboost.people.facts import PrivacyFacts
 from fedboost.privacy import noise
 from fedboost.terms.noise import MIN_EPSILON
 from fedboost.terms.terms import Terms
+from fedboost.views.facts import PrivacyFacts
 
 ROUNDING = 1e-12
 """Of sums of costs, relative to the budget."""

@@ -10,21 +10,6 @@ from http import HTTPStatus
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused, quoted
-from fedboost.people.audit import AuditFacts
-from fedboost.people.console.site import (
-    BudgetFacts,
-    ChargeFacts,
-    DecisionFacts,
-    LiveFacts,
-    LiveSession,
-    OverviewFacts,
-    RequestFacts,
-    RuleOfPolicy,
-    Standing,
-)
-from fedboost.people.facts import SiteFacts
-from fedboost.people.summary import summary_lines
-from fedboost.people.text import listed
 from fedboost.privacy import noise
 from fedboost.protocol.messages import Offer
 from fedboost.runtime.config import to_toml
@@ -62,6 +47,21 @@ from fedboost.runtime.web.guard import (
 )
 from fedboost.runtime.workers.holder import check_under_workers
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import summary_lines
+from fedboost.views.audit import AuditFacts
+from fedboost.views.facts import SiteFacts
+from fedboost.views.site import (
+    BudgetFacts,
+    ChargeFacts,
+    DecisionFacts,
+    LiveFacts,
+    LiveSession,
+    OverviewFacts,
+    RequestFacts,
+    RuleOfPolicy,
+    Standing,
+)
+from fedboost.views.words import listed
 
 # ---- What a site does now, and what was asked of it, for the page of the site ---------------------------
 # Promises: nothing is kept on the disk unless the site has a page; whatever cannot be kept ends no session.

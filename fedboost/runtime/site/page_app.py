@@ -13,12 +13,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from fedboost.errors import ConfigError
-from fedboost.people.console import shell as assets
-from fedboost.people.console import site
-from fedboost.people.console.site import (
-    Reader,
-    refused,
-)
 from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.site.config import SitePageConfig
 from fedboost.runtime.site.page import Decision, SiteOffice
@@ -32,6 +26,12 @@ from fedboost.runtime.web.guard import (
 )
 from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
+from fedboost.views import shell as assets
+from fedboost.views import site
+from fedboost.views.site import (
+    Reader,
+    refused,
+)
 
 # ---- The page of a site as an ASGI application ----------------------------------------------------------
 # Promises: every page is for callers with a token; a decision needs a login, a form of its pages, and the

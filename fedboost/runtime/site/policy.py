@@ -18,9 +18,6 @@ from fedboost.errors import Refused, quoted
 from fedboost.gbdt.metrics.registry import EDGES, is_at_threshold, own_name
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.people.facts import OriginFacts
-from fedboost.people.summary import columns_by_role, summary
-from fedboost.people.text import delimited
 from fedboost.privacy.masked.keys import Group
 from fedboost.protocol.site import Limits, splits_by
 from fedboost.runtime.site.policy_keys import (
@@ -40,6 +37,9 @@ from fedboost.runtime.site.policy_keys import (
 from fedboost.terms.session import MEASURING, TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TUNE
 from fedboost.terms.tasks import rows_readable
 from fedboost.terms.terms import Terms, have_folds
+from fedboost.views.approval import columns_by_role, summary
+from fedboost.views.facts import OriginFacts
+from fedboost.views.words import delimited
 
 # ---- Rules for parties that hold different columns, and for joint predictions ---------------------------
 # Promises: every rule is checked against the terms and the name of this site in them alone. What the label

@@ -12,8 +12,6 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.people.summary import APPROVE
-from fedboost.people.text import shown
 from fedboost.privacy.masked.keys import MIN_GROUP_PARTIES
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS
 from fedboost.runtime.config import to_toml
@@ -24,6 +22,8 @@ from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.session import TASKS, TO_DESCRIBE, Task
 from fedboost.terms.terms import Terms
 from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
+from fedboost.views.approval import APPROVE
+from fedboost.views.words import shown
 
 OnLoss = Literal["wait", "shrink", "stop"]
 

@@ -26,7 +26,6 @@ from fedboost.gbdt.booster import Booster
 from fedboost.holders.columns import holder_for
 from fedboost.holders.evaluation import TableOf
 from fedboost.holders.shard import Shard
-from fedboost.people.text import delimited, shown
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import NAMES, read_toml, to_toml
 from fedboost.runtime.data.database import Database, ReadOptions
@@ -40,6 +39,7 @@ from fedboost.terms.columns import Schema
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.reading import Table as Mapped
 from fedboost.terms.terms import Terms
+from fedboost.views.words import delimited, shown
 
 # ---- Names that a site gives its columns and levels in terms: a TOML file that stays at the site --------
 # Promises: terms reach the named columns and levels alone, and others see their names in the terms, never

@@ -14,8 +14,6 @@ from typing import Any
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.holders.evaluation import TableOf
-from fedboost.people.oddities import CheckFacts, Oddity
-from fedboost.people.text import shorten
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.check import absent, of_ids, unfit
@@ -41,6 +39,8 @@ from fedboost.runtime.workers.holder import (
 )
 from fedboost.runtime.workers.source import Heads, group_end_of, heads_of, schema_in, stamp_of
 from fedboost.terms.terms import Terms
+from fedboost.views.oddities import CheckFacts, Oddity
+from fedboost.views.words import shorten
 
 
 def engine_of(config: WorkersConfig) -> Engine:

@@ -15,8 +15,8 @@ from sites import fedboost
 import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
-from fedboost.people.summary import summary
 from fedboost.sdk import check_objective
+from fedboost.views.approval import summary
 
 PAGE = (Path(__file__).parents[3] / "docs" / "objectives.md").read_text()
 PACKAGE, TERMS = (tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))

@@ -8,10 +8,10 @@ import pytest
 from console_facts import ended, facts
 from consoles import served
 
-from fedboost.people.console import pages
 from fedboost.runtime import console as api
 from fedboost.runtime import console as live
 from fedboost.runtime.console import Office
+from fedboost.views import console as pages
 
 
 @pytest.fixture

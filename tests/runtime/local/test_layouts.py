@@ -3,9 +3,9 @@
 import pytest
 
 from fedboost.errors import ConfigError
-from fedboost.people.facts import EstimateFacts
 from fedboost.runtime.local.estimate import Link, in_one_place, over_link
 from fedboost.terms.terms import Terms
+from fedboost.views.facts import EstimateFacts
 
 PLAIN = EstimateFacts("plain", 0.5, 50.0, megabytes=2.0, round_trips=7.0, seconds_apart=0.25)
 TERMS = Terms.read({"columns": {"label": "y", "weight": "w", "numeric": ["a", "b"]}, "rounds": 10})

@@ -8,14 +8,14 @@ from memories import BUDGET, THREE, begun, cost_of, noisy, opened, spend_all
 from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.people.privacy_report import report_of
-from fedboost.people.summary import summary
 from fedboost.protocol.site import Limits, SessionOffer
 from fedboost.runtime.model import Model
 from fedboost.runtime.site.audit import Released, read_log
 from fedboost.runtime.site.memory import NAME, read_spent
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import read_model
+from fedboost.views.approval import summary
+from fedboost.views.privacy import report_of
 
 CENTRAL = noisy(noise={"epsilon": 0.1, "delta": 1e-5, "placement": "central"})
 

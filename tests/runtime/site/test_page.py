@@ -9,7 +9,6 @@ from site_page import SiteWithPage, Visitor, request_paths
 from sites import Log, fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.people.console.site import LiveSession
 from fedboost.protocol.messages import Offer
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.site import approval as asked
@@ -19,6 +18,7 @@ from fedboost.runtime.site.page import PageState, SiteOffice
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import logins, serving
 from fedboost.runtime.web.logins import add_token
+from fedboost.views.site import LiveSession
 
 NOBODY = "127.0.0.1:9"
 THREE = ("north", "south", "east")

@@ -10,7 +10,6 @@ from site_page import SiteWithPage, Visitor
 from sites import PATIENCE, fedboost, rows, terms
 
 from fedboost.errors import Refused
-from fedboost.people.console.site import LiveSession
 from fedboost.runtime.site import approval, page
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.page import SiteOffice
@@ -18,6 +17,7 @@ from fedboost.runtime.site.page_app import MAX_AT_ONCE
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import logins
+from fedboost.views.site import LiveSession
 
 THREE = ("north", "south", "east")
 REFUSED = ("max_sessions of its policy has changed since",)

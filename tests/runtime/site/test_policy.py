@@ -9,9 +9,9 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.kernels.objectives import logistic_gradients
-from fedboost.people.summary import summary
 from fedboost.runtime.local.simulation import simulate
 from fedboost.terms import continuation
+from fedboost.views.approval import summary
 
 
 def weighted(**settings):

@@ -12,9 +12,9 @@ import pytest
 from policies import accepted, offered, policy, refused
 
 from fedboost.errors import Refused
-from fedboost.people.summary import IN_LINES, summary
 from fedboost.runtime.telemetry import terminal_ask
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import IN_LINES, summary
 
 
 def test_a_person_is_asked_about_terms_that_no_other_rule_refuses():

@@ -16,9 +16,6 @@ from fedboost.boosting.queries.union import Query
 from fedboost.errors import printable, quoted
 from fedboost.gbdt.metrics.registry import own_name
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.people.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
-from fedboost.people.text import delimited, entry, listed, paragraph
-from fedboost.people.training import rows_of_blocks, use_of_ids
 from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
@@ -27,6 +24,9 @@ from fedboost.terms.noise import CUT_POINTS, LEVELS, START, SUMMARY, TREES
 from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE, TRAINING
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
+from fedboost.views.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
+from fedboost.views.training import rows_of_blocks, use_of_ids
+from fedboost.views.words import delimited, entry, listed, paragraph
 
 # ---- Words for people, looked up by name; those of a query stand in its class ---------------------------
 # Of a protection in its row of the table of protections.

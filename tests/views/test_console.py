@@ -6,9 +6,10 @@ import re
 import pytest
 from console_facts import AWAY, NAMES, ODD, ROUNDS, ended, facts, history
 
-from fedboost.people.console import openapi, pages
-from fedboost.people.console.shell import LiveFacts, refused
 from fedboost.runtime.aggregator.sessions import STRAGGLER_SECONDS, Pace
+from fedboost.views import api as openapi
+from fedboost.views import console as pages
+from fedboost.views.shell import LiveFacts, refused
 
 ALL = {
     "overview": lambda: pages.page(pages.parts(facts()), "marie"),

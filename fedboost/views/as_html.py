@@ -12,9 +12,9 @@ from typing import Any
 
 from fedboost.errors import printable, quoted
 from fedboost.fixedpoint import Float64
-from fedboost.people.facts import ModelFacts, Traffic, VerificationFacts
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
+from fedboost.views.facts import ModelFacts, Traffic, VerificationFacts
 
 MAX_TEXT = 4000
 """Characters of a text."""

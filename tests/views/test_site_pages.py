@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 from sites import terms
 
-from fedboost.people.audit import AuditFacts, WarningFacts
-from fedboost.people.console import site as audit
-from fedboost.people.console import site as overview
-from fedboost.people.console import site as requests
-from fedboost.people.console.site import (
+from fedboost.views import site as audit
+from fedboost.views import site as overview
+from fedboost.views import site as requests
+from fedboost.views.audit import AuditFacts, WarningFacts
+from fedboost.views.facts import ApprovalFacts, RuleFacts, SiteFacts
+from fedboost.views.site import (
     DecisionFacts,
     LiveFacts,
     LiveSession,
@@ -18,7 +19,6 @@ from fedboost.people.console.site import (
     RequestFacts,
     Standing,
 )
-from fedboost.people.facts import ApprovalFacts, RuleFacts, SiteFacts
 
 JO = Reader("jo", True, "ab" * 32)
 HOSTILE = [

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedboost.people.facts import (
+from fedboost.views.facts import (
     ALONE,
     FEDERATED,
     NOT_WORTH,
@@ -24,7 +24,7 @@ from fedboost.people.facts import (
     ComparisonFacts,
     SiteComparison,
 )
-from fedboost.people.text import WIDTH, Block, cell, counted, one_line, paragraph, shorten, table
+from fedboost.views.words import WIDTH, Block, cell, counted, one_line, paragraph, shorten, table
 
 NAME_WIDTH, MIN_FIGURE_WIDTH = 13, 11
 """Columns before the figures, and of a figure, unless its name is longer."""

@@ -12,13 +12,13 @@ from textwrap import fill
 from typing import Any
 
 from fedboost.errors import ConfigError, printable
-from fedboost.people.facts import PrivacyFacts, SiteFacts
-from fedboost.people.summary import RELEASES
-from fedboost.people.text import WIDTH, Block, cell, counted, one_line, table
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.masked.keys import Group
 from fedboost.terms.noise import CUT_POINTS, SUMMARY, TREES, Release
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import RELEASES
+from fedboost.views.facts import PrivacyFacts, SiteFacts
+from fedboost.views.words import WIDTH, Block, cell, counted, one_line, table
 
 PrivacyReport = dict[str, Any]
 

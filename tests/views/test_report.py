@@ -12,10 +12,10 @@ from sites import rows, shared_out, terms
 import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.gbdt.metrics.registry import EDGES
-from fedboost.people.report.charts import Series, bars, lines, points
-from fedboost.people.report.markup import STYLE, Markup, element
-from fedboost.people.report.page import privacy
 from fedboost.runtime.model import Model
+from fedboost.views.as_html import STYLE, Markup, element
+from fedboost.views.charts import Series, bars, lines, points
+from fedboost.views.model import privacy
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ import numpy as np
 
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.metrics.registry import by_party
-from fedboost.people.audit import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
-from fedboost.people.comparison import sentence
-from fedboost.people.estimates import ColumnsFacts, LayoutsFacts
-from fedboost.people.facts import (
+from fedboost.views.audit import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
+from fedboost.views.comparison import sentence
+from fedboost.views.estimates import ColumnsFacts, LayoutsFacts
+from fedboost.views.facts import (
     ALONE,
     FEDERATED,
     POOLED,
@@ -34,8 +34,8 @@ from fedboost.people.facts import (
     VerificationFacts,
     WorkersFacts,
 )
-from fedboost.people.privacy_report import Outlook, Planned, PrivacyReport
-from fedboost.people.training import ColumnsDemoFacts, metrics_of
+from fedboost.views.privacy import Outlook, Planned, PrivacyReport
+from fedboost.views.training import ColumnsDemoFacts, metrics_of
 
 if TYPE_CHECKING:
     from fedboost.wire.services import SiteReply, Status

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from fedboost.errors import printable
-from fedboost.people.text import Block, cell, counted, delimited, duration, entry, paragraph, table
+from fedboost.views.words import Block, cell, counted, delimited, duration, entry, paragraph, table
 from fedboost.wire.services import Member, SessionState, SessionStatus, SiteReply, Status
 
 NEVER = "has never connected to this aggregator"

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import printable, quoted
-from fedboost.people.summary import (
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.site import Relayed
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
+from fedboost.views.approval import (
     ENCRYPTED_SUMS,
     MADE,
     NO_METRICS,
@@ -25,10 +28,7 @@ from fedboost.people.summary import (
     UNASKED,
     queries_of,
 )
-from fedboost.people.text import INDENT, WIDTH, all_shown, counted, delimited, listed, moment, shown, size
-from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.site import Relayed
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
+from fedboost.views.words import INDENT, WIDTH, all_shown, counted, delimited, listed, moment, shown, size
 
 # ---- Facts of an audit, which its text and JSON are made from -------------------------------------------
 # Promises: nothing here reads or formats.

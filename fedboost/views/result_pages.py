@@ -8,18 +8,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedboost.people.comparison import SHORT, digits_of, figure, for_whom, overall, sentence
-from fedboost.people.facts import (
-    ALONE,
-    FEDERATED,
-    NOT_WORTH,
-    POOLED,
-    TOO_FEW,
-    ComparisonFacts,
-    SiteComparison,
-)
-from fedboost.people.report.charts import MAX_BARS, bars, ends, intervals, pairs, points
-from fedboost.people.report.markup import (
+from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
+from fedboost.terms.terms import Terms
+from fedboost.views.approval import given_to_analyst, not_hidden
+from fedboost.views.as_html import (
     Markup,
     ResultFacts,
     Sections,
@@ -33,9 +25,20 @@ from fedboost.people.report.markup import (
     paragraph,
     table,
 )
-from fedboost.people.report.page import ON_THE_NETWORK, columns_and_settings, of_colluders, part_of, turns
-from fedboost.people.report.rows import measured, number, share
-from fedboost.people.results import (
+from fedboost.views.charts import MAX_BARS, bars, ends, intervals, pairs, points
+from fedboost.views.comparison import SHORT, digits_of, figure, for_whom, overall, sentence
+from fedboost.views.facts import (
+    ALONE,
+    FEDERATED,
+    NOT_WORTH,
+    POOLED,
+    TOO_FEW,
+    ComparisonFacts,
+    SiteComparison,
+)
+from fedboost.views.model import ON_THE_NETWORK, columns_and_settings, of_colluders, part_of, turns
+from fedboost.views.rows import measured, number, share
+from fedboost.views.tasks import (
     MOVED_BY_CHANCE,
     advice,
     hidden,
@@ -47,10 +50,7 @@ from fedboost.people.results import (
     values_of,
     why_left_out,
 )
-from fedboost.people.summary import given_to_analyst, not_hidden
-from fedboost.people.text import counted
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
-from fedboost.terms.terms import Terms
+from fedboost.views.words import counted
 
 _ALWAYS = "program", "objective", "protection"
 

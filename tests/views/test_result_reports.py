@@ -10,12 +10,12 @@ from html_pages import HOSTILE, check, section
 from sites import rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.people.facts import ComparisonFacts, Figure, SiteComparison
-from fedboost.people.report.charts import MAX_BARS, ends, intervals, pairs
-from fedboost.people.report.markup import SessionFacts
-from fedboost.people.report.page import turns
-from fedboost.people.report.results import comparison_page
-from fedboost.people.text import size
+from fedboost.views.as_html import SessionFacts
+from fedboost.views.charts import MAX_BARS, ends, intervals, pairs
+from fedboost.views.facts import ComparisonFacts, Figure, SiteComparison
+from fedboost.views.model import turns
+from fedboost.views.result_pages import comparison_page
+from fedboost.views.words import size
 
 TABLE = rows(900, seed=4)
 

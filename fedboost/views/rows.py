@@ -7,8 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedboost.people.report.charts import MAX_BARS, MAX_SERIES, Series, lines, points
-from fedboost.people.report.markup import (
+from fedboost.views.as_html import (
     DependenceFacts,
     Markup,
     ReportFacts,
@@ -19,7 +18,8 @@ from fedboost.people.report.markup import (
     paragraph,
     table,
 )
-from fedboost.people.results import rows_in_words, told
+from fedboost.views.charts import MAX_BARS, MAX_SERIES, Series, lines, points
+from fedboost.views.tasks import rows_in_words, told
 
 GIVE_DATA = "give a table of rows with labels (--data TABLE)"
 MAX_CLASSES = 12

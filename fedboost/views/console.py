@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from fedboost.gbdt.metrics.registry import VALIDATION
-from fedboost.people.console.shell import ConsoleFacts, EndedFacts, LiveFacts, document, part
-from fedboost.people.report.charts import Series, curves_of
-from fedboost.people.report.charts import lines as line_chart
-from fedboost.people.report.markup import Markup, element, joined, left_out, lines, names, paragraph, table
-from fedboost.people.status import time_of
-from fedboost.people.text import MINUTE, counted, duration, shorten, size
+from fedboost.views.as_html import Markup, element, joined, left_out, lines, names, paragraph, table
+from fedboost.views.charts import Series, curves_of
+from fedboost.views.charts import lines as line_chart
+from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, document, part
+from fedboost.views.status import time_of
+from fedboost.views.words import MINUTE, counted, duration, shorten, size
 from fedboost.wire.services import Member, SessionStatus
 
 LIVE = "overview"

@@ -5,19 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fedboost.errors import printable, quoted
-from fedboost.people.audit import (
-    AuditFacts,
-    SessionFacts,
-    WarningFacts,
-    end,
-    no_warnings,
-    session_text,
-    verdict,
-)
-from fedboost.people.console.shell import STYLE as _CONSOLE
-from fedboost.people.console.shell import TOKEN, Served, frame, refusal
-from fedboost.people.facts import ApprovalFacts, PrivacyFacts, RuleFacts, SiteFacts
-from fedboost.people.report.markup import (
+from fedboost.terms.terms import Terms
+from fedboost.views.as_html import (
     Markup,
     element,
     items,
@@ -28,9 +17,20 @@ from fedboost.people.report.markup import (
     section,
     table,
 )
-from fedboost.people.status import time_of
-from fedboost.people.text import counted, duration, listed, moment, size
-from fedboost.terms.terms import Terms
+from fedboost.views.audit import (
+    AuditFacts,
+    SessionFacts,
+    WarningFacts,
+    end,
+    no_warnings,
+    session_text,
+    verdict,
+)
+from fedboost.views.facts import ApprovalFacts, PrivacyFacts, RuleFacts, SiteFacts
+from fedboost.views.shell import STYLE as _CONSOLE
+from fedboost.views.shell import TOKEN, Served, frame, refusal
+from fedboost.views.status import time_of
+from fedboost.views.words import counted, duration, listed, moment, size
 
 # ---- The style of the pages of a site: that of reports and consoles, and lists of definitions -----------
 # Promises: text can be read in light, dark, on narrow screens and on paper.

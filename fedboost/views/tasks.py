@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedboost.boosting.programs.tasks import rows_of_group, unit_of, within_of_rate
-from fedboost.people.text import WIDTH, Block, cell, counted, delimited, listed, paragraph, table
+from fedboost.views.words import WIDTH, Block, cell, counted, delimited, listed, paragraph, table
 
 MUCH_MISSING = 0.5
 """Share of missing values from which a column is named."""

@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any
 
 from fedboost.errors import quoted
-from fedboost.people.facts import ModelFacts, Traffic
-from fedboost.people.text import counted, shorten, size
-from fedboost.people.training import figures, signatures
 from fedboost.terms.terms import Terms
+from fedboost.views.facts import ModelFacts, Traffic
+from fedboost.views.training import figures, signatures
+from fedboost.views.words import counted, shorten, size
 
 MAX_CELL = 200
 """Characters of a cell."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.metrics.registry import grows, own_name
-from fedboost.people.facts import (
+from fedboost.terms.session import TO_TUNE
+from fedboost.terms.terms import Terms
+from fedboost.views.facts import (
     DemoFacts,
     EstimateFacts,
     ModelFacts,
@@ -19,9 +21,7 @@ from fedboost.people.facts import (
     VerificationFacts,
     WorkersFacts,
 )
-from fedboost.people.text import Block, cell, delimited, duration, entry, one_line, paragraph, size, table
-from fedboost.terms.session import TO_TUNE
-from fedboost.terms.terms import Terms
+from fedboost.views.words import Block, cell, delimited, duration, entry, one_line, paragraph, size, table
 
 ACCOUNTED = ("round", "seconds", "bytes")
 """Values of a row of the history that are no metrics."""

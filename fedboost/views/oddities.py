@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedboost.people.text import Block, counted, delimited, entry, one_line
+from fedboost.views.words import Block, counted, delimited, entry, one_line
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = ERROR, WARNING, NOTE

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from fedboost.gbdt.metrics.registry import VALIDATION, grows, is_metric
-from fedboost.people.privacy_report import PrivacyReport, report_of, stated, strength
-from fedboost.people.report.charts import MAX_BARS, Series, bars, best_round, curves_of, ends, learning_curves
-from fedboost.people.report.charts import lines as line_chart
-from fedboost.people.report.markup import (
+from fedboost.privacy.masked.keys import Group
+from fedboost.terms.session import TRAINING
+from fedboost.terms.terms import Terms
+from fedboost.views.approval import SENDS_GRADIENTS, not_hidden
+from fedboost.views.as_html import (
     KINDS,
     Markup,
     ReportFacts,
@@ -30,13 +31,12 @@ from fedboost.people.report.markup import (
     paragraph,
     table,
 )
-from fedboost.people.report.rows import dependence, quality
-from fedboost.people.summary import SENDS_GRADIENTS, not_hidden
-from fedboost.people.text import counted, duration, size
-from fedboost.people.training import absences, figures
-from fedboost.privacy.masked.keys import Group
-from fedboost.terms.session import TRAINING
-from fedboost.terms.terms import Terms
+from fedboost.views.charts import MAX_BARS, Series, bars, best_round, curves_of, ends, learning_curves
+from fedboost.views.charts import lines as line_chart
+from fedboost.views.privacy import PrivacyReport, report_of, stated, strength
+from fedboost.views.rows import dependence, quality
+from fedboost.views.training import absences, figures
+from fedboost.views.words import counted, duration, size
 
 # ---- What was agreed, and by whom: the parties with their signatures ------------------------------------
 # Columns and settings of a report.

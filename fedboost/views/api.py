@@ -7,9 +7,9 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedboost.people.console.shell import document, part
-from fedboost.people.report.markup import Markup, element, items, joined, paragraph, table
 from fedboost.version import VERSION
+from fedboost.views.as_html import Markup, element, items, joined, paragraph, table
+from fedboost.views.shell import document, part
 
 BASE = "/api/v1"
 Object = dict[str, Any]

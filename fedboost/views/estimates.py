@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fedboost.people.text import Block, cell, duration, size
+from fedboost.views.words import Block, cell, duration, size
 
 
 @dataclass(frozen=True)

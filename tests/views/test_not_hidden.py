@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedboost.people.summary import NOT_HIDDEN, not_hidden, summary
+from fedboost.views.approval import NOT_HIDDEN, not_hidden, summary
 from tests.helpers.columns_apart import LAYOUTS, matched, terms_of
 
 TWO = LAYOUTS["two holders"]

@@ -8,10 +8,10 @@ Refuses: nothing.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedboost.people.facts import Traffic
-from fedboost.people.report.markup import STYLE as _REPORT
-from fedboost.people.report.markup import Markup, element, joined, paragraph
 from fedboost.version import VERSION
+from fedboost.views.as_html import STYLE as _REPORT
+from fedboost.views.as_html import Markup, element, joined, paragraph
+from fedboost.views.facts import Traffic
 from fedboost.wire.services import SessionState, SessionStatus, Status
 
 STYLE = (

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION
-from fedboost.people.report.markup import Markup, ReportFacts, element, joined, left_out, paragraph, table
-from fedboost.people.text import shorten
-from fedboost.people.training import ACCOUNTED
+from fedboost.views.as_html import Markup, ReportFacts, element, joined, left_out, paragraph, table
+from fedboost.views.training import ACCOUNTED
+from fedboost.views.words import shorten
 
 WIDTH, HEIGHT = 440, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 12, 46
