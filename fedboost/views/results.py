@@ -1,0 +1,34 @@
+"""The results of sessions by what they do: the type of each, and its view."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fedboost.results.base import Result
+from fedboost.results.description import Description
+from fedboost.results.drift import Drift
+from fedboost.results.evaluation import Evaluation
+from fedboost.results.tuning import Tuning
+from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_TUNE
+from fedboost.views.description import description
+from fedboost.views.document import Document
+from fedboost.views.drift import drift
+from fedboost.views.evaluation import evaluation
+from fedboost.views.tuning import tuning
+
+RESULTS: dict[str, type[Result]] = {
+    TO_DESCRIBE: Description,
+    TO_EVALUATE: Evaluation,
+    TO_DRIFT: Drift,
+    TO_TUNE: Tuning,
+}
+VIEWS: dict[str, Callable[[Any], Document]] = {
+    TO_DESCRIBE: description,
+    TO_EVALUATE: evaluation,
+    TO_DRIFT: drift,
+    TO_TUNE: tuning,
+}
+
+
+def document(result: Result) -> Document:
+    """Return a result as people read it."""
+    return VIEWS[result.session.terms.task](result)
