@@ -38,7 +38,7 @@ from fedboost.runtime.predictions import (
     writing,
 )
 from fedboost.runtime.signed_model import verified, written
-from fedboost.runtime.site.predicting import predict_with_parties
+from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.session import TO_TRAIN
 from fedboost.views import as_json

@@ -46,7 +46,10 @@ def print_text(blocks: Iterable[Block]) -> None:
         else:
             from rich.console import Console
 
-            Console().print(block)
+            console = Console()
+            with console.capture() as drawn:  # else it ends the process when the reader of a pipe goes away
+                console.print(block)
+            print(drawn.get(), end="")
 
 
 def notice(text: str) -> None:

@@ -20,16 +20,16 @@ from fedboost.runtime.local import estimate as calibration
 from fedboost.runtime.local import estimate as estimate_columns
 from fedboost.runtime.local.estimate import Link, layouts, of_workers
 from fedboost.runtime.model import Model
-from fedboost.runtime.site.backup import accept_restored, init_memory, spent_of
-from fedboost.runtime.site.budget import Spent, facts_of
+from fedboost.runtime.site.backup import accept_restored, init_memory, site_budget
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import read_terms, read_training
-from fedboost.views import as_json, training
+from fedboost.views import as_json, site, training
 from fedboost.views import estimates as columns_estimate
 from fedboost.views import estimates as links
 from fedboost.views import privacy as privacy_report
-from fedboost.views.facts import EstimateFacts, SiteFacts
-from fedboost.views.privacy import as_markdown, report_of, spent
+from fedboost.views.as_text import text
+from fedboost.views.facts import EstimateFacts
+from fedboost.views.privacy import as_markdown, report_of
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Database, Reading
@@ -57,16 +57,10 @@ def budget(
     config: SiteFile,
     json: Json = False,
 ) -> None:
-    """Say what all sessions so far have spent of the privacy of this site's rows, and what is left."""
-    site = read_party(config)
-    limit, datasets = site.policy.budget, spent_of(site)
-    if site.rows_name not in [known.dataset for known in datasets]:
-        datasets = [Spent(site.rows_name), *datasets]
-    facts = [facts_of(known, limit, known.dataset == site.rows_name) for known in datasets]
-    (took_part,) = (known.took_part for known in facts if known.own)
-    allowed = (None, None) if limit is None else (limit.epsilon, limit.delta)
-    owner = SiteFacts(site.rows_name, site.policy.max_sessions, took_part, *allowed)
-    show(json, as_json.spent(facts), spent(owner, facts))
+    """Show what all sessions so far have spent of the privacy of this site's rows, and what is left."""
+    result = site_budget(read_party(config))
+    spent = (each.model_dump() for each in result.datasets)
+    show(json, spent, text(site.budget(result)))
 
 
 @privacy_app.command(

@@ -4,14 +4,16 @@ Promises: the same document gives the same bytes; a report loads nothing, from a
 what comes from outside is text and never markup, and has a bounded length.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from fedboost.version import VERSION
 from fedboost.views.charts import draw
 from fedboost.views.document import (
+    MAX_NAMES,
     Badge,
     Beside,
     Block,
+    Brief,
     Code,
     Document,
     Entries,
@@ -30,7 +32,7 @@ from fedboost.views.document import (
 from fedboost.views.markup import Markup, element, joined, lines, safe
 
 MAX_OPEN = 20
-"""Rows of a table, and names in a row, that are shown unfolded."""
+"""Rows of a table that are shown unfolded."""
 MAX_NARROW = 3
 """Columns of a table that fit any screen: a wider one can be scrolled, with the keyboard, too."""
 
@@ -44,18 +46,18 @@ def inline(line: Line) -> Markup:
             return element("code", text)
         case Link(text, to, download):
             return element("a", text, href=to, download=download)
-        case Names(values):
-            return _names(values)
+        case Names():
+            whole = Markup(", ".join(map(safe, line.words)) or "none")
+            return whole if len(line.values) <= MAX_NAMES else _unfolded(line.short, whole)
+        case Brief(first, whole):
+            return _unfolded(first, whole)
         case Badge(text, state):
             return element("span", text, class_=f"badge {state}")
     return joined(line)
 
 
-def _names(values: Sequence[str]) -> Markup:
-    text = Markup(", ".join(map(safe, values)))
-    if len(values) <= MAX_OPEN:
-        return text or Markup("none")
-    return element("details", element("summary", f"{len(values)}"), text)
+def _unfolded(summary: str, whole: str) -> Markup:
+    return element("details", element("summary", summary), whole)
 
 
 def body(blocks: Iterable[Block]) -> Markup:

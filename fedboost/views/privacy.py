@@ -8,7 +8,6 @@ Refuses: terms without noise (ConfigError).
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 from typing import Any
 
 from fedboost.errors import ConfigError, printable
@@ -17,8 +16,7 @@ from fedboost.privacy.masked.keys import Group
 from fedboost.terms.noise import CUT_POINTS, SUMMARY, TREES, Release
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import RELEASES
-from fedboost.views.facts import PrivacyFacts, SiteFacts
-from fedboost.views.words import WIDTH, Block, cell, counted, one_line, table
+from fedboost.views.words import Block, counted, table
 
 PrivacyReport = dict[str, Any]
 
@@ -237,31 +235,6 @@ def in_words(outlook: Outlook) -> str:
         f"With {outlook.rows:,} rows a leaf has {outlook.leaf_rows:,.0f} on average and is as sure of its "
         f"value as {outlook.worth:,.0f} rows would make it without noise: {_verdict(outlook)}."
     )
-
-
-def spent(site: SiteFacts, datasets: Sequence[PrivacyFacts]) -> Iterator[Block]:
-    """Yield the privacy that sessions have spent of each dataset, and what is left of the site's budget."""
-    counts = "sessions", "never\nbegan", "with\nnoise", "releases"
-    lines = table("dataset", *counts, "spent", "at delta", "left", whole=True)
-    lines.columns[0].overflow = "fold"
-    for facts in datasets:
-        left = "-" if facts.left is None else f"{facts.left:.4g}"
-        numbers = facts.sessions, facts.never_began, facts.with_noise, facts.releases
-        lines.add_row(cell(facts.dataset), *map(str, numbers), f"{facts.spent:.4g}", f"{facts.delta:g}", left)
-    yield lines
-    limit = counted(site.max_sessions, "session")
-    yield (
-        f"\n{one_line(site.name)} took part in {site.took_part} of at most {limit} (max_sessions in its "
-        f"policy)."
-    )
-    text = (
-        "It has no budget, so no session is refused for what it would spend. Set epsilon and delta under "
-        "[policy] for one."
-        if site.epsilon is None
-        else f"Its budget is epsilon {site.epsilon:g} at delta {site.delta:g}. Epsilons do not add, their "
-        f"costs do: what is left is what one more session may have."
-    )
-    yield fill(text, WIDTH)
 
 
 def _verdict(outlook: Outlook) -> str:

@@ -20,7 +20,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime import metrics as pages
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage, PartyMetrics
-from fedboost.runtime.site.budget import Budget
+from fedboost.runtime.site.policy_keys import Budget
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode, Watch
 
