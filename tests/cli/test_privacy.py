@@ -11,13 +11,13 @@ from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.privacy.noise import noise_of
 from fedboost.protocol.site import Charge, Release, SessionOffer
+from fedboost.results.audit import Released
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
-from fedboost.results.audit import Released
 from fedboost.runtime.site.audit import AuditLog, read_log
-from fedboost.runtime.site.policy_keys import Budget
 from fedboost.runtime.site.memory import NAME, read_spent
+from fedboost.runtime.site.policy_keys import Budget
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.noise import TREES
 from fedboost.views.privacy import as_markdown, outlook, report_of
