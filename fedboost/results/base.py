@@ -58,9 +58,9 @@ class Result(Part):
         except ValidationError:
             result = None
         if result is None or not result.fits(session.terms):
-            raise PeerError(
-                f"the aggregator ended the session without a result to {session.terms.task} under its terms"
-            )
+            kind = cls.__name__.lower()
+            article = "an" if kind[0] in "aeiou" else "a"
+            raise PeerError(f"the aggregator ended the session without {article} {kind} under its terms")
         result._session = session
         return result
 
