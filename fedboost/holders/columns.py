@@ -12,7 +12,8 @@ they come from outside).
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -37,9 +38,8 @@ from fedboost.holders.evaluation import EvaluationHolder, TableOf
 from fedboost.holders.gradients import BinFloor, GradientExchange, check_leaf_values
 from fedboost.holders.prediction import PredictionHolder
 from fedboost.holders.shard import Shard
-from fedboost.holders.whole_rows import DriftHolder, SummaryHolder, holder_of
+from fedboost.holders.whole_rows import DriftHolder, HorizontalHolder, SummaryHolder
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
 STANDING = "how far it has come"
@@ -342,19 +342,39 @@ def holder_for(
     terms say. `read` raises Refused. model_of: the model that the terms predict with, as this party was told
     it; raises Refused where it is not here; table_of: the table of the training of a model that is
     measured."""
-    whole = holder_of(read, name, nthread)
+    own = _Own(read, name, nthread, model_of, table_of)
+    return lambda terms, secret: HOLDERS[terms.task.name](own, terms, secret)
 
-    def hold(terms: Terms, secret: bytes) -> Holder:
-        if terms.vertical.predicts:
-            if model_of is None:
-                raise Refused(f"party {name} is asked to predict, and has no models to predict with")
-            return PredictionHolder(read, terms, name, secret, model_of(terms), nthread)
-        if terms.task == TO_DESCRIBE:
-            return SummaryHolder(lambda: read(terms), terms, nthread)
-        if terms.task == TO_EVALUATE:
-            return EvaluationHolder(read, terms, nthread, name, table_of)
-        if terms.task == TO_DRIFT:
-            return DriftHolder(lambda: read(terms), terms, nthread)
-        return VerticalHolder(read, terms, name, secret, nthread) if terms.blocks else whole(terms, secret)
 
-    return hold
+@dataclass(frozen=True)
+class _Own:
+    """What a party holds rows with, as `holder_for` takes it."""
+
+    read: Callable[[Terms], Shard]
+    name: str
+    nthread: int
+    model_of: Callable[[Terms], Booster] | None
+    table_of: TableOf | None
+
+
+def _training(own: _Own, terms: Terms, secret: bytes) -> Holder:
+    if terms.blocks:
+        return VerticalHolder(own.read, terms, own.name, secret, own.nthread)
+    return HorizontalHolder(partial(own.read, terms), terms, own.nthread, own.name)
+
+
+def _predicting(own: _Own, terms: Terms, secret: bytes) -> Holder:
+    if own.model_of is None:
+        raise Refused(f"party {own.name} is asked to predict, and has no models to predict with")
+    return PredictionHolder(own.read, terms, own.name, secret, own.model_of(terms), own.nthread)
+
+
+HOLDERS: dict[str, Callable[[_Own, Terms, bytes], Holder]] = {
+    "train": _training,
+    "tune": _training,
+    "describe": lambda own, terms, _: SummaryHolder(partial(own.read, terms), terms, own.nthread),
+    "evaluate": lambda own, terms, _: EvaluationHolder(own.read, terms, own.nthread, own.name, own.table_of),
+    "drift": lambda own, terms, _: DriftHolder(partial(own.read, terms), terms, own.nthread),
+    "predict": _predicting,
+}
+"""The holder of each task."""

@@ -40,7 +40,6 @@ from fedboost.runtime.web.guard import (
 )
 from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
 from fedboost.terms.terms import Terms
 from fedboost.views import api as openapi
 from fedboost.views import console as pages
@@ -216,8 +215,8 @@ class Downloads:
 MAX_DRAWN = 4
 """Reports that are kept."""
 _RESULTS: dict[str, tuple[Callable[[Any, Terms], bool], Callable[[ResultFacts], str]]] = {
-    TO_DESCRIBE: (is_description, description_page),
-    TO_EVALUATE: (is_evaluation, evaluation_page),
+    "describe": (is_description, description_page),
+    "evaluate": (is_evaluation, evaluation_page),
 }
 """Sessions that leave a result in place of trees, by their task: what tells it, and its page."""
 
@@ -240,8 +239,8 @@ class Reports:
             raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
         model = SignedModel.from_bytes(data, ended.name)
         session = SessionFacts(ended.traffic, ended.rounds)
-        if model.terms.task in _RESULTS:
-            fits, page = _RESULTS[model.terms.task]
+        if (task := model.terms.task.name) in _RESULTS:
+            fits, page = _RESULTS[task]
             if not fits(model.summary, model.terms):
                 raise Refusal(HTTPStatus.NOT_FOUND, "what this session left is no result under its terms")
             return page(ResultFacts(model.summary, model.terms, tuple(model.attestations), session))

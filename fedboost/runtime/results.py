@@ -26,7 +26,7 @@ from fedboost.runtime.summaries import is_counted, is_description, is_evaluation
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
-from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TUNE
+from fedboost.terms.session import TASKS
 from fedboost.terms.tasks import terms_to_drift, terms_to_evaluate
 from fedboost.terms.terms import TUNED, Terms
 from fedboost.views.as_html import ResultFacts, SessionFacts
@@ -162,9 +162,9 @@ def evaluation_terms(
         raise ConfigError("a part of a model: put the parts together (fedboost assemble)")
     own: Terms | None
     if isinstance(model, Model):
-        text, own = str(text_of(model, task=TO_EVALUATE)), model.terms
+        text, own = str(text_of(model, task=TASKS["evaluate"])), model.terms
     else:
-        text, own = read_file(Path(model), str(model), TO_EVALUATE)
+        text, own = read_file(Path(model), str(model), TASKS["evaluate"])
         if own is None and terms is None:
             raise ConfigError(
                 f"{model}: an XGBoost model without fedboost's terms: give terms with its columns (--terms)"
@@ -210,7 +210,7 @@ class Drift:
     ) -> "Drift":
         """The result that a session ended with. reference: of the model. PeerError if it is none."""
         present: Any = model.summary.get("present")
-        if model.terms.task != TO_DRIFT or not is_counted(present, model.terms):
+        if not model.terms.task.uses_reference or not is_counted(present, model.terms):
             raise PeerError("the aggregator ended the session without counts of these bins")
         columns, signed_by = tuple(_columns(reference, present)), tuple(model.attestations)
         return cls(model.terms, present["rows"], reference["rows"], columns, signed_by, traffic)
@@ -292,9 +292,9 @@ def drift_terms(
     if isinstance(model, PartyModel):
         raise ConfigError("a part of a model: put the parts together (fedboost assemble)")
     if not isinstance(model, Model):
-        read_file(Path(model), str(model), TO_DRIFT)  # says what is wrong with other files
+        read_file(Path(model), str(model), TASKS["drift"])  # says what is wrong with other files
         model = Model.load(model)
-    agreed = terms_to_drift(terms or model.terms, str(text_of(model, task=TO_DRIFT)), min_count)
+    agreed = terms_to_drift(terms or model.terms, str(text_of(model, task=TASKS["drift"])), min_count)
     if not is_counted(model.summary["reference"], agreed):
         raise ConfigError("the model's reference is not of its columns, or was changed")
     return agreed, model.summary["reference"]
@@ -390,7 +390,7 @@ def terms_to_tune(
     """The terms by which so many candidates of a space are tried side by side, or those themselves if they
     name candidates. The first candidate has the settings of the terms; the others are drawn by their seed,
     each setting once from each of as many parts of its range, or by a sampler (`samplers`). ConfigError."""
-    if terms.task == TO_TUNE:
+    if terms.task.takes_candidates:
         if (space, trials, sampler) != (None, None, None):
             raise ConfigError("the terms name candidates: leave --space, --trials and --sampler out")
         return terms
@@ -420,7 +420,7 @@ def terms_to_tune(
     values = terms.model_dump(mode="json", exclude_unset=True) | bounds
     for name in _NOT_WHILE_TUNING:
         values.pop(name, None)
-    return type(terms).read({**values, "program": TO_TUNE, "candidates": candidates})
+    return type(terms).read({**values, "program": TASKS["tune"].program, "candidates": candidates})
 
 
 def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[dict[str, float]]:

@@ -11,7 +11,6 @@ from statistics import median
 
 from fedboost.gbdt.metrics.registry import VALIDATION, grows, is_metric
 from fedboost.privacy.masked.keys import Group
-from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import SENDS_GRADIENTS, not_hidden
 from fedboost.views.as_html import (
@@ -159,8 +158,7 @@ def _settings(terms: Terms, always: Sequence[str]) -> Iterator[Sequence[str]]:
             yield f"noise.{key}", json.dumps(value, ensure_ascii=False)
     if terms.earlier is not None:
         trees = f"a model of {counted(len(terms.earlier.trees), 'tree')}"
-        continued = terms.task in TRAINING
-        yield "xgb_model", f"{trees}, which this one continues" if continued else trees
+        yield "xgb_model", f"{trees}, which this one continues" if terms.task.trains else trees
 
 
 # ---- Traffic and time of a session in a report ----------------------------------------------------------

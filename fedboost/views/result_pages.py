@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import given_to_analyst, not_hidden
 from fedboost.views.as_html import (
@@ -134,9 +133,9 @@ def _who_saw_what(terms: Terms) -> Iterator[Sequence[str]]:
 
 
 def _told_sites(terms: Terms) -> str:
-    if terms.task == TO_DESCRIBE:
+    if terms.task.counts_values:
         return "the terms, how many rows there are in all, and where their values lie; no other result"
-    known = ", and how many rows there are in all" if terms.task == TO_EVALUATE else ""
+    known = ", and how many rows there are in all" if terms.task.reads_labels else ""
     return f"the terms, with the model in them{known}; no other result"
 
 
