@@ -18,7 +18,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from fedboost.boosting.queries.base import view_of
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.labels import ResidualQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
@@ -30,15 +29,14 @@ from fedboost.gbdt import histogram
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
-from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.holders.alignment import CommonRows
-from fedboost.holders.column_rows import Exchange, FeatureRows, LabelRows, OwnCuts, RowSets, levels, some
-from fedboost.holders.evaluation import EvaluationHolder, TableOf
+from fedboost.holders.column_rows import FeatureRows, LabelRows, OwnCuts, OwnRows, RowSets, levels, some
 from fedboost.holders.gradients import BinFloor, GradientExchange, check_leaf_values
+from fedboost.holders.other_tasks import DriftHolder, EvaluationHolder, SummaryHolder, TableOf
 from fedboost.holders.prediction import PredictionHolder
-from fedboost.holders.shard import Shard
-from fedboost.holders.whole_rows import DriftHolder, HorizontalHolder, SummaryHolder
+from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
 from fedboost.terms.terms import Terms
 
@@ -76,25 +74,20 @@ class OwnBins(NamedTuple):
         return np.concatenate([sums, marks.reshape(-1)])
 
 
-class VerticalHolder:
+class VerticalHolder(BaseHolder):
     """The columns of a party in one session, and the state of the training (`state`)."""
 
     def __init__(
         self, read: Callable[[Terms], Shard], terms: Terms, name: str, secret: bytes, nthread: int = 1
     ) -> None:
         """read: returns the rows, see `HorizontalHolder`; secret: of the session, the same over restarts."""
-        view, block = view_of(terms, name), terms.blocks.of(name)
-        assert view is not None
-        assert block is not None
-        self.state = NOTHING_YET
-        self._terms = terms
+        super().__init__(terms, nthread)
         self._name = name
-        self._view = view
-        self._block = block
-        self._row_sets = RowSets(terms, name, view)
+        self._view, self._block = view, block = place_of(terms, name)
+        self._row_sets = RowSets(terms, name)
         self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
         self._own_cuts = OwnCuts(terms, view)
-        self._gradients = GradientExchange(Threads(nthread))
+        self._gradients = GradientExchange(self._threads)
         self._bins = OwnBins(np.zeros(0, np.int64), 0, 0)
         self._floor = BinFloor(terms, view, block)
         self._finished = 0
@@ -103,10 +96,6 @@ class VerticalHolder:
         """True if the tree that grows stands where `state` says."""
         self._has_met = True
         """True if the parties of the block know how far each has come."""
-
-    @property
-    def table(self) -> None:
-        """None: no later session needs to know it."""
 
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of all that answers depend on: 32 bytes."""
@@ -118,7 +107,7 @@ class VerticalHolder:
         return self._common.rows
 
     @property
-    def _own(self) -> LabelRows | FeatureRows:
+    def _own(self) -> OwnRows:
         return self._common.own
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
@@ -247,7 +236,7 @@ class VerticalHolder:
             yield from self._gradients.send(self._block.feature_holders, own.gradients_of(query), hidden)
             return
         shape = len(self._terms.roots), self.rows
-        own.take_gradients((yield from self._gradients.receive(self._block.label_holder, *shape, hidden)))
+        own.gradients = yield from self._gradients.receive(self._block.label_holder, *shape, hidden)
 
     def _start(self, query: StartQuery) -> Int64:
         self._place_bins(query.cut_points)
@@ -327,7 +316,7 @@ class VerticalHolder:
     def _end_tree(self, tree: int, done: Round) -> None:
         """Move the margins by a finished tree, or the constant (-1)."""
         if isinstance(self._own, LabelRows):
-            self._own.end_tree(tree, done)
+            self._own.end_tree(tree, NO_SPLITS, done.values)
         self._finished = tree + 2
 
 

@@ -28,7 +28,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
-from fedboost.holders.evaluation import magnitudes, measured
+from fedboost.holders.other_tasks import magnitudes, measured
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
 from fedboost.runtime.data.database import Database
