@@ -29,6 +29,12 @@ from fedboost.terms.vertical import Blocks, Vertical
 MAX_RENEWAL_QUERIES = 3
 """Most queries about the residuals in the leaves of a tree."""
 
+_OMITTED = (
+    *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
+    *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
+    *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
+)
+"""Keys that are left out of it where they are not set."""
 _ORDER = (
     *("columns", "parties", "objective", "objective_params", "objective_package", "rounds", "max_depth"),
     *("learning_rate", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "reg_lambda", "reg_alpha"),
@@ -41,30 +47,10 @@ _ORDER = (
     *("aft_loss_distribution_scale", "eval_metric", "party_metrics", "validation_fraction"),
     *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
     *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
-    *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program", "label_holder", "blocks"),
-    *(
-        "rows",
-        "min_common_rows",
-        "max_ids",
-        "repeated_ids",
-        "id_form",
-        "model",
-        "alone_rounds",
-        "min_rows_per_bin",
-        "label_epsilon",
-        "predict_with",
-        "predict_rows",
-        *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
-    ),
+    *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program"),
+    *_OMITTED,
 )
 """The keys as they stand in the JSON that is hashed."""
-
-
-_OMITTED = (
-    *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
-    *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
-)
 
 
 class Settings(Flat):

@@ -71,10 +71,7 @@ def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
             f"{terms.vertical.key}: rows are described where each party has all columns; `fedboost check` "
             f"tells each party about its own table"
         )
-    values = settings_for(terms, TASKS["describe"])
-    if min_count is not None:
-        values["min_count"] = min_count
-    return Terms.read(values)
+    return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count))
 
 
 # ---- Sessions that evaluate a model: their terms, and the sets of rows ----------------------------------
@@ -202,23 +199,23 @@ def terms_to_evaluate(
         raise ConfigError(
             "noise: a model is evaluated by exact sums; give terms without noise if the sites allow that"
         )
-    values = settings_for(terms, TASKS["evaluate"])
     declared, names = {**terms.columns.subgroups}, [*terms.evaluation.subgroups]
     if by := [*by]:
         split = [_column_of(each, terms.columns) for each in by]
         declared |= {name: levels for name, levels in split if levels}
         names = [name for name, _ in split]
     used = {name: [*levels] for name, levels in declared.items() if name in names}
+    values = settings_for(
+        terms,
+        TASKS["evaluate"],
+        xgb_model=model,
+        subgroups=names if by else None,
+        party_metrics=by_site or None,
+        threshold=threshold,
+        min_count=min_count,
+        evaluate_rows=rows,
+    )
     values["columns"] = {**values["columns"], "subgroups": used}
-    given = {
-        "xgb_model": model,
-        "subgroups": names if by else None,
-        "party_metrics": by_site or None,
-        "threshold": threshold,
-        "min_count": min_count,
-        "evaluate_rows": rows,
-    }
-    values |= {key: value for key, value in given.items() if value is not None}
     if "evaluate_rows" not in values and (trained := _trained_under(values.get("xgb_model"))) is not None:
         values |= {"evaluate_rows": "held-out"} if trained.validates else {}
     return Terms.read(values)
@@ -252,16 +249,16 @@ def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
     return name, () if own else levels
 
 
-def settings_for(terms: Terms, task: Task) -> dict[str, Any]:
-    """The settings of these terms that a session of a task goes by: all, where it is that of the terms."""
+def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
+    """The settings of these terms that a session of a task goes by: all, where it is that of the terms.
+    given: in place of theirs, but for those that are None."""
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
-    if terms.task is task:
-        return values
-    kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
-    values = {key: value for key, value in values.items() if key in kept} | {"program": task.program}
-    if task.measures:
-        values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
-    return values
+    if terms.task is not task:
+        kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
+        values = {key: value for key, value in values.items() if key in kept} | {"program": task.program}
+        if task.measures:
+            values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
+    return values | {key: value for key, value in given.items() if value is not None}
 
 
 # ---- Sessions that hold rows against the reference of a model: their terms, and the bins ----------------
@@ -269,12 +266,7 @@ def settings_for(terms: Terms, task: Task) -> dict[str, Any]:
 
 
 _NOT_FOR_FEATURES = (
-    "eval_metric",
-    "party_metrics",
-    "subgroups",
-    "threshold",
-    "scale_pos_weight",
-    "evaluate_rows",
+    *("eval_metric", "party_metrics", "subgroups", "threshold", "scale_pos_weight", "evaluate_rows"),
 )
 
 
@@ -295,7 +287,5 @@ def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Te
     that say the columns. model: as in `xgb_model`, with its bins."""
     if terms.vertical.is_used:
         raise ConfigError(f"{terms.vertical.key}: rows are counted where each party has all columns")
-    values = settings_for(terms, TASKS["drift"])
-    values = {key: value for key, value in values.items() if key not in _NOT_FOR_FEATURES}
-    given = {"xgb_model": model, "min_count": min_count}
-    return Terms.read(values | {key: value for key, value in given.items() if value is not None})
+    values = settings_for(terms, TASKS["drift"], xgb_model=model, min_count=min_count)
+    return Terms.read({key: value for key, value in values.items() if key not in _NOT_FOR_FEATURES})
