@@ -60,7 +60,7 @@ from fedboost.version import VERSION
 
 REPEATS = "how many rows each id has"
 """Kind of a relay."""
-_NUMBER = np.dtype(f"<i{REPEAT_BYTES}")
+NUMBER = np.dtype(f"<i{REPEAT_BYTES}")
 
 
 class RepeatedIds:
@@ -83,16 +83,6 @@ class RepeatedIds:
         first = np.repeat(self._begins[ids] - ends + counts, counts)
         rows: Int64 = self._rows[first + np.arange(ends[-1])]
         return rows
-
-
-def to_bytes(counts: Int64) -> bytes:
-    """Numbers of rows as they are relayed."""
-    return counts.astype(_NUMBER).tobytes()
-
-
-def from_bytes(told: bytes) -> Int64:
-    """Numbers of rows that were relayed: int64 [ids]."""
-    return np.frombuffer(told, _NUMBER).astype(np.int64)
 
 
 def check(counts: Int64, holder: str, most: int) -> None:
@@ -244,9 +234,11 @@ class Alignment:
         if self._repeated is not None:
             counts = self._repeated.counts[ids]
             check(counts, holder, self._most)
-            yield Send(REPEATS, self._block.feature_holders, to_bytes(counts), ids.size)
+            content = counts.astype(NUMBER).tobytes()
+            yield Send(REPEATS, self._block.feature_holders, content, ids.size)
             return counts
-        counts = from_bytes((yield Receive(REPEATS, holder, REPEAT_BYTES * ids.size)))
+        told = yield Receive(REPEATS, holder, REPEAT_BYTES * ids.size)
+        counts = np.frombuffer(told, NUMBER).astype(np.int64)
         check(counts, holder, self._most)
         return counts
 

@@ -48,19 +48,16 @@ class LabelRows(HorizontalHolder):
         return super().columns or (np.zeros(self.rows, np.float32),)
 
     def begin_margins(self) -> None:
-        """Margins where training begins."""
         self._earlier = None
         super().begin_margins()
 
     def take_back(self) -> bool:
-        """Margins as they were before the last finished tree. False if they are not known."""
         earlier, self._earlier = self._earlier, None
         if earlier is not None:
             self._gradients.margin[:] = earlier
         return earlier is not None
 
     def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
-        """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
         self._earlier = self._gradients.margin.copy()
         super().end_tree(tree, splits, values)
 
@@ -116,9 +113,10 @@ class FeatureRows(GrowingHolder):
         """HMAC of the rows and of the version of the software: 32 bytes."""
         return self._shard.hashed(key, self.columns, repr((VERSION, None)))
 
-    def begin_tree(self, tree: int) -> None:
-        """All rows at the roots of a tree, whose gradients are not here yet."""
-        self.growing.begin(tree)
+    def begin_margins(self) -> None:
+        """None: the label holder has them."""
+
+    def forget_gradients(self) -> None:
         self.gradients = None
 
     def compute(self, query: Query) -> Int64:

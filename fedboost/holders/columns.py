@@ -149,12 +149,11 @@ class VerticalHolder(BaseHolder):
         own, finished = self._own, self.state.rounds[: self._finished]
         if finished and rounds[: len(finished)] == finished:
             return
-        if isinstance(own, LabelRows) and finished and rounds == finished[:-1] and own.take_back():
+        if finished and rounds == finished[:-1] and own.take_back():
             self._finished -= 1
             return
         self._finished = 0
-        if isinstance(own, LabelRows):
-            own.begin_margins()
+        own.begin_margins()
 
     # ---- an answer ----------------------------------------------------------------------------------
 
@@ -189,7 +188,7 @@ class VerticalHolder(BaseHolder):
                 return self._own_cuts.count_bins(query, own)
             case RowsQuery():
                 yield from self._common.compare()
-                return self._of_labels(query)
+                return own.compute(query)
             case StartQuery():
                 return self._start(query)
             case EndRoundQuery():
@@ -197,7 +196,7 @@ class VerticalHolder(BaseHolder):
             case ResidualQuery():
                 return own.compute(replace(query, splits=NO_SPLITS))
             case _:
-                return self._of_labels(query)
+                return own.compute(query)
 
     def _histograms(self, query: HistogramQuery, alone: bool) -> Answering:
         """alone: the tree grows on the label holder's columns, of which the others know nothing."""
@@ -223,11 +222,6 @@ class VerticalHolder(BaseHolder):
         if not alone:
             sums = self._bins.among_all(query, sums, self._view.has_labels)
         return self._bins.with_marks(query, sums, groups)
-
-    def _of_labels(self, query: Query) -> Int64:
-        """The answer of the label holder alone."""
-        own = self._own
-        return own.compute(query) if isinstance(own, LabelRows) else np.zeros(query.cells, np.int64)
 
     def _share_gradients(self, query: HistogramQuery) -> Exchange:
         """Have the gradients of the tree that grows: the label holder relays them to the others."""
@@ -315,8 +309,7 @@ class VerticalHolder(BaseHolder):
 
     def _end_tree(self, tree: int, done: Round) -> None:
         """Move the margins by a finished tree, or the constant (-1)."""
-        if isinstance(self._own, LabelRows):
-            self._own.end_tree(tree, NO_SPLITS, done.values)
+        self._own.end_tree(tree, NO_SPLITS, done.values)
         self._finished = tree + 2
 
 

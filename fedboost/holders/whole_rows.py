@@ -5,8 +5,8 @@ parties gives what one party with all rows would have answered, bit for bit.
 Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import assert_never
 
 import numpy as np
@@ -255,6 +255,27 @@ class GrowingHolder(RowsHolder):
         super().__init__(read, terms, nthread)
         self._relayed = sets
 
+    @abstractmethod
+    def begin_margins(self) -> None:
+        """Margins where training begins."""
+
+    @abstractmethod
+    def forget_gradients(self) -> None:
+        """Another tree comes, and its gradients are not known yet."""
+
+    def begin_tree(self, tree: int) -> None:
+        """All rows at the roots of a tree."""
+        self.growing.begin(tree)
+        self.forget_gradients()
+
+    def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
+        """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
+        self.begin_tree(tree + 1)
+
+    def take_back(self) -> bool:
+        """Margins as they were before the last finished tree. False if they are not known."""
+        return False
+
     def encoded(self, start: StartQuery) -> tuple[Column, ...]:
         """The columns as they are binned."""
         return self.columns
@@ -332,8 +353,8 @@ class HorizontalHolder(GrowingHolder):
         self.growing.begin(finished - 1)
         for tree, done in enumerate(state.rounds[finished:], finished - 1):
             self.end_tree(tree, done.splits, done.values)
-        self._split(state.splits)
-        self._forget_gradients()
+        self.growing.apply(state.splits, self.bins)
+        self.forget_gradients()
         self.state = state
 
     def compute(self, query: Query) -> Int64:
@@ -392,20 +413,20 @@ class HorizontalHolder(GrowingHolder):
     def _leaf_sums(self, query: SumsQuery) -> Int64:
         """Sums of gradients and hessians over the rows of each leaf."""
         self._gradients.quantise(self._terms.objective.loss, self._quantiser(query))
-        self._split(query.splits)
+        self.growing.apply(query.splits, self.bins)
         growing, pairs = self.growing, self._gradients.pairs
         leaf_pairs = (pairs[growing.output_of(node)][growing.of(node)] for node in query.nodes)
         return np.array([sum_pairs(rows) for rows in leaf_pairs], np.int64).reshape(-1)
 
     def _residuals(self, query: ResidualQuery) -> Int64:
         """Weights of the residuals of each node, by cell."""
-        self._split(query.splits)
+        self.growing.apply(query.splits, self.bins)
         if query.tree == CONSTANT_TREE:
             nodes = [np.flatnonzero(self._sets[metrics.TRAIN]).astype(np.uint32)]
         else:
             nodes = [self.growing.of(node) for node in query.nodes]
-        shard, margin = self._shard, self._gradients.margin[0]
-        return residual_weights(nodes, query, shard.label, margin, shard.weight, self._threads).reshape(-1)
+        rows = self._shard.label, self._gradients.margin[0], self._shard.weight
+        return residual_weights(nodes, query, *rows, self._threads).reshape(-1)
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         self.end_tree(query.tree, query.splits, query.values)
@@ -447,24 +468,21 @@ class HorizontalHolder(GrowingHolder):
         """Apply the splits of a query about the tree that grows, whose gradients are computed at its root."""
         if not self.has_gradients:
             self._quantise(query)
-        self._split(query.splits)
+        self.growing.apply(query.splits, self.bins)
 
     def _quantise(self, query: TreeQuery) -> None:
         """Compute the gradients of the tree that grows; in gradient-based sampling, sample its rows."""
         terms, quantise = self._terms, self._quantiser(query)
-        self.has_gradients = True
-        if not terms.draws.by_gradient_norm:
+        if terms.draws.by_gradient_norm:
+            assert isinstance(query, HistogramQuery)  # the terms allow no votes
+            settings = terms.draws.subsample, terms.trees.reg_lambda, query.threshold
+            sample = NormSample(self._sets[metrics.TRAIN], self._draws, query.tree, *settings)
+            self._gradients.quantise(terms.objective.loss, quantise, reweigh=sample.reweigh)
+            self.growing.begin_on(sample.masks)
+            self.growing.apply(self.state.splits, self.bins)
+        else:
             self._gradients.quantise(terms.objective.loss, quantise)
-            return
-        assert isinstance(query, HistogramQuery)  # the terms allow no votes
-        training, settings = (
-            self._sets[metrics.TRAIN],
-            (terms.draws.subsample, terms.trees.reg_lambda, query.threshold),
-        )
-        sample = NormSample(training, self._draws, query.tree, *settings)
-        self._gradients.quantise(terms.objective.loss, quantise, reweigh=sample.reweigh)
-        self.growing.begin_on(sample.masks)
-        self._split(self.state.splits)
+        self.has_gradients = True
 
     def _quantiser(self, query: StartQuery | LevelSumsQuery | TreeQuery | SumsQuery) -> Quantise:
         """Quantisation for a query; bounded where its answer gets noise."""
@@ -472,21 +490,11 @@ class HorizontalHolder(GrowingHolder):
             return self._terms.bound.quantise
         return in_units(query.gradient, query.hessian)
 
-    def _split(self, splits: Splits) -> None:
-        """Send rows to the children of nodes of the tree that grows."""
-        self.growing.apply(splits, self.bins)
-
     def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
-        """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
         self.growing.move_margins(splits, values, self.bins, self._gradients.margin)
-        self.begin_tree(tree + 1)
+        super().end_tree(tree, splits, values)
 
-    def begin_tree(self, tree: int) -> None:
-        """All rows at the roots of a tree, whose gradients are not computed yet."""
-        self.growing.begin(tree)
-        self._forget_gradients()
-
-    def _forget_gradients(self) -> None:
+    def forget_gradients(self) -> None:
         """Have gradients computed again, and own histograms built again, when they are next needed."""
         self.has_gradients = False
         self._own.clear()
@@ -512,10 +520,3 @@ def _draws_of(shard: Shard, terms: Terms) -> RowSampling:
     assert shard.keys is not None or not terms.draws.draws_for_trees
     keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
     return RowSampling(keys, terms.draws.seed, terms.first_tree, terms.trees.num_parallel_tree)
-
-
-def holder_of(
-    read: Callable[[Terms], Shard], name: str, nthread: int = 1
-) -> Callable[[Terms, bytes], HorizontalHolder]:
-    """A `Site.holder`: reads the rows of party `name` and holds them. `read` raises Refused."""
-    return lambda terms, secret: HorizontalHolder(partial(read, terms), terms, nthread, name)
