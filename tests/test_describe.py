@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from fedboost.views.tasks import describe as text_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sites import bundles_of, consortium, in_time, rows, shared_out, terms
@@ -25,7 +26,6 @@ from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.terms.noise import SUMMARY
 from fedboost.terms.tasks import MISSING, SHARES, UNDECLARED, terms_to_describe
-from fedboost.views.tasks import describe as text_of
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 

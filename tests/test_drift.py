@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 import numpy as np
 import pyarrow as pa
 import pytest
+from fedboost.views.tasks import drifted
 from hypothesis import given
 from hypothesis import strategies as st
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
@@ -23,12 +24,11 @@ from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.holders.other_tasks import DriftHolder
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.results import drift_terms
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.tasks import drift_terms
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.views.approval import summary as summary_of
-from fedboost.views.tasks import drifted
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 TABLE = rows(3000, seed=4)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import xgboost
+from fedboost.views.tasks import evaluated, told
 from hypothesis import given
 from hypothesis import strategies as st
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
@@ -30,14 +31,13 @@ from fedboost.holders.other_tasks import EvaluationHolder
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.simulation import run_session
-from fedboost.runtime.results import evaluation_terms
 from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.tasks import evaluation_terms
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.views.approval import summary as summary_of
-from fedboost.views.tasks import evaluated, told
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 OPEN = {"parties": "any", "analysts": "any", "columns": "any", "evaluate": "any"}

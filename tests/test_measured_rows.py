@@ -6,6 +6,7 @@ import asyncio
 import numpy as np
 import pyarrow as pa
 import pytest
+from fedboost.views.tasks import evaluated, rows_in_words
 from policies import policy
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 from sklearn import metrics as reference
@@ -16,9 +17,8 @@ from fedboost.errors import ConfigError, Refused, SessionFailed
 from fedboost.protocol.site import Limits, check_chosen
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
-from fedboost.runtime.results import evaluation_terms
 from fedboost.runtime.site.policy import breaches
-from fedboost.views.tasks import evaluated, rows_in_words
+from fedboost.runtime.tasks import evaluation_terms
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 GROWING = {"rounds": 20, "learning_rate": 0.5, "max_depth": 6, "min_child_weight": 0.1, "max_bin": 64}

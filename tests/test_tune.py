@@ -16,9 +16,9 @@ from fedboost.runtime import results as samplers
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.simulation import run_session
-from fedboost.runtime.results import SPACE, draw, terms_to_tune
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.tasks import SPACE, draw, terms_to_tune
 from fedboost.terms import columns as columns_of_terms
 from fedboost.terms.terms import MAX_COLUMNS_TRIED, stages
 

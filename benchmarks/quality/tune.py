@@ -25,7 +25,7 @@ import xgboost as xgb
 import fedboost as fb
 from fedboost.runtime.data.shard import to_features, to_shard
 from fedboost.runtime.local.simulation import run_session
-from fedboost.runtime.results import SPACE, TRIALS, Tuning, terms_to_tune
+from fedboost.runtime.tasks import SPACE, TRIALS, Tuning, terms_to_tune
 
 DATASETS = (common.ADULT, common.DEFAULT_CREDIT, common.BANK_MARKETING)
 HELD = "held"

@@ -262,7 +262,7 @@ def verify(
         altered = {"model": str(model), "holds": False, "conclusion": str(error)}
         show(json, [altered], [f"It does NOT hold: {error}"])
         raise typer.Exit(DOES_NOT_HOLD) from None
-    show(json, as_json.verification(facts), verification(facts))
+    show(json, [facts.summary], verification(facts))
     if not facts.holds:
         raise typer.Exit(DOES_NOT_HOLD)
 

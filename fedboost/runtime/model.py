@@ -31,6 +31,9 @@ from fedboost.gbdt.tree import Tree
 from fedboost.holders.other_tasks import magnitudes, measured
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
+from fedboost.results.base import Ended
+from fedboost.results.evaluation import Evaluation
+from fedboost.results.model import Dependence, GivenRows, Verification
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_base_margin, to_features, to_shard
@@ -58,8 +61,6 @@ from fedboost.terms.tasks import settings_for
 from fedboost.terms.terms import Terms
 from fedboost.views import notebook as html
 from fedboost.views import tree_drawing
-from fedboost.views.as_html import DependenceFacts, RowsFacts, SessionFacts
-from fedboost.views.facts import VerificationFacts
 
 
 @dataclass(frozen=True, repr=False)
@@ -374,7 +375,7 @@ class Result:
         min_count: int | None = None,
     ) -> str:
         """The report of the model as `Model.report` gives it, with traffic and time of each round."""
-        session = SessionFacts(self.traffic, self.history)
+        session = Ended(self.model.terms, (), self.traffic, self.history)
         return saved(report_of(self.model, data, keys, min_count, session), path)
 
     def _repr_html_(self) -> str:
@@ -411,7 +412,7 @@ def report_of(
     data: Any,
     keys: Path | str | None,
     min_count: int | None,
-    session: SessionFacts | None = None,
+    session: Ended | None = None,
 ) -> str:
     """Return the report of a model, as HTML, with rows, signatures and session where they are given."""
     rows = None if data is None else rows_facts(model, data, min_count)
@@ -419,13 +420,13 @@ def report_of(
     return written(model, rows, signatures, session)
 
 
-def signature_facts(model: Model, keys: Path) -> VerificationFacts:
+def signature_facts(model: Model, keys: Path) -> Verification:
     """Return what holds of a model's signatures, by the root in a folder of keys."""
     roots, denied = read_trust(keys)
     return verified(model, "model", roots, datetime.now(UTC), denied)
 
 
-def rows_facts(model: Model, data: Any, min_count: int | None = None, source: str = "") -> RowsFacts:
+def rows_facts(model: Model, data: Any, min_count: int | None = None, source: str = "") -> GivenRows:
     """Return a model's figures on rows with labels. data: a table, as `Model.predict` takes it; min_count:
     in place of that of the terms; source: what to call the table, its own name unless given."""
     named = shown(data) if isinstance(data, (str, Path, Database)) else "the table"
@@ -452,10 +453,11 @@ def rows_facts(model: Model, data: Any, min_count: int | None = None, source: st
         "of": "all",
         "shares": UNKNOWN,
     }
-    return RowsFacts(Path(source).name, summary, _dependence(model, features, shard.base_margin))
+    result = Evaluation.model_validate(summary)
+    return GivenRows(Path(source).name, result, _dependence(model, features, shard.base_margin))
 
 
-def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[DependenceFacts]:
+def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Dependence]:
     step = -(-len(features) // MAX_DEPENDENCE_ROWS)
     rows, base = features[::step], None if base_margin is None else base_margin[::step]
     categorical = model.terms.columns.categorical
@@ -464,7 +466,7 @@ def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Depen
         if name not in categorical and np.isnan(rows[:, model.booster.features.index(name)]).all():
             continue
         grid, means = model.partial_dependence(rows, name, base_margin=base)
-        out.append(DependenceFacts(name, name in categorical, grid, np.reshape(means, (len(grid), -1))))
+        out.append(Dependence(name, name in categorical, grid, np.reshape(means, (len(grid), -1))))
     return out
 
 

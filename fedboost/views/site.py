@@ -7,17 +7,6 @@ from enum import Enum
 from fedboost.errors import printable, quoted
 from fedboost.terms.session import TASKS
 from fedboost.terms.terms import Terms
-from fedboost.views.as_html import (
-    Markup,
-    element,
-    items,
-    joined,
-    left_out,
-    lines,
-    paragraph,
-    section,
-    table,
-)
 from fedboost.views.audit import (
     AuditFacts,
     SessionFacts,
@@ -27,7 +16,9 @@ from fedboost.views.audit import (
     session_text,
     verdict,
 )
+from fedboost.views.elements import items, left_out, paragraph, section, table
 from fedboost.views.facts import ApprovalFacts, PrivacyFacts, RuleFacts, SiteFacts
+from fedboost.views.markup import Markup, element, joined, lines
 from fedboost.views.shell import STYLE as _CONSOLE
 from fedboost.views.shell import TOKEN, Served, frame, refusal
 from fedboost.views.status import time_of

@@ -14,8 +14,8 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 import fedboost as fb
 from fedboost import evaluation
 from fedboost.runtime.local.simulation import run_session
-from fedboost.runtime.results import drift_terms, evaluation_terms
 from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.tasks import drift_terms, evaluation_terms
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
 

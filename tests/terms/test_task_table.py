@@ -15,6 +15,8 @@ from fedboost.runtime.aggregator.programs import OF_TASKS
 from fedboost.runtime.site.policy import BY_COLUMNS, RULES
 from fedboost.terms.session import TASKS, TRAINING, TaskName, task_of
 from fedboost.views.approval import MADE
+from fedboost.views.results import RESULTS, VIEWS
+from fedboost.views.session import _TOLD
 
 PACKAGE = Path(fedboost.__file__).parent
 TABLE = "terms/session.py"
@@ -25,10 +27,10 @@ COLUMNS = {
     "holders/columns.py": {"HOLDERS"},
     "runtime/aggregator/archive.py": {"REPORTED"},
     "runtime/aggregator/programs.py": {"OF_TASKS"},
-    "runtime/console.py": {"_RESULTS"},
     "runtime/site/policy.py": {"BY_COLUMNS", "RULES"},
     "views/approval.py": {"MADE", "_of_task", "RELAXED"},
     "views/audit.py": {"_agreement"},
+    "views/session.py": {"_TOLD"},
     # functions, commands and the policy's rule `evaluate`, which have the name of a task
     "__init__.py": {"_HOMES", "__all__"},
     "cli/main.py": {"COMMANDS"},
@@ -181,6 +183,11 @@ def test_the_names_are_those_of_policies():
 )
 def test_a_column_has_each_task_in_the_order_of_the_table(column):
     assert [*column] == [*TASKS]
+
+
+def test_each_task_that_an_analyst_requests_and_that_makes_no_model_has_a_result():
+    due = {row.name for row in TASKS.values() if row.by_analyst and not row.makes_model}
+    assert due == {*RESULTS} == {*VIEWS} == {*_TOLD}
 
 
 def test_where_columns_are_apart_sessions_train_or_predict():

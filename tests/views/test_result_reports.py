@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from fedboost.views.result_pages import comparison_page
 from html_pages import HOSTILE, check, section
 from sites import rows, shared_out, terms
 
@@ -14,7 +15,6 @@ from fedboost.views.as_html import SessionFacts
 from fedboost.views.charts import MAX_BARS, ends, intervals, pairs
 from fedboost.views.facts import ComparisonFacts, Figure, SiteComparison
 from fedboost.views.model import turns
-from fedboost.views.result_pages import comparison_page
 from fedboost.views.words import size
 
 TABLE = rows(900, seed=4)

@@ -40,7 +40,8 @@ from fedboost.runtime.data.table import as_table
 from fedboost.runtime.data.values import give_back, keep_freed_memory
 from fedboost.runtime.model import Model, Result, finish
 from fedboost.runtime.party_model import PartyModel, terms_to_predict
-from fedboost.runtime.results import (
+from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.tasks import (
     Description,
     Drift,
     Evaluation,
@@ -49,7 +50,6 @@ from fedboost.runtime.results import (
     evaluation_terms,
     terms_to_tune,
 )
-from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.runtime.workers.holder import CollectionRows, is_collection
 from fedboost.terms.tasks import terms_to_describe
@@ -299,7 +299,7 @@ def describe(
     """
     agreed = terms_to_describe(terms, min_count)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Description.of(signed_model_of(session), meter.traffic)
+    return Description.from_model(signed_model_of(session), meter.traffic)
 
 
 # ---- Rows held against those of a model, in one process: the same session, the same codec, no sockets ----
@@ -325,7 +325,7 @@ def drift(
     if terms is None:
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Drift.of(signed_model_of(session), reference, meter.traffic)
+    return Drift.held_against(reference, signed_model_of(session), meter.traffic)
 
 
 # ---- The evaluation of a model in one process: the same session, the same codec, no sockets -------------
@@ -359,7 +359,7 @@ def evaluate(
     if terms is None:
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Evaluation.of(signed_model_of(session), meter.traffic)
+    return Evaluation.from_model(signed_model_of(session), meter.traffic)
 
 
 # ---- Parties that hold different columns predict together, in one process: the same session -------------
@@ -452,11 +452,11 @@ def tune(
     """Try settings of trees side by side in this process, dropping the worst by validation rows.
 
     terms: those of a training, or with `program = "tune"` and `candidates`; space: setting to [low, high], or
-    to a list of three values and more, `results.SPACE` unless given; trials: candidates, 27 unless given, of
+    to a list of three values and more, `tasks.SPACE` unless given; trials: candidates, 27 unless given, of
     which the first has the settings of the terms; sampler: a sampler of Optuna (the extra optuna), or its
     name, in place of a Latin hypercube; shards, seed, nthread, site: as for `simulate`. Over the network:
     `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
     """
     agreed = terms_to_tune(terms, space, trials, sampler)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Tuning.of(agreed, signed_model_of(session), meter.traffic)
+    return Tuning.from_model(signed_model_of(session), meter.traffic)

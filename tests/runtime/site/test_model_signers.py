@@ -23,10 +23,10 @@ from fedboost.protocol.messages import Attest
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model, text_of
 from fedboost.runtime.net.keys import write_bundle
-from fedboost.runtime.results import drift_terms, evaluation_terms
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.policy import ModelSigners, Policy
 from fedboost.runtime.site.signers import signers_at, signers_of
+from fedboost.runtime.tasks import drift_terms, evaluation_terms
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms import continuation
 from fedboost.terms.reading import read_model
