@@ -242,7 +242,7 @@ def test_columns_without_values_and_labels_that_are_intervals(objective):
 def test_terms_of_a_training_are_described_by_what_they_say_of_columns():
     agreed = terms(["north", "south"], rounds=7, seed=3, min_count=25, scale_pos_weight=2.0)
     own = terms_to_describe(agreed)
-    assert (own.task, own.session.program, own.evaluation.min_count) == ("describe", "describe", 25)
+    assert (own.task.name, own.session.program, own.evaluation.min_count) == ("describe", "describe", 25)
     assert own == terms_to_describe(agreed.changed(rounds=9, max_depth=2))
     assert terms_to_describe(own) == own
     assert terms_to_describe(own, 30).evaluation.min_count == 30

@@ -21,7 +21,7 @@ from fedboost.cli.output import print_text
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
-from fedboost.holders.whole_rows import DriftHolder
+from fedboost.holders.other_tasks import DriftHolder
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys

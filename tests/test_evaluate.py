@@ -26,7 +26,7 @@ from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grids
 from fedboost.gbdt.metrics import registry
 from fedboost.gbdt.metrics.registry import OUTCOMES
-from fedboost.holders.evaluation import EvaluationHolder
+from fedboost.holders.other_tasks import EvaluationHolder
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.simulation import run_session

@@ -65,7 +65,7 @@ def test_held_out_rows_are_those_of_the_training(way, parties, protection):
 
 def mask_of(agreed, name, table):
     """The rows that a training holds out."""
-    from fedboost.holders.whole_rows import row_sets
+    from fedboost.holders.shard import row_sets
 
     return row_sets(to_shard(as_table(table), agreed, name), agreed)["validation"]
 
