@@ -30,7 +30,7 @@ from fedboost.cli.common import (
 from fedboost.cli.output import notice, show
 from fedboost.cli.train import Draw, notice_not_hidden, progress
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics.registry import grows
+from fedboost.gbdt.metrics import grows
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address, read_toml
 from fedboost.runtime.files import check_writable, write_atomically

@@ -33,7 +33,7 @@ from fedboost.estimators.rows import (
     refuse_beside,
 )
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt import metrics
 from fedboost.protocol.run import Callback
 from fedboost.runtime.data.draft import draft_features, split_by_site
 from fedboost.runtime.data.sparse import SparseTable

@@ -15,11 +15,9 @@ from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
+from fedboost.gbdt import metrics
 from fedboost.gbdt.gradients import Gradients
-from fedboost.gbdt.metrics import registry
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.metric import Mean
-from fedboost.gbdt.metrics.registry import TRAIN, VALIDATION, exact_metric_of
+from fedboost.gbdt.metrics import TRAIN, VALIDATION, Mean, exact_metric_of
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.sampling import Mask
 from fedboost.holders.shard import Shard, continue_margins
@@ -211,12 +209,12 @@ def measured(
     parts += [parts[0] if site == name else nothing for site in query.sites]
     if query.scores:
         parts.append(
-            gradients.sum_rows(lambda _, m, y, w: registry.count_bins(m, y, query.threshold), everybody)
+            gradients.sum_rows(lambda _, m, y, w: metrics.count_bins(m, y, query.threshold), everybody)
         )
-        parts.append(gradients.sum_rows(lambda _, m, y, w: registry.count_cells(m, y), everybody))
+        parts.append(gradients.sum_rows(lambda _, m, y, w: metrics.count_cells(m, y), everybody))
     if query.classes:
         parts.append(
-            gradients.sum_rows(lambda _, m, y, w: registry.count_classes(m, y, query.classes), everybody)
+            gradients.sum_rows(lambda _, m, y, w: metrics.count_classes(m, y, query.classes), everybody)
         )
     return np.concatenate(parts)
 
@@ -229,5 +227,5 @@ def _of_set(
     find = query.figures.__getitem__
     parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, find)]
     if query.scores:
-        parts.append(registry.count_outcomes(margin, label, query.threshold))
+        parts.append(metrics.count_outcomes(margin, label, query.threshold))
     return np.concatenate(parts)

@@ -36,7 +36,7 @@ from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Values
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
-from fedboost.gbdt import histogram, sampling
+from fedboost.gbdt import histogram, metrics, sampling
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import STRETCH, CutPoints, count_cells, count_parts
@@ -46,13 +46,11 @@ from fedboost.gbdt.gradients import Gradients, Quantise, in_units
 from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.kernels.bins import weigh_residuals
 from fedboost.gbdt.kernels.histogram import sum_pairs
-from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.sampling import AllRows, Bootstrap, Mask, NormSample, RowSampling, Sampler, Subsample
-from fedboost.gbdt.split import SplitRule
 from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import Splits, Tree
+from fedboost.gbdt.tree import SplitRule, Splits, Tree
 from fedboost.holders.shard import Shard, continue_margins
 from fedboost.protocol.contracts import MAX_CELLS, Answering, HeldTable
 from fedboost.terms.tasks import bins_in

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedboost.boosting.programs.tasks import unit_of
 from fedboost.boosting.queries.base import MAX_ROWS
-from fedboost.gbdt.metrics.registry import OUTCOMES, own_name
+from fedboost.gbdt.metrics import OUTCOMES, own_name
 from fedboost.terms.tasks import (
     MISSING,
     SHARES,

@@ -14,7 +14,7 @@ from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import printable, quoted
-from fedboost.gbdt.metrics.registry import own_name
+from fedboost.gbdt.metrics import own_name
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.protections import PROTECTIONS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt.metrics.registry import by_party
+from fedboost.gbdt.metrics import by_party
 from fedboost.views.audit import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
 from fedboost.views.comparison import sentence
 from fedboost.views.estimates import ColumnsFacts, LayoutsFacts

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION
 from fedboost.views.as_html import Markup, ReportFacts, element, joined, left_out, paragraph, table
 from fedboost.views.training import ACCOUNTED
 from fedboost.views.words import shorten

@@ -7,7 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from fedboost.gbdt.metrics.registry import VALIDATION
+from fedboost.gbdt.metrics import VALIDATION
 from fedboost.views.as_html import Markup, element, joined, left_out, lines, names, paragraph, table
 from fedboost.views.charts import Series, curves_of
 from fedboost.views.charts import lines as line_chart

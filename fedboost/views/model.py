@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from fedboost.gbdt.metrics.registry import VALIDATION, grows, is_metric
+from fedboost.gbdt.metrics import VALIDATION, grows, is_metric
 from fedboost.privacy.masked.keys import Group
 from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms

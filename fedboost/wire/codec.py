@@ -29,7 +29,7 @@ from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints, Grids
-from fedboost.gbdt.metrics.registry import is_metric
+from fedboost.gbdt.metrics import is_metric
 from fedboost.gbdt.target_means import FOLDS, MAX_BUCKETS, MIN_BUCKETS
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, Splits
 from fedboost.protocol.messages import Request

@@ -12,7 +12,7 @@ from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQue
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
-from fedboost.gbdt.metrics.registry import METRICS
+from fedboost.gbdt.metrics import METRICS
 from fedboost.gbdt.tree import Split, Splits
 from fedboost.protocol.messages import (
     Ask,

@@ -13,7 +13,7 @@ from sites import rows, shared_out, terms
 import fedboost as fb
 from fedboost.cli.output import print_text
 from fedboost.errors import PeerError
-from fedboost.gbdt.metrics.registry import grows
+from fedboost.gbdt.metrics import grows
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.results import Description, Evaluation, Tuning, evaluation_terms, terms_to_tune
 from fedboost.runtime.signed_model import signed_model_of

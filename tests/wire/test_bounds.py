@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.gbdt.metrics.registry import METRICS
+from fedboost.gbdt.metrics import METRICS
 from fedboost.protocol.messages import Join, Relay, Report
 from fedboost.protocol.relaying import PART_BYTES
 from fedboost.terms.reading import MAX_FEATURES

@@ -37,10 +37,10 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.queries.union import OfTurn, together
 from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.registry import VALIDATION, grows, own_name
+from fedboost.gbdt.metrics import VALIDATION, grows, own_name
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees, Outcome

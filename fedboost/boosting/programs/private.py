@@ -25,8 +25,7 @@ from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, Quantiles, range_ed
 from fedboost.gbdt.histogram import STATS, Layout
 from fedboost.gbdt.objectives.objective import IDENTITY, SCALE, UNITS, Bound
 from fedboost.gbdt.sampling import mixed
-from fedboost.gbdt.split import BestSplit, SplitRule
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, BestSplit, Split, SplitRule, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.noise import CUT_POINTS, LEVELS, ROWS, START, TREES
 from fedboost.terms.terms import Terms, slots_of

@@ -22,7 +22,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles, count_cells
 from fedboost.gbdt.histogram import STATS
-from fedboost.gbdt.metrics.registry import DIGITS
+from fedboost.gbdt.metrics import DIGITS
 from fedboost.gbdt.target_means import FOLDS, LevelMeans, TargetMeans
 from fedboost.terms.terms import Terms, slots_of
 

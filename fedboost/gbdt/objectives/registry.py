@@ -1,7 +1,7 @@
 """The objectives by name, and objectives from the parameters of the terms.
 
-Promises: each objective is registered once, by `register`; the built-in ones are those of BUILT_IN in each
-module here.
+Promises: each objective is registered once, by `register`; the built-in ones are those of
+`built_in.BUILT_IN`.
 Refuses: classes that are no objectives, and names that are taken (TypeError, ValueError).
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.objectives import classification, ranking, regression, survival
+from fedboost.gbdt.objectives.built_in import BUILT_IN
 from fedboost.gbdt.objectives.objective import HasGradients, LabelKind, Objective
 
 OBJECTIVES: dict[str, type[Objective]] = {}
@@ -31,16 +31,8 @@ def register(kind: _Kind) -> _Kind:
     return kind
 
 
-for _kinds in (
-    classification.BUILT_IN,
-    regression.NUMBERS,
-    regression.COUNTS,
-    regression.QUANTILES,
-    survival.BUILT_IN,
-    ranking.BUILT_IN,
-):
-    for _kind in _kinds:
-        register(_kind)
+for _kind in BUILT_IN:
+    register(_kind)
 
 
 def names_of(kind: LabelKind) -> tuple[str, ...]:

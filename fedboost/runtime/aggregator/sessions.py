@@ -27,7 +27,7 @@ from typing import Any
 from fedboost.boosting import state
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
-from fedboost.gbdt.metrics.registry import of_all
+from fedboost.gbdt.metrics import of_all
 from fedboost.protocol import run
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Program
