@@ -38,7 +38,7 @@ from fedboost.gbdt.sampling import Mask
 from fedboost.holders.column_rows import FeatureRows, LabelRows, local_rows
 from fedboost.holders.shard import RowIds, Shard
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import KEY_BYTES, derive
+from fedboost.privacy.pairwise import KEY_BYTES, derive
 from fedboost.privacy.points import (
     POINT_BYTES,
     TOKEN_WORDS,

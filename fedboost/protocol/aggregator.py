@@ -21,10 +21,10 @@ import numpy as np
 from fedboost.errors import FedboostError, PeerError, Refused, RosterTooSmall, SessionFailed, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.masked.keys import Group, RandomBytes
+from fedboost.privacy.pairwise import Group, RandomBytes
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.protections import AggregatorSetup
+from fedboost.privacy.scheme import Public
 from fedboost.protocol import key_exchange
 from fedboost.protocol.attendance import Attendance
 from fedboost.protocol.contracts import Outcome, Program, Query, TrainingState

@@ -11,8 +11,8 @@ from fedboost.errors import PeerError, Refused, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import Group, RandomBytes
 from fedboost.privacy.noise import noise_of
+from fedboost.privacy.pairwise import Group, RandomBytes
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import (
     MAX_GROUPS,

@@ -16,7 +16,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.errors import printable, quoted
 from fedboost.gbdt.metrics import own_name
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.several import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from fedboost.gbdt.metrics import VALIDATION, grows, is_metric
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import SENDS_GRADIENTS, not_hidden

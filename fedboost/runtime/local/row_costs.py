@@ -21,8 +21,8 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.threads import ONE
 from fedboost.holders.gradients import PAIR_BYTES
+from fedboost.privacy.pairwise import open_sealed, seal, sealed_size
 from fedboost.privacy.protections import scheme_of
-from fedboost.privacy.relay import open_sealed, seal, sealed_size
 from fedboost.privacy.rowsums.scheme import Slots, plan
 from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local.simulation import simulate

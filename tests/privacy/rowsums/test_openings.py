@@ -16,8 +16,8 @@ from gmpy2 import mpz
 from paillier_keys import best_root, encrypted, good_secret, key_of, prime, secret_of
 
 from fedboost.errors import PeerError, SessionFailed
-from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret, Powers
 from fedboost.privacy.packing import Chunk
+from fedboost.privacy.paillier import PaillierPublic, PaillierSecret, Powers
 from fedboost.privacy.rowsums import ends as key_proof
 from fedboost.privacy.rowsums.ends import ROUNDS, blind, open_blinded, unblind
 

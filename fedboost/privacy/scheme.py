@@ -11,8 +11,8 @@ import numpy.typing as npt
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.privacy.packing import WORD_BYTES, Chunk, Words
+from fedboost.privacy.pairwise import RandomBytes
 
 NAME_BYTES = 16
 """Bytes of a public key's digest, before every sealed chunk."""

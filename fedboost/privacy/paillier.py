@@ -29,9 +29,9 @@ from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 from phe.util import getprimeover
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
-from fedboost.privacy.encrypted.scheme import IMPOSSIBLE, Layout
-from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.privacy.packing import Chunk, Words
+from fedboost.privacy.pairwise import RandomBytes
+from fedboost.privacy.scheme import IMPOSSIBLE, Layout
 
 MIN_KEY_BITS = 2048
 """112 bits of security; NIST SP 800-57 allows no less."""
