@@ -26,7 +26,6 @@ from fedboost.privacy.protection import Opener
 from fedboost.privacy.protections import AggregatorSetup
 from fedboost.privacy.scheme import Public
 from fedboost.protocol import key_exchange
-from fedboost.protocol.attendance import Attendance
 from fedboost.protocol.contracts import Outcome, Program, Query, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Trust, session_digest
 from fedboost.protocol.messages import (
@@ -57,7 +56,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.parts import Thresholds, numbers_for
 from fedboost.protocol.relaying import Order, max_relayed
-from fedboost.protocol.run import Callback, Record, Round, TrainingRun
+from fedboost.protocol.run import Attendance, Callback, Record, Round, TrainingRun
 from fedboost.protocol.site import with_central_noise
 from fedboost.terms.terms import Terms
 

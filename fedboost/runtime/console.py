@@ -51,7 +51,7 @@ from fedboost.views.as_html import Markup, ResultFacts, SessionFacts
 from fedboost.views.result_pages import description_page, evaluation_page
 from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, refused
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
-from fedboost.wire.services import SessionState, SessionStatus
+from fedboost.wire.messages import SessionState, SessionStatus
 
 # ---- What a console shows of an aggregator, as facts ----------------------------------------------------
 # Promises: nothing is changed by looking.

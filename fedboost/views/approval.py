@@ -18,7 +18,7 @@ from fedboost.gbdt.metrics import own_name
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.several import AND
+from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.terms.noise import CUT_POINTS, LEVELS, START, SUMMARY, TREES
 from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE, TRAINING

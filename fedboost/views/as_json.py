@@ -38,7 +38,7 @@ from fedboost.views.privacy import Outlook, Planned, PrivacyReport
 from fedboost.views.training import ColumnsDemoFacts, metrics_of
 
 if TYPE_CHECKING:
-    from fedboost.wire.services import SiteReply, Status
+    from fedboost.wire.messages import SiteReply, Status
 
 
 Object = Mapping[str, Any]

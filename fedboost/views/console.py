@@ -14,7 +14,7 @@ from fedboost.views.charts import lines as line_chart
 from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, document, part
 from fedboost.views.status import time_of
 from fedboost.views.words import MINUTE, counted, duration, shorten, size
-from fedboost.wire.services import Member, SessionStatus
+from fedboost.wire.messages import Member, SessionStatus
 
 LIVE = "overview"
 MAX_CHARTS = 4

@@ -12,7 +12,7 @@ from fedboost.version import VERSION
 from fedboost.views.as_html import STYLE as _REPORT
 from fedboost.views.as_html import Markup, element, joined, paragraph
 from fedboost.views.facts import Traffic
-from fedboost.wire.services import SessionState, SessionStatus, Status
+from fedboost.wire.messages import SessionState, SessionStatus, Status
 
 STYLE = (
     _REPORT

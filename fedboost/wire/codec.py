@@ -32,8 +32,8 @@ from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints, Grids
 from fedboost.gbdt.metrics import is_metric
 from fedboost.gbdt.target_means import FOLDS, MAX_BUCKETS, MIN_BUCKETS
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, Splits
+from fedboost.protocol.contracts import MAX_QUERIES, Several
 from fedboost.protocol.messages import Request
-from fedboost.protocol.several import MAX_QUERIES, Several
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.objective import MAX_METRICS, MAX_SUBGROUPS
 from fedboost.terms.reading import MAX_FEATURES

@@ -30,7 +30,7 @@ from fedboost.protocol.messages import (
     SessionEnded,
 )
 from fedboost.terms.terms import Terms
-from fedboost.wire.services import Failed, ModelPart, RoundDone, Waiting
+from fedboost.wire.messages import Failed, ModelPart, RoundDone, Waiting
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

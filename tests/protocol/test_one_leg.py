@@ -16,11 +16,11 @@ from liar import SMALL, Left, Liar, X, Y, agreed, never, places, root_of
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError
-from fedboost.privacy import ends, packing
+from fedboost.privacy import ends, packing, pairwise
 from fedboost.privacy.pairwise import Group, Handshake, PairMasks, Stream
+from fedboost.protocol.contracts import Several
 from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.several import Several
 from fedboost.runtime.site.memory import FileMemory, make_file
 
 PARTS = randomly(len(X), 4)

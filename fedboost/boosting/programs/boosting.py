@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.alignment import align
 from fedboost.boosting.programs.frontier import Frontier, Ground
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
     Scales,
+    align,
     check_start,
     constant_values,
     count,
     find_base_score,
     find_cut_points,
+    find_levels,
     known_base_score,
     model_of,
     no_model,
@@ -29,7 +30,6 @@ from fedboost.boosting.programs.initialisation import (
     residuals_vanish,
     start_query,
 )
-from fedboost.boosting.programs.target_means import find_levels
 from fedboost.boosting.programs.tasks import with_reference
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.labels import StartQuery

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedboost.boosting.programs.initialisation import model_of
-from fedboost.boosting.programs.target_means import Levels, by_column, lay_cut_points, parts_of
+from fedboost.boosting.programs.initialisation import Levels, by_column, lay_cut_points, model_of, parts_of
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.columns import RangeQuery
 from fedboost.boosting.queries.labels import LevelSumsQuery, StartQuery

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import cast
 
-from fedboost.boosting.programs import alignment, boosting, private
+from fedboost.boosting.programs import boosting, initialisation, private
 from fedboost.boosting.programs.boosting import tune
 from fedboost.boosting.programs.tasks import describe, drift, evaluate
 from fedboost.errors import ConfigError
@@ -26,7 +26,7 @@ BUILT_IN: dict[str, Program] = {
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
     """The program of these terms; where they predict, or have noise, `boosting` is another one."""
     if terms.vertical.predicts:
-        return alignment.predict
+        return initialisation.predict
     if terms.noise is not None and terms.session.program == "boosting":
         return private.train
     return load_program(terms.session.program, allowed)

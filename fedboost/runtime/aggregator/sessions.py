@@ -55,7 +55,7 @@ from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.party_model import trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
-from fedboost.wire.services import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
+from fedboost.wire.messages import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
 
 VERSION_LINE = b"fedboost journal 3\n"
 SUFFIX = ".journal"
