@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.workers.engine import Worker, WorkerLost
+from fedboost.runtime.workers.hold import Worker, WorkerLost
 from fedboost.version import VERSION
 
 ANSWERS_WITHIN = 10.0
