@@ -40,6 +40,7 @@ from fedboost.wire.codec import (
     MAX_RELAY_PART,
     MAX_TO_AGGREGATOR,
     bounded,
+    by_name,
     out_of_bounds,
     parsed,
     places_from_pb,
@@ -48,7 +49,6 @@ from fedboost.wire.codec import (
     require,
     residual_from_pb,
     scale_from_pb,
-    scale_to_pb,
     serialised,
     splits_from_pb,
     splits_to_pb,
@@ -66,37 +66,26 @@ Vouched = Callable[[str, Request | None], None]
 """Takes the text of terms, and who asked for a session under them."""
 
 
+_FIELDS = {
+    Join: "join",
+    Relay: "relay",
+    OpenShare: "assist",
+    Attest: "attest",
+    Leave: "leave",
+    OpenRequest: "open",
+    Close: "close",
+    SessionEnded: "bye",
+}
+"""The fields of messages that travel as they are: by the names of their own fields."""
+
+
 def encode_from_party(message: FromParty) -> bytes:
     """Bytes of a party's message."""
-    match message:
-        case Join(session, digest, attempt, greeting):
-            join = pb.Join(session=session, digest=digest, attempt=attempt, greeting=greeting)
-            out = pb.FromParty(join=join)
-        case Report(turn, attempt, part, cells, note, ctx):
-            out = pb.FromParty()  # filled in place: its cells are copied once less
-            report = out.report
-            report.turn, report.attempt, report.part = turn, attempt, part
-            report.cells, report.note, report.ctx = cells, note, ctx
-        case Relay():
-            out = pb.FromParty(relay=_relay_to_pb(message))
-        case OpenShare(turn, attempt, answer):
-            out = pb.FromParty(assist=pb.OpenShare(turn=turn, attempt=attempt, answer=answer))
-        case Attest(attempt, turns, transcript, structure, certificate, signature, thresholds, part):
-            attest = pb.Attest(
-                attempt=attempt,
-                turns=turns,
-                transcript=transcript,
-                structure=structure,
-                certificate=certificate,
-                signature=signature,
-                thresholds=thresholds,
-                part=part,
-            )
-            out = pb.FromParty(attest=attest)
-        case Leave(reason, session):
-            out = pb.FromParty(leave=pb.Leave(reason=reason, session=session))
-        case _:
-            assert_never(message)
+    if not isinstance(message, Report):
+        return serialised(pb.FromParty(**{_FIELDS[type(message)]: vars(message)}))
+    out = pb.FromParty()  # filled in place: its cells are copied once less
+    for name, value in vars(message).items():
+        setattr(out.report, name, value)
     return serialised(out)
 
 
@@ -139,16 +128,8 @@ def encode_to_party(message: ToParty) -> bytes:
         case Ask(turn, attempt, roster, query):
             ask = {"turn": turn, "attempt": attempt, "roster": roster, **turn_to_pb(query)}
             out = pb.ToParty(ask=ask)
-        case Relay():
-            out = pb.ToParty(relay=_relay_to_pb(message))
-        case OpenRequest(turn, attempt, request):
-            out = pb.ToParty(open=pb.OpenRequest(turn=turn, attempt=attempt, request=request))
-        case Close(attempt, rounds, numbers):
-            out = pb.ToParty(close=pb.Close(attempt=attempt, rounds=rounds, numbers=numbers))
-        case SessionEnded(reason):
-            out = pb.ToParty(bye=pb.SessionEnded(reason=reason))
         case _:
-            assert_never(message)
+            out = pb.ToParty(**{_FIELDS[type(message)]: vars(message)})
     return serialised(out)
 
 
@@ -197,18 +178,6 @@ def _offer_from_pb(admit: Any, vouched: Vouched) -> Offer:
     return Offer(admit.session, terms_of(admit.terms), admit.attempt, request)
 
 
-def _relay_to_pb(relay: Relay) -> Any:
-    return pb.Relay(
-        turn=relay.turn,
-        attempt=relay.attempt,
-        number=relay.number,
-        content=relay.content,
-        last=relay.last,
-        to=relay.to,
-        sender=relay.sender,
-    )
-
-
 def _relay_from_pb(relay: Any) -> Relay:
     size = len(relay.content)
     require(size <= MAX_RELAY_PART, f"{size} bytes in a part of a relay; {MAX_RELAY_PART} are allowed")
@@ -235,8 +204,7 @@ def _meet_to_pb(greetings: tuple[bytes, ...], state: BoostingState) -> Any:
 def _scales_to_pb(scales: Scales | None) -> dict[str, Any]:
     if scales is None:
         return {}
-    pair = {"gradient": scale_to_pb(scales.gradient), "hessian": scale_to_pb(scales.hessian)}
-    return {**pair, "threshold": scales.threshold}
+    return by_name(scales)
 
 
 def _scales_from_pb(meet: Any) -> Scales | None:
@@ -451,11 +419,9 @@ class Status:
 
 def encode_status(status: Status) -> bytes:
     """Bytes of a status."""
-    members: Sequence[Any] = [pb.Member(**vars(member)) for member in status.members]
-    sessions = [_session_to_pb(session) for session in status.sessions]
-    out = pb.StatusReply(members=members, sessions=sessions, others=status.others)
-    out.version, out.since, out.now = status.version, status.since, status.now
-    return serialised(out)
+    members = [vars(member) for member in status.members]
+    sessions = [{**vars(session), "state": session.state.name} for session in status.sessions]
+    return serialised(pb.StatusReply(**{**vars(status), "members": members, "sessions": sessions}))
 
 
 def decode_status(data: bytes) -> Status:
@@ -472,10 +438,6 @@ def decode_status(data: bytes) -> Status:
         tuple(map(_session_from_pb, bounded(message.sessions, MAX_SESSIONS, "sessions"))),
         message.others,
     )
-
-
-def _session_to_pb(session: SessionStatus) -> Any:
-    return pb.SessionStatus(**{**vars(session), "state": session.state.name})
 
 
 def _session_from_pb(session: Any) -> SessionStatus:
@@ -580,11 +542,7 @@ def decode_objections(data: bytes) -> Objections:
 
 def encode_check_reply(sites: Sequence[SiteReply]) -> bytes:
     """Bytes of the answers of all sites."""
-    replies = [
-        pb.SiteReply(party=site.party, answered=site.answered, reasons=site.reasons, notes=site.notes)
-        for site in sites
-    ]
-    return serialised(pb.CheckReply(sites=replies))
+    return serialised(pb.CheckReply(sites=[vars(site) for site in sites]))
 
 
 def decode_check_reply(data: bytes) -> tuple[SiteReply, ...]:
