@@ -132,7 +132,7 @@ def out_of_bounds(what: str) -> PeerError:
 
 def by_name(query: Any) -> Fields:
     """The fields of a message that has the same names as this dataclass."""
-    return {name: _member(getattr(query, name)) for name in _names(type(query))}
+    return {name: _member(getattr(query, name)) for name in _names(query.__class__)}
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ Refuses: classes that are no objectives, and names that are taken (TypeError, Va
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from importlib.metadata import entry_points
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -80,19 +80,9 @@ _KINDS: dict[object, type] = {"int": int, "float": float, "str": str}
 """Annotations that a module keeps as text."""
 
 
-class _Offered(Protocol):
-    """An entry point."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dist(self) -> Any: ...
-    def load(self) -> Any: ...
-
-
 def names() -> list[str]:
     """The objectives that packages offer here."""
-    return sorted({entry_point.name for entry_point in _offered()})
+    return sorted({entry_point.name for entry_point in entry_points(group=GROUP)})
 
 
 def package_of(name: str) -> str:
@@ -181,15 +171,12 @@ def check_objective(loss: Objective, label: Float32) -> None:
             raise ConfigError(f"a {what} is {np.abs(values).max():g}, and its bound 2**{bound}")
 
 
-def _offered() -> list[_Offered]:
-
-    return list(entry_points(group=GROUP))
-
-
-def _entry_point(name: str) -> _Offered:
-    matching = [entry_point for entry_point in _offered() if entry_point.name == name]
+def _entry_point(name: str) -> Any:
+    matching = [entry_point for entry_point in entry_points(group=GROUP) if entry_point.name == name]
     if len(matching) != 1:
-        packages = ", ".join(sorted(f"{entry_point.dist.name}" for entry_point in matching))
+        packages = ", ".join(
+            sorted(f"{entry_point.dist.name}" for entry_point in matching if entry_point.dist)
+        )
         raise ConfigError(
             f"objective {name!r} is offered by several packages here: {packages}; keep one"
             if matching

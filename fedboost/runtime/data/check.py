@@ -508,7 +508,6 @@ def oddities(
 
 
 def _of_label(column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
-
     values = plain(column)
     missing = values.null_count
     if is_text(values.type):
@@ -523,7 +522,6 @@ def _of_label(column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
 
 
 def _of_feature(column: "pa.ChunkedArray", name: str, total: int) -> Iterator[Oddity]:
-
     values = plain(column)
     if values.null_count == len(values):
         yield Oddity("empty", name)

@@ -142,7 +142,6 @@ def _local(path: Path) -> Locations:
 
 
 def _at_path(name: str) -> Location:
-
     return Location(name, Path(name).name.lower(), lambda: pa.OSFile(name), Path(name))
 
 
@@ -265,7 +264,6 @@ def fetch(parts: SplitResult, source: str, folder: Path | None) -> "Callable[[],
     lock, kept = threading.Lock(), list[Any]()
 
     def open_fetched() -> "pa.NativeFile":
-
         with lock:
             if not kept:
                 kept.append(pa.py_buffer(_fetched(parts, source, folder)))

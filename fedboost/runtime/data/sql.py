@@ -74,7 +74,6 @@ def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
 
 
 def _chunked(column: "pa.ChunkedArray", kind: "pa.DataType") -> "pa.ChunkedArray":
-
     return pa.chunked_array([normal_column(chunk, kind) for chunk in column.chunks], kind)
 
 
@@ -127,7 +126,6 @@ class _Stream:
     """The batches of a query, their types those that the rest of fedboost reads."""
 
     def __init__(self, reader: "pa.RecordBatchReader", driver: Any, database: Database) -> None:
-
         self._reader, self._driver, self._database = reader, driver, database
         for field in reader.schema:
             if reason := _unreadable(field):
@@ -138,7 +136,6 @@ class _Stream:
         self.schema = pa.schema([normal_field(field) for field in reader.schema])
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
-
         with _explained(self._driver, self._database, self.schema.names):
             for batch in self._reader:
                 columns = [

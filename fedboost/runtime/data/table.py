@@ -79,13 +79,11 @@ def _delimited(locations: Locations, options: ReadOptions) -> Delimited:
 
 
 def _feather(locations: Locations, options: ReadOptions) -> "pa.Table":
-
     with locations.files[0].open() as file:
         return ipc.open_file(file).read_all()
 
 
 def _feather_names(locations: Locations, options: ReadOptions) -> list[str]:
-
     with locations.files[0].open() as file:
         return list(ipc.open_file(file).schema.names)
 
@@ -93,7 +91,6 @@ def _feather_names(locations: Locations, options: ReadOptions) -> list[str]:
 def _feather_parts(
     locations: Locations, options: ReadOptions, columns: Collection[str], as_text: Collection[str]
 ) -> "Iterator[pa.Table]":
-
     with locations.files[0].open() as file:
         reader = ipc.open_file(file)
         for number in range(reader.num_record_batches):
@@ -404,7 +401,6 @@ class RenamedParquet(ParquetTable):
 
 
 def _renamed(table: "pa.Table", columns: Names, levels: Mapping[str, Names]) -> "pa.Table":
-
     fields, values = [], []
     for name, own in columns.items():
         column = column_of(table, own)
@@ -416,7 +412,6 @@ def _renamed(table: "pa.Table", columns: Names, levels: Mapping[str, Names]) -> 
 
 
 def _renamed_levels(column: "pa.ChunkedArray", own: str, levels: Names) -> "pa.ChunkedArray":
-
     codes, distinct = texts(column, own)
     name_of = {spelled_as(column, level): name for name, level in levels.items()}
     name_of |= {level: name for name, level in levels.items()}
