@@ -41,102 +41,80 @@ class Query(Protocol):
     @property
     def parts(self) -> "tuple[Query, ...]":
         """The queries that it is made of: itself, or those that share the turn (`several.Several`)."""
-        ...
 
     @property
     def name(self) -> str:
         """Its name in logs."""
-        ...
 
     @property
     def digest(self) -> bytes:
         """A hash of everything it says: 32 bytes."""
-        ...
 
     @property
     def rows(self) -> int:
         """Upper bound of the rows behind the sum: a public number."""
-        ...
 
     @property
     def tree(self) -> int:
         """The tree it is about: -1 before the first."""
-        ...
 
     @property
     def splits(self) -> Splits:
         """Splits that every party applies before it answers."""
-        ...
 
     @property
     def of_tree(self) -> bool:
         """True for a query about a tree before its end."""
-        ...
 
     @property
     def ends_tree(self) -> bool:
         """True for the query that ends a tree, and the round with it."""
-        ...
 
     @property
     def stage(self) -> int:
         """Its place in the session, which only grows: two a tree, its growth and its end."""
-        ...
 
     @property
     def only_turn(self) -> int | None:
         """The turn that it is asked in, alone, if it is asked once in a session; None for any turn."""
-        ...
 
     @property
     def cells(self) -> int:
         """Integers of the answer."""
-        ...
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The cells in which an answer travels."""
-        ...
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
         """The query as a party is told it; publicly: as all parties of its block are."""
-        ...
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow it, no matter who asks."""
-        ...
 
     def fits(self, answer: Int64) -> bool:
         """True if the cells hold this answer, when no other party adds to it."""
-        ...
 
     def to_cells(self, answer: Int64) -> Int64:
         """An answer as it is sealed: an integer for each cell."""
-        ...
 
     def from_cells(self, total: Int64) -> Int64:
         """The sum of answers, from the sum of their cells: [cells]."""
-        ...
 
     def relayed_bytes(self, terms: Terms) -> int:
         """Bytes that a party relays before it answers, beside those of trees."""
-        ...
 
     def bytes_needed(self, parties: int) -> int:
         """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
-        ...
 
     def release(self, terms: Terms) -> Release | None:
         """The release that an answer is, where the terms have noise; None if nothing of rows is in it."""
-        ...
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
         """Metrics of the round that it ends: all of them, and those that the analyst gets."""
-        ...
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
         """The sums that some parties report encrypted, asked in this state; None without any."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -176,78 +154,61 @@ class TrainingState(Protocol):
     @property
     def position(self) -> Position:
         """The same by hashes."""
-        ...
 
     @property
     def rounds(self) -> Sequence[Any]:
         """The finished rounds; the first is the constant that boosting starts from."""
-        ...
 
     @property
     def splits(self) -> Splits:
         """Splits of the tree that grows."""
-        ...
 
     @property
     def levels(self) -> int:
         """Queries about the tree that grows which were answered."""
-        ...
 
     @property
     def before_tree(self) -> Self:
         """The state before the tree that grows."""
-        ...
 
     @property
     def moved(self) -> bool:
         """True if the last finished tree tells rows apart and moved the margin of each."""
-        ...
 
     def after(self, query: Any) -> Self:
         """The state once this query was answered."""
-        ...
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
         """The state as a party was told it; publicly: as all parties of its block were."""
-        ...
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if a training under these terms cannot stand here."""
-        ...
 
     def check_next(self, terms: Terms, query: Any) -> None:
         """Raise Refused unless the tree that grows can have the splits of this query next, and where the
         query ends it, those leaves."""
-        ...
 
     def has_passed(self, earlier: Position) -> bool:
         """True if a training that stood there can have come to stand here."""
-        ...
 
     def may_change(self, query: Any) -> bool:
         """True if the roster may be another one from this query on."""
-        ...
 
     def may_lack_parties(self, query: Any) -> bool:
         """True if the roster may lack a party of the terms when this query is asked."""
-        ...
 
     def structure(self, rounds: int, masked: bool = False, reference: int = 0) -> bytes:
         """A hash of what the model predicts with, after that many rounds; masked: whatever its thresholds;
         reference: numeric features whose bins are in it."""
-        ...
 
     def to_record(self) -> list[Any]:
         """The tree that grows, as JSON for the journal."""
-        ...
 
     def with_record(self, record: list[Any]) -> Self:
         """The same training with the tree of a journal's record (ValueError, TypeError)."""
-        ...
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
         """Raise Refused unless `tree` is the tree that grows once it has the splits in `last`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -317,35 +278,28 @@ class Holder(Protocol):
     @property
     def rows(self) -> int:
         """Rows that it holds."""
-        ...
 
     @property
     def state(self) -> Any:
         """The state of the training."""
-        ...
 
     @property
     def table(self) -> HeldTable | None:
         """The table; None where later sessions do not need to know it."""
-        ...
 
     def rows_hashed(self, key: bytes) -> bytes:
         """An HMAC of all that it holds."""
-        ...
 
     def go_to(self, state: Any) -> None:
         """Stand where the others stand."""
-        ...
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
         """The trees after that many rounds as this party was told them, with the thresholds of its columns
         (where parties hold different columns)."""
-        ...
 
     def answering(self, query: Any) -> Answering:
         """Its integers, once it has all that it needs of other parties: int64 [query.cells]. The state then
         is the one after the query."""
-        ...
 
 
 class Rowless:

@@ -117,7 +117,6 @@ class Batches(Protocol):
     @property
     def schema(self) -> "pa.Schema":
         """The columns."""
-        ...
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]": ...
 

@@ -67,7 +67,6 @@ class Running(Protocol):
 
     def result(self) -> Any:
         """What it returns, once it does. Raises WorkerLost, or what the function raised."""
-        ...
 
 
 class Engine(Protocol):
@@ -76,20 +75,16 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """Its name, for people."""
-        ...
 
     def workers(self) -> list[Worker]:
         """The workers there are, in the order of their addresses. ConfigError if the cluster does not
         answer."""
-        ...
 
     def run(self, worker: Worker, name: str, function: Callable[..., Any], *arguments: Any) -> Running:
         """Run a function of a module on this worker. name: for its users' eyes. WorkerLost."""
-        ...
 
     def close(self) -> None:
         """Leave the cluster; end it if it is this process's own."""
-        ...
 
 
 # ---- Rows of a site as its workers read them: Parquet or CSV files by row range, or parts in memory -----
