@@ -3,7 +3,6 @@
 Promises: what is told of a count leaves it at least half a unit of possible values, also at both ends, where
 the count could be none or all of the rows; the parts of a total are rounded together, so they add up to it.
 Two units that an analyst may choose for the same rows leave at least a quarter of the smaller one.
-Refuses nothing.
 """
 
 import math

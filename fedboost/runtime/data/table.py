@@ -20,7 +20,7 @@ from pyarrow import ipc
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
-from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, locations_of
+from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, first_line, locations_of
 from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, read_query
 from fedboost.runtime.data.sparse import SparseTable, read_libsvm
 from fedboost.runtime.data.sql import normal_table, opened
@@ -223,7 +223,7 @@ def as_config_error(locations: Locations, form: str) -> Iterator[None]:
         packed = isinstance(error, OSError) and locations.files[0].name.endswith(tuple(COMPRESSIONS))
         damaged = "; it is cut off or damaged: copy it again" if packed else ""
         raise ConfigError(
-            f"{locations.shown}: cannot be read as {form}", _first_line(error) + damaged
+            f"{locations.shown}: cannot be read as {form}", first_line(error) + damaged
         ) from None
 
 
@@ -326,11 +326,6 @@ def distinct(table: "pa.Table", source: str) -> "pa.Table":
     if twice is not None:
         raise ConfigError(f"{source}: there are two columns named {twice!r}")
     return table
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return shorten(lines[0], 200)
 
 
 def dense_of(table: "Table") -> "pa.Table":
