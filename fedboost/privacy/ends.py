@@ -126,21 +126,32 @@ class PlainOpener(_SumsAlone):
 # notes and help, which one leg does not use.
 
 
-class OneLegSealer:
-    """Masks one party's vectors with the streams of its pairs."""
+class _MaskingSealer:
+    """Base of a party's end whose vectors are masked with the streams of its pairs."""
 
-    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes]) -> None:
+    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], way: bytes) -> None:
         self._me = me
         self._group = group
-        self._pairs = PairMasks(me, group, session, keys, ONE_LEG)
+        self._pairs = PairMasks(me, group, session, keys, way)
 
     def __repr__(self) -> str:
-        return f"OneLegSealer({self._me!r})"
+        return f"{type(self).__name__}({self._me!r})"
 
     @property
     def ctx(self) -> bytes:
         """The context of the last vector."""
         return self._pairs.ctx
+
+    def note(self) -> bytes:
+        """Empty, unless a sum needs more than the vectors."""
+        return b""
+
+
+class OneLegSealer(_MaskingSealer):
+    """Masks one party's vectors with the streams of its pairs."""
+
+    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes]) -> None:
+        super().__init__(me, group, session, keys, ONE_LEG)
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The masked chunks of a vector."""
@@ -148,10 +159,6 @@ class OneLegSealer:
         check_whole(tag, self._group)
         streams = self._pairs.streams(tag)
         return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
-
-    def note(self) -> bytes:
-        """Empty."""
-        return b""
 
     def assist(self, request: bytes) -> bytes:
         """Refuse: the sum needs no help."""
@@ -218,7 +225,7 @@ def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
 # ---- The party's end of masked sums in two legs: where the roster may shrink ----------------------------
 
 
-class TwoLegSealer:
+class TwoLegSealer(_MaskingSealer):
     """Seals one party's vectors, and helps to open the sums they went into.
 
     Refuses, and says so (PeerError): a roster with strangers, without this party, smaller than the threshold,
@@ -230,9 +237,7 @@ class TwoLegSealer:
     def __init__(
         self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: RandomBytes
     ) -> None:
-        self._me = me
-        self._group = group
-        self._pairs = PairMasks(me, group, session, keys, TWO_LEGS)
+        super().__init__(me, group, session, keys, TWO_LEGS)
         self._draw = draw
         self._mask: bytes | None = None
         self._note = b""
@@ -240,14 +245,6 @@ class TwoLegSealer:
         """Other parties' shares of this turn, once this party committed to them."""
         self._share_keys: dict[tuple[str, str], bytes] = {}
         """Sender and receiver to the key of a share of this turn."""
-
-    def __repr__(self) -> str:
-        return f"TwoLegSealer({self._me!r})"
-
-    @property
-    def ctx(self) -> bytes:
-        """The context of the last vector."""
-        return self._pairs.ctx
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The masked chunks of a vector."""
@@ -564,7 +561,7 @@ class KeyHolder:
         return self._answer
 
 
-class EncryptedSealer:
+class EncryptedSealer(_MaskingSealer):
     """Masks one party's vectors and encrypts them under the session's key; with the secret key it also helps
     to open the sums.
 
@@ -583,26 +580,16 @@ class EncryptedSealer:
         max_openings: int,
     ) -> None:
         """keys: shared with each other party; secret: None except at the key holder."""
-        self._me = me
-        self._group = group
-        self._pairs = PairMasks(me, group, session, keys, BENEATH)
+        super().__init__(me, group, session, keys, BENEATH)
         self._public = public
         self._name = digest_of(public)[:NAME_BYTES]
         self._holder = None if secret is None else KeyHolder(secret, group, session, max_openings)
         public.prepare()
 
-    def __repr__(self) -> str:
-        return f"EncryptedSealer({self._me!r})"
-
     @property
     def openings(self) -> int:
         """Sums that this party helped to open."""
         return self._holder.openings if self._holder else 0
-
-    @property
-    def ctx(self) -> bytes:
-        """The context of the last vector."""
-        return self._pairs.ctx
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The masked and encrypted chunks of a vector."""
@@ -616,10 +603,6 @@ class EncryptedSealer:
     def _encrypted(self, chunk: Chunk, masked: Words) -> bytes:
         cipher = self._public.cipher(chunk, len(self._group.members))
         return self._name + cipher.encrypt(chunk.residues(masked))
-
-    def note(self) -> bytes:
-        """Empty."""
-        return b""
 
     def assist(self, request: bytes) -> bytes:
         """The plaintexts of the blinded sum of the last sealed vectors."""

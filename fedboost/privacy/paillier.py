@@ -91,7 +91,7 @@ def _prime(bits: int) -> int:
             return p
 
 
-# ---- the public key ---------------------------------------------------------------------------------
+# ---- the public key -------------------------------------------------------------------------------------
 
 
 class PaillierPublic:
@@ -256,7 +256,7 @@ def _finish(stock: _Stock, thread: threading.Thread) -> None:
     stock.ready.clear()
 
 
-# ---- ciphertexts ------------------------------------------------------------------------------------
+# ---- ciphertexts ----------------------------------------------------------------------------------------
 
 
 class PaillierCipher:
@@ -315,7 +315,7 @@ def split(data: bytes, size: int, rows: int) -> list[Any]:
     return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
 
-# ---- the secret key ---------------------------------------------------------------------------------
+# ---- the secret key -------------------------------------------------------------------------------------
 
 
 class PaillierSecret:

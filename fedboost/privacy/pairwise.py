@@ -212,7 +212,7 @@ def checked_sum(words: Words, tag: Tag) -> Int64:
     return signed(words[: tag.cells], tag.segments)
 
 
-# ---- Masks that every two parties share: they hide a party's vector in `masked` and `paillier` -----------
+# ---- Masks that every two parties share: they hide a party's vector in `masked` and `paillier` ----------
 
 
 KEY_BYTES = 32
@@ -281,7 +281,7 @@ class Group:
         return packing.pack(packing.number(self.majority), packing.number(self.colluding), *names)
 
 
-# ---- keys of a session ------------------------------------------------------------------------------
+# ---- keys of a session ----------------------------------------------------------------------------------
 
 
 class Handshake:

@@ -171,7 +171,7 @@ def scheme_of(name: str) -> Scheme:
     return PROTECTIONS[name].encryption()
 
 
-# ---- plain ------------------------------------------------------------------------------------------
+# ---- plain ----------------------------------------------------------------------------------------------
 
 
 def _plain_sealer(setup: PartySetup) -> Sealer:
@@ -182,7 +182,7 @@ def _plain_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
     return PlainOpener(tag)
 
 
-# ---- masked -----------------------------------------------------------------------------------------
+# ---- masked ---------------------------------------------------------------------------------------------
 
 
 def _masked_sealer(setup: PartySetup) -> Sealer:
@@ -197,7 +197,7 @@ def _masked_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
     return opener(tag, setup.group, setup.session)
 
 
-# ---- paillier ---------------------------------------------------------------------------------------
+# ---- paillier -------------------------------------------------------------------------------------------
 
 
 def _encrypted_sealer(setup: PartySetup) -> Sealer:

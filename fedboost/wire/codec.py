@@ -156,7 +156,7 @@ def _scale(exponent: int, bits: int) -> Scale:
     return Scale(exponent, bits)
 
 
-# ---- Queries about the values of columns ---------------------------------------------------------------
+# ---- Queries about the values of columns ----------------------------------------------------------------
 
 
 def _bins_from_pb(q: Any) -> BinsQuery:
@@ -449,7 +449,7 @@ _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Quer
 _DECODERS = {field: decode for field, _, decode in _CODECS.values()}
 
 
-# ---- their members ----------------------------------------------------------------------------------
+# ---- their members --------------------------------------------------------------------------------------
 
 
 def _tree_from_pb(q: Any) -> tuple[int, int, Splits]:

@@ -339,7 +339,7 @@ def _summary(terms: Terms, candidates: list[Candidate]) -> dict[str, Any]:
     return {"metric": watched, "trials": trials, "best": _best_first(finalists)[0].number}
 
 
-# ---- the trees of a round ----------------------------------------------------------------------------
+# ---- the trees of a round -------------------------------------------------------------------------------
 
 
 def _root_query(

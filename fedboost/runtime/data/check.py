@@ -205,11 +205,14 @@ class Counts:
     def examples(self, which: "np.ndarray") -> tuple[str, ...]:
         """Return the most frequent of some texts, with their rows."""
         places = np.flatnonzero(which)
-        order = places[np.argsort(-self.counts[places], kind="stable")]
+        return self.first(places[np.argsort(-self.counts[places], kind="stable")])
+
+    def first(self, places: "np.ndarray") -> tuple[str, ...]:
+        """Return the first of the texts at these places, with their rows."""
         shown = [
-            f"{shorten(repr(self.texts[int(i)].as_py()))} ({self.counts[i]:,})" for i in order[:MAX_EXAMPLES]
+            f"{shorten(repr(self.texts[int(i)].as_py()))} ({self.counts[i]:,})" for i in places[:MAX_EXAMPLES]
         ]
-        return (*shown, "…") if order.size > MAX_EXAMPLES else tuple(shown)
+        return (*shown, "…") if places.size > MAX_EXAMPLES else tuple(shown)
 
 
 def oddities_of_texts(counts: Counts, name: str) -> Iterator[Oddity]:
@@ -285,10 +288,7 @@ def spelling(counts: Counts, name: str) -> Iterator[Oddity]:
     order = order[alike[order]]
     first = np.append(True, group[order][1:] != group[order][:-1])
     rows = int(counts.counts[order[~first]].sum())  # but for the most frequent of each group
-    shown = [
-        f"{shorten(repr(counts.texts[int(i)].as_py()))} ({counts.counts[i]:,})" for i in order[:MAX_EXAMPLES]
-    ]
-    yield Oddity("spelling", name, rows, counts.rows, (*shown, *["…"] * (order.size > MAX_EXAMPLES)))
+    yield Oddity("spelling", name, rows, counts.rows, counts.first(order))
 
 
 def _dates(counts: Counts, name: str) -> Iterator[Oddity]:

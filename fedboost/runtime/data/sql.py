@@ -77,7 +77,7 @@ def _chunked(column: "pa.ChunkedArray", kind: "pa.DataType") -> "pa.ChunkedArray
     return pa.chunked_array([normal_column(chunk, kind) for chunk in column.chunks], kind)
 
 
-# ---- Rows of a database, streamed: PostgreSQL and SQLite through ADBC, DuckDB through its own package ----
+# ---- Rows of a database, streamed: PostgreSQL and SQLite through ADBC, DuckDB through its own package ---
 
 
 BATCH_ROWS = 1 << 14

@@ -180,7 +180,7 @@ def _check_there(locations: Locations) -> None:
         raise ConfigError(f"{location.shown}: the file is empty")
 
 
-# ---- Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas -------------
+# ---- Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas ----------------
 
 
 Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
