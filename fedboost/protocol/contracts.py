@@ -40,7 +40,7 @@ class Query(Protocol):
 
     @property
     def parts(self) -> "tuple[Query, ...]":
-        """The queries that it is made of: itself, or those that share the turn (`several.Several`)."""
+        """The queries that it is made of: itself, or those that share the turn (`Several`)."""
 
     @property
     def name(self) -> str:
@@ -349,7 +349,7 @@ GrownTrees = list[tuple[Tree, Splits]]
 """The trees of a session so far, each with the splits that its last histograms led to."""
 Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster | Outcome]]
 """An algorithm: a generator that yields queries, receives the sum of each, and returns the model, or an
-Outcome; queries that share a turn are one (`several.Several`). TreeAborted is thrown into it instead of a sum
+Outcome; queries that share a turn are one (`Several`). TreeAborted is thrown into it instead of a sum
 that will not come, TrainingStopped after the last round that is wanted; it keeps its trees in the list it is
 given, and does not ask for those that are there already."""
 

@@ -4,7 +4,7 @@ row, others report sums that they cannot read, and the label holder opens them w
 A turn, with ctx = everything that the aggregator and the label holder must agree on:
 
     report   each party: its own integers in plain; a feature holder the sums of its columns, encrypted
-    blind    the aggregator hides each ciphertext, its plaintext and what randomised it (openings.py)
+    blind    the aggregator hides each ciphertext, its plaintext and what randomised it
     assist   the label holder opens what is uniform to it, once a turn, with proof, and counts
     open     the aggregator checks the proof, takes the blinds away, and puts the sums in their places
 
