@@ -23,9 +23,9 @@ from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, R
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
+from fedboost.gbdt import metrics
 from fedboost.gbdt.cut_points import Grids
-from fedboost.gbdt.metrics import registry
-from fedboost.gbdt.metrics.registry import OUTCOMES
+from fedboost.gbdt.metrics import OUTCOMES
 from fedboost.holders.other_tasks import EvaluationHolder
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
@@ -134,7 +134,7 @@ def test_a_model_of_several_parties_is_measured_on_the_rows_of_fewer(settings):
 
 @pytest.mark.parametrize("parties", [1, 3, 7])
 def test_before_it_is_rounded_it_is_that_of_the_pooled_rows_to_nine_digits(model, parties, monkeypatch):
-    monkeypatch.setattr(registry, "DIGITS", 17)
+    monkeypatch.setattr(metrics, "DIGITS", 17)
     protection = "masked" if parties > 2 else "plain"
     agreed = terms(protection=protection, eval_metric=["error", "error@0.3", "logloss"])
     found = fb.evaluate(model, among(parties), agreed, min_count=1).metrics
@@ -459,15 +459,15 @@ def test_runs_of_bins_have_rows_enough(counts, least, kept):
 def test_a_bin_lies_on_one_side_of_the_threshold(margins, threshold):
     margin = np.array(margins)
     label = (np.arange(margin.size) % 2).astype(np.float32)
-    counts = registry.count_bins(margin, label, threshold).reshape(3, -1)[:2]
-    tn, fp, fn, tp, _ = registry.count_outcomes(margin, label, threshold).tolist()
-    edges = registry.edges(threshold)
+    counts = metrics.count_bins(margin, label, threshold).reshape(3, -1)[:2]
+    tn, fp, fn, tp, _ = metrics.count_outcomes(margin, label, threshold).tolist()
+    edges = metrics.edges(threshold)
     at = edges.index(threshold) + 1
     assert counts[:, :at].sum(axis=1).tolist() == [tn, fn]
     assert counts[:, at:].sum(axis=1).tolist() == [fp, tp]
-    assert len(edges) + 1 == registry.bins(threshold)
+    assert len(edges) + 1 == metrics.bins(threshold)
     assert (np.diff(edges) > 0).all()
-    cells = registry.count_cells(margin, label).reshape(2, -1)
+    cells = metrics.count_cells(margin, label).reshape(2, -1)
     assert cells.sum(axis=1).tolist() == [tn + fp, fn + tp]
 
 
@@ -560,11 +560,11 @@ def test_sums_that_cannot_be_end_the_session(model):
         (query.cells_of_set - 1, 2**60, "the probabilities of some rows sum to less than 0, or more"),
         (query.cells_of_set - 2, 5, "the outcomes of a set do not sum to its rows"),
         (
-            -2 * registry.FINE_CELLS - 1,
+            -2 * metrics.FINE_CELLS - 1,
             -(2**40),
             "the probabilities of some rows sum to less than 0, or more",
         ),
-        (-2 * registry.FINE_CELLS - 2 * registry.bins(0.5), -7, "rows by score do not sum to the outcomes"),
+        (-2 * metrics.FINE_CELLS - 2 * metrics.bins(0.5), -7, "rows by score do not sum to the outcomes"),
         (-1, 1, "rows by score are others than rows by bin"),
     ):
         program = evaluate(agreed, [])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
+from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
 from fedboost.results.base import Row
 from fedboost.results.model import KINDS, Dependence, DrawnTree, GivenRows, ModelReport
 from fedboost.views.approval import not_hidden

@@ -11,7 +11,7 @@ from sites import rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics.registry import EDGES
+from fedboost.gbdt.metrics import EDGES
 from fedboost.runtime.model import Model
 from fedboost.views.as_html import STYLE, body
 from fedboost.views.charts import MAX_POINTS, draw, thinned

@@ -280,7 +280,7 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
     return list(nodes) if outbox else []
 
 
-# ---- The description of rows in one process: the same session, the same codec, no sockets ---------------
+# ---- The other tasks in this process --------------------------------------------------------------------
 
 
 def describe(
@@ -300,9 +300,6 @@ def describe(
     agreed = terms_to_describe(terms, min_count)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Description.from_model(signed_model_of(session), meter.traffic)
-
-
-# ---- Rows held against those of a model, in one process: the same session, the same codec, no sockets ----
 
 
 def drift(
@@ -326,9 +323,6 @@ def drift(
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Drift.held_against(reference, signed_model_of(session), meter.traffic)
-
-
-# ---- The evaluation of a model in one process: the same session, the same codec, no sockets -------------
 
 
 def evaluate(
@@ -360,12 +354,6 @@ def evaluate(
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Evaluation.from_model(signed_model_of(session), meter.traffic)
-
-
-# ---- Parties that hold different columns predict together, in one process: the same session -------------
-# The same codec, no sockets.
-# Promises: the prediction is that of the whole model on the joined table, whatever the seed.
-# Refuses: parties without a model or a table (ConfigError), and what the session refuses (SessionFailed).
 
 
 def predict_jointly(
@@ -434,9 +422,6 @@ def run_prediction(
 
 def _given(model: Booster, terms: Terms) -> Booster:
     return model
-
-
-# ---- Candidates tried side by side in one process: the same session, the same codec, no sockets ---------
 
 
 def tune(
