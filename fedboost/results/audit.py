@@ -15,7 +15,7 @@ from fedboost.privacy.noise import epsilon_of
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.results.base import Part
 from fedboost.terms.reading import Frozen
-from fedboost.terms.session import TO_TRAIN
+from fedboost.terms.session import TASKS
 
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
 """Reasons for a pause."""
@@ -60,7 +60,7 @@ class Admitted(Frozen):
     @property
     def does(self) -> str:
         """What the session does (`Terms.task`)."""
-        return self.task or TO_TRAIN
+        return self.task or TASKS["train"].name
 
 
 class Released(Frozen):
@@ -212,7 +212,7 @@ class Session(BaseModel):
     @property
     def does(self) -> str:
         """What the session does (`Terms.task`)."""
-        return self.admitted.does if self.admitted else TO_TRAIN
+        return self.admitted.does if self.admitted else TASKS["train"].name
 
     @property
     def digest(self) -> str | None:

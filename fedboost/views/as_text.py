@@ -3,6 +3,7 @@
 Promises: paragraphs fit 80 columns; a name from outside neither poses as another line nor moves the cursor.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator
 
 from rich.text import Text
@@ -26,8 +27,8 @@ from fedboost.views.document import (
     Verdict,
     plain,
 )
+from fedboost.views.words import WIDTH, cell, entry, one_line, paragraph, table
 from fedboost.views.words import Block as Printed
-from fedboost.views.words import cell, entry, one_line, paragraph, table
 
 MAX_ROWS = 40
 """Rows of a table that a terminal shows."""
@@ -38,12 +39,13 @@ def text(
 ) -> Iterator[Printed]:
     """Yield what a terminal shows of a document, one piece below the other. more: where the rest is; full:
     show all of it, what a page folds, too."""
-    yield one_line(document.lead)
-    yield ""
+    if not isinstance(document.blocks[0], Verdict):  # which says it all in a line
+        yield one_line(document.lead)
+        yield ""
     yield from _blocks(document.blocks, full)
     if hidden := [] if full else [*_hidden(document.blocks)]:
         yield ""
-        yield paragraph(f"{more} more: {', '.join(hidden)}.")
+        yield paragraph(f"{more} more: {'; '.join(hidden)}.")
 
 
 def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
@@ -112,7 +114,7 @@ def _block(block: Block, full: bool) -> Iterator[Printed]:
 def _table(block: Table, full: bool) -> Iterator[Printed]:
     if block.folded and not full:
         return
-    yield one_line(block.caption)
+    yield textwrap.fill(one_line(block.caption), WIDTH)
     drawn = table(*block.headings, numbers=block.numbers)
     for row in block.rows if full else block.rows[:MAX_ROWS]:
         drawn.add_row(*(cell(plain(each, full)) for each in row))

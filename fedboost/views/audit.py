@@ -9,7 +9,7 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import printable, quoted
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.results.audit import UNASKED, Admitted, Audit, AuditWarning, Kind, Released, Session
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
+from fedboost.terms.session import TASKS
 from fedboost.views.approval import (
     ENCRYPTED_SUMS,
     MADE,
@@ -64,8 +64,8 @@ def audit(result: Audit, in_full: bool = False) -> Document:
     """Return the audit of a log. in_full: with all sessions, and each in full where they are few or one was
     asked for."""
     if not result.entries:
-        empty = "The log is empty, nothing is recorded in it: nothing has left."
-        return Document("What has left", f"{result.log}: no entries", [Verdict(empty)])
+        empty = f"The log {result.log} is empty: nothing has left."
+        return Document("What has left", "", [Verdict(empty)])
     blocks: list[Block] = [verdict(result), Paragraph(_whose(result))]
     if result.earlier:
         earlier = counted(result.earlier, "earlier session")
@@ -81,8 +81,7 @@ def audit(result: Audit, in_full: bool = False) -> Document:
     if result.checks:
         blocks.append(Section("checks", "Checks of terms", [*_checks(result)]))
     blocks.append(Section("end", "The end of the log", [*_end_of_log(result)]))
-    entries = counted(result.entries, "entry", "entries")
-    return Document("What has left", f"{result.log}: unbroken, {entries}", blocks)
+    return Document("What has left", "", blocks)
 
 
 def verdict(result: Audit) -> Verdict:
@@ -91,7 +90,7 @@ def verdict(result: Audit) -> Verdict:
     if kinds:
         of_kind = [f"{n} {kind.value}" for kind in Kind if (n := kinds.count(kind))]
         state: State = "bad" if Kind.ABUSE in kinds else "unclear"
-        return Verdict(f"{counted(len(kinds), 'WARNING')}: {', '.join(of_kind)}.", state)
+        return Verdict(f"{counted(len(kinds), 'WARNING', 'WARNINGS')}: {', '.join(of_kind)}.", state)
     about = " about these sessions" if result.earlier else ""
     if any(session.without_terms for session in result.sessions):
         missing = "but this log does not have the terms of a session that was answered"
@@ -103,9 +102,11 @@ def verdict(result: Audit) -> Verdict:
 
 
 def _whose(result: Audit) -> str:
-    whose = f"The log of party {all_shown(result.parties)}. " if result.parties else ""
+    whose = f"The log of party {all_shown(result.parties)}" if result.parties else "The log"
+    entries = f"{result.log} is unbroken, {counted(result.entries, 'entry', 'entries')}"
     beyond = "; whether its end was cut off or rewritten shows only with --expect"
-    return f"{whose}No entry was changed or removed inside it{beyond if result.expected is None else ''}."
+    whole = f"no entry was changed or removed inside it{beyond if result.expected is None else ''}."
+    return f"{whose}, {entries}: {whole}"
 
 
 def _warnings(warnings: Sequence[AuditWarning]) -> Iterator[Block]:
@@ -214,15 +215,16 @@ def _title(session: Session) -> str:
 def _session(each: Session, listed: bool) -> Iterator[Block]:
     words, state = standing(each)
     lines: list[tuple[str, Line]] = [("verdict", Badge(words, state))]
-    lines += [("ended", _state(each)), ("when", f"{moment(each.begin)} to {moment(each.end)} UTC")]
+    refused = each.admitted is None and not each.releases
+    lines += [] if refused else [("ended", _state(each))]
+    lines.append(("when", f"{moment(each.begin)} to {moment(each.end)} UTC"))
     if each.admitted is not None:
         lines += _agreement(each, each.admitted)
-    elif not each.releases and each.ended is not None:
+    if refused and each.ended is not None:
         if each.ended.analyst is not None:
             lines.append(("signed by", f"{delimited(each.ended.analyst)}, the analyst"))
         lines.append(("refused", printable(each.ended.reason) or "before it began"))
-    if each.admitted is not None or each.releases:
-        lines += [*_protections(each), *_relays(each)]
+    lines += [] if refused else [*_protections(each), *_relays(each)]
     if not each.releases:
         yield Entries([*lines, ("left", "nothing")])
         return
@@ -258,7 +260,7 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
     yield "terms", Code(agreed.terms)
     if session.under_terms > 1:
         yield "", f"{session.under_terms} sessions of this log are under these terms"
-    role = "the label holder" if agreed.does == TO_PREDICT else "the analyst"
+    role = "the analyst" if TASKS[agreed.does].by_analyst else "the label holder"
     unsigned = "no analyst's signature (connections without keys)"
     yield "signed by", unsigned if agreed.analyst is None else f"{delimited(agreed.analyst)}, {role}"
     if session.attempts is not None and session.attempts[1] > 1:
@@ -268,15 +270,15 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
         yield "attempts", f"begun again {times} ({numbers}){_again(session)}"
     yield "with", Names(agreed.parties)
     objective, rounds = shown(agreed.objective), counted(agreed.rounds, "round")
-    work = {
-        TO_TRAIN: f"{objective}, at most {rounds}",
-        TO_PREDICT: f"rows of the label holder, with a model of {objective}",
-        TO_TUNE: f"{objective}, candidates side by side, at most {rounds}",
-        TO_DESCRIBE: "rows of all parties: counts and quantiles of columns",
-        TO_DRIFT: f"rows of all parties against those of a model of {objective}",
-        TO_EVALUATE: f"a model of {objective} on the rows of all parties",
+    work: dict[str, tuple[str, Line]] = {
+        "train": ("to train", f"{objective}, at most {rounds}"),
+        "tune": ("to tune", f"{objective}, candidates side by side, at most {rounds}"),
+        "describe": ("to describe", "rows of all parties: counts and quantiles of columns"),
+        "evaluate": ("to evaluate", f"a model of {objective} on the rows of all parties"),
+        "drift": ("to compare", f"rows of all parties against those of a model of {objective}"),
+        "predict": ("to predict", f"rows of the label holder, with a model of {objective}"),
     }
-    yield "to compare" if agreed.does == TO_DRIFT else f"to {agreed.does}", work[agreed.does]
+    yield work[agreed.does]
     own = session.own
     if own is None or own.columns is None:
         yield "columns", (f"{len(agreed.columns)}: ", Names(agreed.columns))
@@ -301,7 +303,7 @@ def _again(session: Session) -> str:
 
 def _protections(session: Session) -> Iterator[tuple[str, Line]]:
     """Yield what the aggregator could see of what left."""
-    if session.does == TO_PREDICT:
+    if not TASKS[session.does].is_protected:
         yield "aggregator", PREDICTION_SEEN
         return
     central = session.admitted is not None and session.admitted.placement == "central"

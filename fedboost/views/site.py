@@ -11,6 +11,7 @@ from fedboost.errors import printable, quoted
 from fedboost.results.audit import Audit, Session
 from fedboost.results.budget import SiteBudget, Spent
 from fedboost.results.request import Decision, Overview, Request, Rule, Standing
+from fedboost.terms.session import TASKS
 from fedboost.views import audit as log
 from fedboost.views.approval import approval, when
 from fedboost.views.as_html import body
@@ -224,7 +225,7 @@ def _decide(decided: Decision, reader: Reader) -> Iterator[Block]:
 def _form(decided: Decision, reader: Reader) -> Markup:
     request, view = decided.request, decided.view
     whom = ", ".join(view.analysts) or "any analyst"
-    label = "the label holder" if not request.analyst and request.task == "predict" else whom
+    label = "the label holder" if not (request.analyst or TASKS[request.task].by_analyst) else whom
     fields = {"digest": request.digest, "analyst": request.analyst, "seen": decided.seen}
     hidden = (_field(name, value) for name, value in fields.items())
     yes = element("button", f"Approve for {label}", name_="decision", value="approve")
@@ -381,7 +382,7 @@ def _now(now: Overview) -> Iterator[Block]:
             ("session", Code(session.name)),
             ("analyst", session.analyst or WITHOUT_KEYS),
             ("terms", Code(f"{terms.digest[:12]}…")),
-            ("what for", f"to {terms.task}, {counted(len(terms.parties), 'party', 'parties')}"),
+            ("what for", f"to {terms.task.name}, {counted(len(terms.parties), 'party', 'parties')}"),
             ("since", f"{time_of(int(session.since))} UTC, {duration(max(now.time - session.since, 0.0))}"),
             ("rounds", f"{session.rounds} of {terms.trees.rounds}"),
             ("answers that left", str(session.answers)),

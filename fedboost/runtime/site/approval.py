@@ -51,7 +51,6 @@ from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, SHOWN_N
 from fedboost.runtime.site.rows import SiteTable, names_of
 from fedboost.terms import continuation
 from fedboost.terms.reading import Frozen, Name, read_model
-from fedboost.terms.session import MEASURING
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import RELAXED, columns_by_role
 
@@ -264,7 +263,7 @@ def withdraw(config: PartyConfig, terms: Terms, analyst: str) -> None:
     approval = approved(config, terms)
     if approval is None:
         return
-    asks_by_name = analyst and not terms.vertical.predicts
+    asks_by_name = analyst and terms.task.by_analyst
     others = tuple(name for name in approval.analysts if asks_by_name and name != analyst)
     if others:
         _write(config, approval.model_copy(update={"analysts": others}))
@@ -377,10 +376,10 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
         approval = approved(config, terms)
         if approval is None:
             check_not_refused(config, terms.digest, analyst)
-            if not terms.vertical.predicts:  # of these there is no file that a person could approve
+            if terms.task.by_analyst:  # of these there is no file that a person could approve
                 _check_named(config, terms)
             return config.policy
-        if analyst and not terms.vertical.predicts and analyst not in approval.analysts:
+        if analyst and terms.task.by_analyst and analyst not in approval.analysts:
             raise Refused(
                 f"site {config.party} refuses: its approval of these terms names other analysts, and the "
                 f"analyst is {quoted(analyst)}; run there `{COMMAND}`",
@@ -528,7 +527,7 @@ def look(
         renamed=names_of(config).told(terms.blocks.columns_of(config.party)),
         used=reviewed.used,
         max_sessions=policy.max_sessions,
-        predicted=(reviewed.predicted, policy.max_predicted_rows) if terms.vertical.predicts else None,
+        predicted=(reviewed.predicted, policy.max_predicted_rows) if terms.vertical.predict_rows else None,
         notes=tuple(notes),
     )
     return Look(reviewed, view, repr((earlier, _earlier_refusal(config, terms))))
@@ -596,7 +595,7 @@ def _table_name(config: PartyConfig) -> str:
 def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
     """Of this site and the parties that its policy names, those that signed the model in terms that measure
     one. credentials: what the site trusts, None to read it from its keys."""
-    if terms.task not in MEASURING or (credentials is None and config.keys is None):
+    if not terms.task.measures or (credentials is None and config.keys is None):
         return UNCHECKED
     if credentials is not None:
         roots, denied = credentials.roots, frozenset(credentials.denied)

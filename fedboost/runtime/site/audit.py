@@ -38,7 +38,6 @@ from fedboost.protocol.site import Relayed, Release
 from fedboost.results.audit import Admitted, Checked, Ended, Event
 from fedboost.runtime.files import sync_folder, write_atomically
 from fedboost.terms.reading import Frozen
-from fedboost.terms.session import TO_TRAIN, TRAINING
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import columns_of
 
@@ -384,8 +383,8 @@ class AuditLog:
                 protection=terms.protection.name,
                 parties=terms.parties,
                 objective=terms.objective.name,
-                rounds=terms.trees.rounds if terms.task in TRAINING else 0,
-                task=None if terms.task == TO_TRAIN else terms.task,
+                rounds=terms.trees.rounds if terms.task.trains else 0,
+                task=None if terms.task.makes_model else terms.task.name,
                 columns=columns_of(terms),
                 epsilon=None if noise is None else noise.epsilon,
                 delta=None if noise is None else noise.delta,

@@ -24,7 +24,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError
 from fedboost.holders.column_rows import ROW_SET
 from fedboost.holders.gradients import ENCRYPTED, GRADIENTS
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import fewest_shown
 from fedboost.protocol.site import colluding_of
@@ -44,7 +44,6 @@ from fedboost.results.audit import (
     Session,
 )
 from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Entry, read_admitted
-from fedboost.terms.session import TO_TRAIN
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import QUERIES, queries_of
 from fedboost.views.words import counted, shown
@@ -114,7 +113,7 @@ MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
     """The number of questions of each kind that the terms allow; empty for a program that is not
     fedboost's."""
-    if terms.task == TO_TRAIN and terms.session.program != "boosting":
+    if not terms.session.is_built_in:
         return {}
     counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
     by_party = {BY_PARTY: EndRoundQuery, EVALUATION_BY_PARTY: EvaluationQuery}
@@ -641,7 +640,7 @@ def _place(sessions: list[Session], warnings: Sequence[AuditWarning], admitted: 
         session.own = _own(session, terms)
         if isinstance(terms, Terms):
             session.allowed = allowed_questions(terms)
-            session.protection = terms.hiding.protection if terms.vertical.predicts else None
+            session.protection = None if terms.task.is_protected else terms.hiding.protection
 
 
 def _own(session: Session, terms: Terms | ConfigError | None) -> Own | None:
@@ -653,7 +652,7 @@ def _own(session: Session, terms: Terms | ConfigError | None) -> Own | None:
     admitted = session.admitted
     party = "" if admitted is None else admitted.party or ""
     hides, in_common = terms.hides_columns, None
-    if terms.vertical.aligns and not (terms.vertical.takes_all_rows or terms.vertical.predicts):
+    if terms.vertical.aligns and not terms.vertical.takes_all_rows:
         rows = (relay.rows for relay in session.relays if relay.what in OF_COMMON_ROWS)
         in_common = max(rows, default=None)
     if admitted is None or party not in terms.parties:

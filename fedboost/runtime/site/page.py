@@ -167,7 +167,7 @@ class SiteOffice:
         except (ConfigError, Refused) as error:
             misfit = str(error)
         notes = [BUSY] if counts is None and not misfit and self._config.data is not None else []
-        analysts = (entry.analyst,) if entry.analyst and not terms.vertical.predicts else ()
+        analysts = (entry.analyst,) if entry.analyst and terms.task.by_analyst else ()
         return look(self._config, terms, analysts, counts, misfit, notes)
 
     def _count(self, terms: Terms) -> Counts | None:

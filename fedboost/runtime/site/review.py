@@ -48,7 +48,7 @@ from fedboost.terms.reading import read_model
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.wire.codec import terms_of
-from fedboost.wire.services import Objections, Review, decode_review, encode_objections
+from fedboost.wire.messages import Objections, Review, decode_review, encode_objections
 
 # ---- Signatures of what an aggregator hands on to a site ------------------------------------------------
 # Refuses: terms that nobody signed as they were sent, before they are read (PeerError, Refused): to read them
@@ -246,7 +246,7 @@ class Reviewer:
             return
         breaches = with_past(breaches, policy, party, terms, past)
         for breach in breaches:
-            yield breach.refusal(party, [breach] if terms.vertical.predicts else ()).public
+            yield breach.refusal(party, () if terms.task.by_analyst else [breach]).public
         checks: list[Callable[[], object]] = [
             lambda: check_rows(party, terms, self._config.data is not None),
             lambda: judge(SessionOffer("", terms), None, past.sessions, NO_LIMITS, party),
@@ -374,7 +374,7 @@ class RequestLog:
         entry = Asked(
             digest=terms.digest,
             analyst=analyst,
-            task=terms.task,
+            task=terms.task.name,
             parties=len(terms.parties),
             first=now,
             last=now,
