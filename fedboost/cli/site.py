@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from string import hexdigits
 from typing import TYPE_CHECKING, Annotated
@@ -230,7 +231,8 @@ def audit(
     name = None if session is None else _name(session, sessions, log)
     result = audit_of(log, entries, sessions, expected, name, last)
     with unless_nobody_reads():
-        show(json, result.lines(), text(audit_view(result, in_full=True), full=True))
+        document = audit_view(result, in_full=True)
+        show(json, result.lines(), chain([document.lead, ""], text(document, full=True)))
     if result.warnings and strict:
         raise typer.Exit(1)
 

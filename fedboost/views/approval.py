@@ -26,6 +26,7 @@ from fedboost.terms.terms import Terms
 from fedboost.views.document import (
     MAX_NAMES,
     Block,
+    Brief,
     Document,
     Entries,
     Fold,
@@ -659,7 +660,7 @@ def _verdict(view: ApprovalView) -> Verdict:
 def _rule(rule: Rule) -> Iterator[Entry]:
     yield f"{rule.key} = {rule.value}", f"{capital(rule.reason)}."
     if rule.names:
-        yield "", (f"All {len(rule.names)}: ", Names(rule.names))
+        yield "", Brief(f"All {len(rule.names)} names …", f"All {len(rule.names)}: {listed(rule.names)}.")
     yield "", f"Why the rule: {rule.purpose}."
     if rule.instead:
         yield "", f"If you refuse, the analyst can: {rule.instead}."

@@ -50,7 +50,7 @@ def inline(line: Line) -> Markup:
             whole = Markup(", ".join(map(safe, line.words)) or "none")
             return whole if len(line.values) <= MAX_NAMES else _unfolded(line.short, whole)
         case Brief(first, whole):
-            return _unfolded(first, whole)
+            return _unfolded(first, lines(whole))
         case Badge(text, state):
             return element("span", text, class_=f"badge {state}")
     return joined(line)

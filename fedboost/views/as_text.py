@@ -5,6 +5,7 @@ Promises: paragraphs fit 80 columns; a name from outside neither poses as anothe
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from rich.text import Text
 
@@ -13,6 +14,7 @@ from fedboost.views.document import (
     MAX_NAMES,
     Beside,
     Block,
+    Brief,
     Document,
     Entries,
     Figures,
@@ -59,13 +61,19 @@ def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
             case Table(folded=True, caption=caption) | Fold(summary=caption):
                 yield caption[:1].lower() + caption[1:]
             case Entries(entries):
-                yield from (f"all {key}" for key, line in entries if _has_many(line))
+                keys = accumulate([key for key, _ in entries], _goes_on)
+                pairs = zip(keys, entries, strict=True)
+                yield from (f"all of {key}" for key, (_, line) in pairs if _has_many(line))
+
+
+def _goes_on(before: str, key: str) -> str:
+    return key or before
 
 
 def _has_many(line: Line) -> bool:
     if isinstance(line, tuple):
         return any(map(_has_many, line))
-    return isinstance(line, Names) and len(line.values) > MAX_NAMES
+    return isinstance(line, Brief) or (isinstance(line, Names) and len(line.values) > MAX_NAMES)
 
 
 def _blocks(blocks: Iterable[Block], full: bool) -> Iterator[Printed]:

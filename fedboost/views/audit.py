@@ -49,12 +49,12 @@ MAX_IN_FULL = 5
 """Sessions that a terminal shows in full; of more a row each."""
 MAX_SESSIONS, MAX_CHECKS = 200, 10
 """Sessions in the table of a page, and checks: the last."""
-KINDS: dict[Kind, tuple[State, str]] = {
-    Kind.ABUSE: ("bad", "no training that keeps its terms leaves this behind"),
-    Kind.CHECK: ("unclear", "it may be innocent: find out"),
-    Kind.WEAK: ("unclear", "within the terms, but weaker than it looks"),
+KINDS: dict[Kind, tuple[State, str, str]] = {
+    Kind.ABUSE: ("bad", "of possible abuse", "no training that keeps its terms leaves this behind"),
+    Kind.CHECK: ("unclear", "to check", "it may be innocent: find out"),
+    Kind.WEAK: ("unclear", "of weak protection", "within the terms, but weaker than it looks"),
 }
-"""What each kind of warning means."""
+"""How each kind of warning reads, in a few words, and what it means."""
 
 
 # ---- A log ----------------------------------------------------------------------------------------------
@@ -64,8 +64,7 @@ def audit(result: Audit, in_full: bool = False) -> Document:
     """Return the audit of a log. in_full: with all sessions, and each in full where they are few or one was
     asked for."""
     if not result.entries:
-        empty = f"The log {result.log} is empty: nothing has left."
-        return Document("What has left", "", [Verdict(empty)])
+        return Document("What has left", result.log, [Verdict("The log is empty: nothing has left.")])
     blocks: list[Block] = [verdict(result), Paragraph(_whose(result))]
     if result.earlier:
         earlier = counted(result.earlier, "earlier session")
@@ -81,14 +80,15 @@ def audit(result: Audit, in_full: bool = False) -> Document:
     if result.checks:
         blocks.append(Section("checks", "Checks of terms", [*_checks(result)]))
     blocks.append(Section("end", "The end of the log", [*_end_of_log(result)]))
-    return Document("What has left", "", blocks)
+    entries = counted(result.entries, "entry", "entries")
+    return Document("What has left", f"{result.log}: unbroken, {entries}", blocks)
 
 
 def verdict(result: Audit) -> Verdict:
     """Return whether all that left is what the terms allow, in a sentence."""
     kinds = [warning.kind for warning in result.warnings]
     if kinds:
-        of_kind = [f"{n} {kind.value}" for kind in Kind if (n := kinds.count(kind))]
+        of_kind = [f"{n} {KINDS[kind][1]}" for kind in Kind if (n := kinds.count(kind))]
         state: State = "bad" if Kind.ABUSE in kinds else "unclear"
         return Verdict(f"{counted(len(kinds), 'WARNING', 'WARNINGS')}: {', '.join(of_kind)}.", state)
     about = " about these sessions" if result.earlier else ""
@@ -102,21 +102,19 @@ def verdict(result: Audit) -> Verdict:
 
 
 def _whose(result: Audit) -> str:
-    whose = f"The log of party {all_shown(result.parties)}" if result.parties else "The log"
-    entries = f"{result.log} is unbroken, {counted(result.entries, 'entry', 'entries')}"
+    whose = f"The log of party {all_shown(result.parties)}. " if result.parties else ""
     beyond = "; whether its end was cut off or rewritten shows only with --expect"
-    whole = f"no entry was changed or removed inside it{beyond if result.expected is None else ''}."
-    return f"{whose}, {entries}: {whole}"
+    return f"{whose}No entry was changed or removed inside it{beyond if result.expected is None else ''}."
 
 
 def _warnings(warnings: Sequence[AuditWarning]) -> Iterator[Block]:
     yield Items([_warning(number, warning) for number, warning in enumerate(warnings, 1)], warnings=True)
     kinds = [kind for kind in Kind if any(warning.kind is kind for warning in warnings)]
-    yield Entries([(kind.value, KINDS[kind][1]) for kind in kinds])
+    yield Entries([(kind.value, KINDS[kind][2]) for kind in kinds])
 
 
 def _warning(number: int, warning: AuditWarning) -> Line:
-    state, _ = KINDS[warning.kind]
+    state, *_ = KINDS[warning.kind]
     sentences = " ".join(map(printable, warning.sentences))
     return f"{number}. ", Badge(warning.kind.value, state), f" {sentences}"
 

@@ -80,12 +80,14 @@ Line: TypeAlias = Inline | tuple[Inline, ...]
 
 
 def plain(line: Line, full: bool = True) -> str:
-    """Return a line of words, on one line. full: all names, however many."""
+    """Return a line of words, on one line. full: all names, however many, and whole texts."""
     match line:
         case tuple():
             return "".join(plain(part, full) for part in line)
-        case Code(text) | Link(text) | Badge(text) | Brief(whole=text):
+        case Code(text) | Link(text) | Badge(text):
             return printable(text)
+        case Brief(first, whole):
+            return printable(whole if full else first)
         case Names():
             return ", ".join(line.words) or "none" if full else line.short
     return printable(line)
