@@ -102,7 +102,7 @@ def _block(block: Block, full: bool) -> Iterator[Printed]:
         case Items(lines, warnings):
             yield from (entry("!" if warnings else "-", plain(line, full), 2) for line in lines)
         case Entries(entries):
-            yield from (entry(key, plain(line, full)) for key, line in entries)
+            yield from (entry(printable(key), plain(line, full)) for key, line in entries)
         case Table():
             yield from _table(block, full)
         case Pre(text=text):

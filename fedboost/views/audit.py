@@ -279,7 +279,7 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
     yield work[agreed.does]
     own = session.own
     if own is None or own.columns is None:
-        yield "columns", (f"{len(agreed.columns)}: ", Names(agreed.columns))
+        yield "from columns", (f"{len(agreed.columns)}: ", Names(agreed.columns))
     else:
         here = [f" (here {delimited(own.names[name])})" if name in own.names else "" for name in own.columns]
         others = f"; other parties have {len(agreed.columns) - len(own.columns)} more"
@@ -340,13 +340,16 @@ def _answers(session: Session) -> Iterator[Sequence[Line]]:
     again = [answer for answer, _ in session.again]
     ids = {id(answer) for answer in again}
     for name, releases in session.by_kind.items():
-        queries = queries_of(name)
-        words = ", with ".join(f"{_words(query, session)}{_zeros(query, session)}" for query in queries)
+        *others, last = queries = queries_of(name)
+        words, zeros = _words(last, session), _zeros(last, session)
         if name == EndRoundQuery.__name__ and not any(release.cells for release in releases):
-            words = NO_METRICS
+            words, zeros = NO_METRICS, []
         known = [session.allowed[query] for query in queries if query in session.allowed]
         allowed = "0" if session.after_end and name not in UNASKED else str(min(known, default="-"))
+        for other in others:
+            yield from map(_no_figures, (f"{_words(other, session)}, with", *_zeros(other, session)))
         yield _sums(words, [release for release in releases if id(release) not in ids], allowed)
+        yield from map(_no_figures, zeros)
     if again:
         yield _sums("the same answers sent again", again)
     yield _sums("in all, after it had ended" if session.after_end else "in all", session.releases)
@@ -360,13 +363,17 @@ def _words(query: str, session: Session) -> str:
     return QUERIES.get(query, shown(query))
 
 
-def _zeros(query: str, session: Session) -> str:
+def _zeros(query: str, session: Session) -> list[str]:
     """Return why the answer to a query is zeros, where it is."""
     if session.own is None or session.own.has_labels is not False:
-        return ""
+        return []
     if query in OF_LABELS:
-        return " (zeros: this site has no labels)"
-    return " (zeros: the label holder tells it)" if query in OF_LABEL_HOLDER else ""
+        return ["(zeros: this site has no labels)"]
+    return ["(zeros: the label holder tells it)"] * (query in OF_LABEL_HOLDER)
+
+
+def _no_figures(words: str) -> Sequence[Line]:
+    return words, "", "", "", ""
 
 
 def _sums(words: str, releases: Sequence[Released], allowed: str = "") -> Sequence[Line]:

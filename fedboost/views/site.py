@@ -286,8 +286,10 @@ def left(result: SiteBudget | None, fault: str = "") -> Verdict:
     """Return what is left of a budget."""
     if result is None:
         return Verdict("What is left is not known.", "bad", [fault])
-    spent, limit = result.own, counted(result.max_sessions, "session")
-    took_part = f"{result.name} took part in {spent.took_part} of at most {limit} (max_sessions)."
+    spent = result.own
+    took_part = (
+        f"Sessions of {result.name}: {spent.took_part} of at most {result.max_sessions} (max_sessions)."
+    )
     if spent.left is None:
         more = "No session is refused for what it would spend. Set epsilon and delta under [policy] for one."
         return Verdict("The site has no budget.", "unclear", [more, took_part])

@@ -78,7 +78,7 @@ def test_a_budget_counts_all_sessions_that_the_memory_has(site):
     assert counts == [4, 3, 1, 1]
     out = fedboost("privacy", "budget", "--config", site).out
     assert re.search(r"^north +4 +1 +1 +0 ", out, re.MULTILINE)
-    assert "north took part in 3 of at most 3 sessions (max_sessions in its policy)." in out
+    assert "Sessions of north: 3 of at most 3 (max_sessions)." in " ".join(out.split())
     assert max(map(len, out.splitlines())) < 80
 
 
@@ -96,7 +96,7 @@ def test_a_budget_says_what_was_spent_and_what_is_left(site):
     assert f"{own['spent']:.4g}" in output
     assert f"{own['left']:.4g}" in output
     site.write_text(SITE + 'dataset = "others"\n')
-    assert "It has no budget" in fedboost("privacy", "budget", "--config", site).out
+    assert "The site has no budget." in fedboost("privacy", "budget", "--config", site).out
     others = lines("privacy", "budget", "--config", site)
     assert [(row["dataset"], row["own"]) for row in others] == [("others", True), ("north", False)]
 

@@ -395,9 +395,7 @@ class _Pages:
             raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
         form = await read_form(request, MAX_FIELDS)
         if not hmac.compare_digest(form("key").encode(), self._logins.form_key(request.scope).encode()):
-            raise Refusal(
-                HTTPStatus.FORBIDDEN, "this form is not of a page of this login: read the page again"
-            )
+            raise Refusal(HTTPStatus.FORBIDDEN, "this form is of no page of this login: read the page again")
         return form
 
 

@@ -342,7 +342,7 @@ def test_an_approval_says_who_signed_the_model_and_what_it_could_read(model, tmp
     assert f"reg:squarederror, 3 trees with {leaves} leaves, which are in the terms" in text
     assert "signed by this site, which took part in its training" in text
     assert "each leaf of its trees has at least 10 rows of its training" in text
-    assert "The policy of this site has nothing against these terms" in text
+    assert "The terms break no rule of this site's policy." in text
     unsigned = dataclasses.replace(model, attestations={})
     asked, text = approved(unsigned)
     assert "signed by neither this site nor a party whose signature it accepts (evaluate_signers)" in text
