@@ -287,9 +287,8 @@ def left(result: SiteBudget | None, fault: str = "") -> Verdict:
     if result is None:
         return Verdict("What is left is not known.", "bad", [fault])
     spent = result.own
-    took_part = (
-        f"Sessions of {result.name}: {spent.took_part} of at most {result.max_sessions} (max_sessions)."
-    )
+    used = f"{spent.took_part} of at most {result.max_sessions} (max_sessions)"
+    took_part = f"Sessions of {result.name}: {used}."
     if spent.left is None:
         more = "No session is refused for what it would spend. Set epsilon and delta under [policy] for one."
         return Verdict("The site has no budget.", "unclear", [more, took_part])
