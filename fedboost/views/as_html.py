@@ -263,7 +263,7 @@ code { font-size: .875em; overflow-wrap: anywhere; }
 .figures dt { color: var(--soft); font-size: .85rem; }
 .figures dd { margin: 0; font-size: 1.35rem; font-weight: 600; line-height: 1.25; }
 .figures .remark { font-size: .85rem; font-weight: 400; }
-.entries { display: grid; grid-template-columns: minmax(7rem, 11rem) 1fr; gap: .25rem 1rem;
+.entries { display: grid; grid-template-columns: minmax(7rem, 13rem) 1fr; gap: .25rem 1rem;
   margin: .75rem 0; }
 .entries dt { font-weight: 600; }
 .entries dd { margin: 0; grid-column: 2; overflow-wrap: anywhere; min-width: 0; }

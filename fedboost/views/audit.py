@@ -47,8 +47,8 @@ ANSWER_WIDTH = 43
 """Columns of the words for an answer."""
 MAX_IN_FULL = 5
 """Sessions that a terminal shows in full; of more a row each."""
-MAX_SESSIONS, MAX_CHECKS = 200, 10
-"""Sessions in the table of a page, and checks: the last."""
+MAX_SESSIONS, RECENT, MAX_CHECKS = 200, 20, 10
+"""Sessions in the tables of a page, those of them that are not folded, and checks: the last of each."""
 KINDS: dict[Kind, tuple[State, str, str]] = {
     Kind.ABUSE: ("bad", "of possible abuse", "no training that keeps its terms leaves this behind"),
     Kind.CHECK: ("unclear", "to check", "it may be innocent: find out"),
@@ -136,8 +136,11 @@ def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]
             (linked, moment(session.begin)[:16], str(len(session.answers)), ended, Badge(words, state))
         )
     headings = ["session", "first entry (UTC)", "answers", "ended", "verdict"]
-    yield Table("Sessions of the log, the last first", headings, rows, (2,), folded=False)
-    if not in_full:
+    recent = len(rows) if most is None else RECENT
+    yield Table("Sessions of the log, the last first", headings, rows[:recent], (2,), folded=False)
+    if rows[recent:]:
+        yield Table("Sessions before these", headings, rows[recent:], (2,), folded=True)
+    if most is None and not in_full:
         yield note("Each in full: ", Code("fedboost audit LOG --session NAME"), ", or how its name begins.")
 
 
@@ -393,7 +396,7 @@ def _releases(session: Session) -> Iterator[Block]:
         hashes = (_digits(release.question), _digits(release.position))
         rows.append((str(release.turn), str(release.attempt), words, *hashes, mark))
     headings = ["turn", "attempt", "what left", "question", "position", "remark"]
-    yield Table("Each answer", headings, rows, (0, 1), folded=False)
+    yield Table("Each answer", headings, rows, (0, 1))
     yield note(
         "Turn: the number of the question. Question and position: the first digits of the hashes of the "
         "question, and of where the training stood. The same turn, question and position: the same answer "

@@ -129,8 +129,8 @@ def requests(known: Sequence[Request]) -> Document:
     about = "Requests for a session, and checks if this site would take part, the latest first. "
     blocks: list[Block] = [
         _waiting(len(waiting)),
-        Section("undecided", "Not approved", [requests_table(waiting, "Not approved")]),
-        Section("others", "All others", [requests_table(others, "All others")]),
+        Section("undecided", "Not approved", [requests_table(waiting, "Requests to decide on")]),
+        Section("others", "All others", [requests_table(others, "Requests that are decided or allowed")]),
         note(about, "The oldest are dropped where there are many."),
     ]
     return Document("Requests", "", blocks)
@@ -194,12 +194,11 @@ def decision(decided: Decision, reader: Reader) -> Document:
         Section("request", "The request", [Entries([*_request(request)])]),
         Section("decision", "Decide", [*_decide(decided, reader)]),
     ]
-    return Document("A request", f"to {request.task}, {terms.lead}", blocks)
+    return Document("A request", f"to {request.task}", blocks)
 
 
 def _request(request: Request) -> Iterator[tuple[str, Line]]:
     yield "analyst", f"{request.analyst}, by signature" if request.analyst else WITHOUT_KEYS
-    yield "digest of the terms", Code(request.digest)
     yield "first request", f"{time_of(int(request.first))} UTC"
     yield "last request", f"{time_of(int(request.last))} UTC"
     yield "for", f"session {request.session}" if request.session else "a check: would this site take part"
@@ -344,7 +343,7 @@ def overview(now: Overview) -> Document:
         "Every session is refused: nothing is approved here, and the policy does not name parties, analysts "
         "and columns. Approve a request below, or write a policy into the site's file."
     )
-    table = requests_table(waiting[:RECENT], "Not approved") if waiting else None
+    table = requests_table(waiting[:RECENT], "Requests to decide on") if waiting else None
     blocks = unless_empty(
         Paragraph((f"As of {time_of(int(now.time))} UTC. ", Link("Refresh", "/"))),
         Items([nothing], warnings=True) if now.nothing_yet else None,
@@ -415,7 +414,7 @@ def _rules(rules: Sequence[Rule], caption: str) -> Block:
     if not rules:
         return note("The file sets no rule." if caption != "Rules by default" else "The file sets all rules.")
     rows = [(rule.key, rule.value, rule.purpose) for rule in rules]
-    return Table(caption, ["rule", "value", "what for"], rows, (), folded=False)
+    return Table(caption, ["rule", "value", "what for"], rows, ())
 
 
 # ---- What has left: the documents of `fedboost audit` ---------------------------------------------------
