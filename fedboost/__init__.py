@@ -30,15 +30,15 @@ _HOMES = {
     "assemble": "fedboost.runtime.model",
     "connect": "fedboost.runtime.analyst",
     "describe": "fedboost.runtime.local.simulation",
-    "Description": "fedboost.runtime.results",
+    "Description": "fedboost.runtime.tasks",
     "drift": "fedboost.runtime.local.simulation",
-    "Drift": "fedboost.runtime.results",
+    "Drift": "fedboost.runtime.tasks",
     "evaluate": "fedboost.runtime.local.simulation",
-    "Evaluation": "fedboost.runtime.results",
+    "Evaluation": "fedboost.runtime.tasks",
     "predict_jointly": "fedboost.runtime.local.simulation",
     "simulate": "fedboost.sdk",
     "tune": "fedboost.runtime.local.simulation",
-    "Tuning": "fedboost.runtime.results",
+    "Tuning": "fedboost.runtime.tasks",
     "FedboostError": "fedboost.errors",
     "ConfigError": "fedboost.errors",
     "PeerError": "fedboost.errors",
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from fedboost.runtime.local.simulation import describe, drift, evaluate, predict_jointly, tune
     from fedboost.runtime.model import Model, Result, assemble
     from fedboost.runtime.party_model import PartyModel
-    from fedboost.runtime.results import Description, Drift, Evaluation, Tuning
+    from fedboost.runtime.tasks import Description, Drift, Evaluation, Tuning
     from fedboost.runtime.tracking import MLflowCallback
     from fedboost.sdk import Terms, simulate
 

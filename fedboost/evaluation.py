@@ -14,8 +14,8 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import grows
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.holders.shard import Shard
+from fedboost.results.comparison import ALONE, FEDERATED, Figure, SiteComparison
 from fedboost.terms.terms import Terms
-from fedboost.views.facts import ALONE, FEDERATED, Figure, SiteComparison
 
 # ---- Metrics of models on rows they were not trained on -------------------------------------------------
 # Promises: a figure is the metric that training reports, of these rows.
@@ -248,19 +248,27 @@ def _comparison(
     sign = np.array([1.0 if grows(name) else -1.0 for name in names])
     models = {model: figures(lambda known, model=model: known[model]) for model in values}  # type: ignore[misc]
     gain = figures(lambda known: (known[FEDERATED] - known[ALONE]) * sign) if ALONE in values else {}
-    return SiteComparison(site, rows, held_out, different, models, gain, cannot)
+    return SiteComparison(
+        site=site,
+        rows=rows,
+        held_out=held_out,
+        different_held_out=different,
+        models=models,
+        better_by=gain,
+        cannot=cannot,
+    )
 
 
 def figure(splits: Float64, samples: Float64, between: tuple[float, float]) -> Figure:
     """Return the figure of the value of each split, [splits], and that of each sample, [splits, samples], NaN
     where rows have none; between: the percentiles of the samples that the interval ends at."""
     if np.isnan(splits).all():
-        return Figure(math.nan, math.nan, math.nan)
+        return Figure(value=math.nan, low=math.nan, high=math.nan)
     sound = ~np.isnan(splits)
     means = samples[sound].mean(axis=0)
     means = means[~np.isnan(means)]
     low, high = np.percentile(means, between) if means.size else (math.nan, math.nan)
-    return Figure(float(splits[sound].mean()), float(low), float(high))
+    return Figure(value=float(splits[sound].mean()), low=float(low), high=float(high))
 
 
 def percentiles(rows: int) -> tuple[float, float]:

@@ -25,7 +25,7 @@ import xgboost as xgb
 import fedboost as fb
 from fedboost.runtime.data.shard import to_features, to_shard
 from fedboost.runtime.local.simulation import run_session
-from fedboost.runtime.results import SPACE, TRIALS, Tuning, terms_to_tune
+from fedboost.runtime.tasks import SPACE, TRIALS, Tuning, terms_to_tune
 
 DATASETS = (common.ADULT, common.DEFAULT_CREDIT, common.BANK_MARKETING)
 HELD = "held"
@@ -111,7 +111,7 @@ def run(dataset: common.Dataset, table: pa.Table, seed: int, rounds: int, trials
     began = time.process_time()
     searched = np.mean([search(terms, train, held, 1000 * seed + n, rounds, trials) for n in range(SEARCHES)])
     search_seconds = (time.process_time() - began) / SEARCHES
-    best = found.trials[found.best]["auc"]
+    best = found.trials[found.best].value("auc")
     return Run(dataset.name, best, float(searched), seconds, search_seconds, session.turn, apart)
 
 

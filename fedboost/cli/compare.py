@@ -27,6 +27,7 @@ from fedboost.cli.train import (
 )
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, Trial, shown_metrics, together, unprotected
+from fedboost.results.comparison import ALONE, FEDERATED, POOLED, Comparison
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard
@@ -34,9 +35,7 @@ from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import read_training
-from fedboost.views import as_json, comparison
-from fedboost.views.facts import ALONE, FEDERATED, POOLED, ComparisonFacts
-from fedboost.views.result_pages import comparison_page
+from fedboost.views import as_html, as_text, comparison
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Reading
@@ -86,18 +85,17 @@ def compare(
         if site is not None:
             raise ConfigError("--site names sites with different rows, and these terms hold columns apart")
         with steps(3 * seeds, json) as step:
-            facts, counts = compare_columns(agreed, sources, read, held_out, seeds, step)
-        blocks = comparison.of_columns(facts, counts, agreed.hiding.protection)
+            result = compare_columns(agreed, sources, read, held_out, seeds, step)
     else:
         if site is None:
             raise ConfigError("give --site, the column of the table that names the site of each row")
-        facts = _of_sites(agreed, terms, sources[""], read, site, held_out, seeds, json)
-        blocks = comparison.comparison(facts)
+        result = _of_sites(agreed, terms, sources[""], read, site, held_out, seeds, json)
     if csv is not None:
-        write(as_json.comparison_as_csv(facts), csv)
+        write(comparison.as_csv(result), csv)
+    shown_as = comparison.comparison(result)
     if report is not None:
-        write(comparison_page(facts), report)
-    show(json, as_json.comparison(facts), blocks)
+        write(as_html.report(shown_as), report)
+    show(json, comparison.as_lines(result), as_text.text(shown_as))
 
 
 def _of_sites(
@@ -109,7 +107,7 @@ def _of_sites(
     held_out: float,
     seeds: int,
     json: bool,
-) -> "ComparisonFacts":
+) -> "Comparison":
     """The comparison of sites with different rows, by the column that names them."""
     table = read_table(source, None, read.options)
     sites = _sites(agreed, terms, table, source, site)
@@ -122,10 +120,18 @@ def _of_sites(
     with steps(seeds * (len(sites) + 2), json) as step:
         for seed in range(seeds):
             equal &= _split(unprotected(agreed), sites, trials, seed, names, step)
-    compared = [trial.compared(names) for trial in trials.values()]
+    compared = tuple(trial.compared(names) for trial in trials.values())
     of_all = together([*trials.values()], names)
     feature = site in agreed.columns.features
-    return ComparisonFacts(compared, of_all, names, seeds, held_out, equal, None if feature else site)
+    return Comparison(
+        sites=compared,
+        together=of_all,
+        metrics=names,
+        splits=seeds,
+        share=held_out,
+        equal=equal,
+        site_column=None if feature else site,
+    )
 
 
 def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
@@ -197,8 +203,8 @@ def compare_columns(
     held_out: float,
     seeds: int,
     step: Callable[[str], None],
-) -> "tuple[ComparisonFacts, dict[str, int]]":
-    """The comparison, and the rows of each party's table. sources: of the table of each party, or of one of
+) -> "Comparison":
+    """The comparison of one label holder. sources: of the table of each party, or of one of
     all columns; step: called with the name of each training."""
     if agreed.vertical.label_holder is None:
         raise ConfigError(
@@ -221,7 +227,16 @@ def compare_columns(
     for seed in range(seeds):
         equal &= _split_columns(agreed.changed(**IN_ORDER), common, trial, seed, names, step)
     compared = trial.compared(names)
-    return ComparisonFacts([compared], compared, names, seeds, held_out, equal), counts
+    return Comparison(
+        sites=(compared,),
+        together=compared,
+        metrics=names,
+        splits=seeds,
+        share=held_out,
+        equal=equal,
+        tables=counts,
+        protection=agreed.hiding.protection,
+    )
 
 
 def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dict[str, Any]:

@@ -23,6 +23,8 @@ from fedboost.cli.serve import site_and_keys
 from fedboost.cli.train import facts_of, finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
+from fedboost.results.base import Traffic
+from fedboost.results.comparison import ALONE, POOLED
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local import demo as made
 from fedboost.runtime.local.cluster import LocalCluster
@@ -48,7 +50,7 @@ from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.views import as_json, training
-from fedboost.views.facts import ALONE, POOLED, DemoFacts, Traffic
+from fedboost.views.facts import DemoFacts
 from fedboost.views.words import one_line
 
 if TYPE_CHECKING:

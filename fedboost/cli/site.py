@@ -126,7 +126,7 @@ def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path
 def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[str, ...]:
     """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
     for a prediction, which the label holder asks for."""
-    if agreed.vertical.predicts:
+    if not agreed.task.by_analyst:
         if names:
             raise ConfigError(
                 f"--analyst: the terms predict rows, and label holder {agreed.vertical.label_holder} asks "

@@ -1,19 +1,19 @@
 """`fedboost describe`, `drift`, `evaluate` and `tune`: sessions that end with a result.
 
-Promises: Ctrl-C ends the session at the aggregator; it is said who is waited for, and what is not hidden.
-Refuses: what the session refuses.
+Promises: Ctrl-C ends the session at the aggregator; a notice names the parties that it waits for, and what is
+not hidden.
 """
 
 import os
 import threading
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fedboost.cli.common import (
-    Aggregator,
     Force,
     InsecureLoopback,
     Json,
@@ -30,14 +30,14 @@ from fedboost.cli.common import (
 from fedboost.cli.output import notice, show
 from fedboost.cli.train import Draw, notice_not_hidden, progress
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics import grows
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address, read_toml
 from fedboost.runtime.files import check_writable, write_atomically
-from fedboost.runtime.results import (
+from fedboost.runtime.tasks import (
     Description,
     Drift,
     Evaluation,
+    Reported,
     Tuning,
     drift_terms,
     evaluation_terms,
@@ -45,33 +45,69 @@ from fedboost.runtime.results import (
 )
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
-from fedboost.views import tasks as results
+from fedboost.views.as_text import text
+from fedboost.views.results import document
 from fedboost.views.status import waiting
-from fedboost.views.tasks import drifted, evaluated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from fedboost.terms.terms import Terms
-    from fedboost.views.words import Block
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a session is run, whatever it does. inputs: files of the command, which no output replaces."""
+
+    aggregator: str | None
+    save_terms: Path | None
+    keys: Path | None
+    insecure_loopback: bool
+    wait: float
+    report: Path | None
+    force: bool
+    json: bool
+    inputs: tuple[Path | None, ...]
+
+    def __post_init__(self) -> None:
+        """ConfigError unless there is something to do, and its outputs can be written."""
+        if self.aggregator is None and self.save_terms is None:
+            raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
+        if self.aggregator is not None:
+            check_address(self.aggregator, "--aggregator")
+        elif self.report is not None:
+            raise ConfigError("--report is of a result: give --aggregator")
+        inputs = [*filter(None, self.inputs)]
+        if self.save_terms is not None:
+            check_writable(self.save_terms, *inputs, force=self.force)
+        outputs = () if self.save_terms is None else (self.save_terms,)
+        check_page(self.report, *inputs, force=self.force, outputs=outputs)
+
+    def save(self, terms: "Terms", model: Path | None = None) -> None:
+        """Write the terms for sites to approve, if they are to be saved. model: whose path stands in them."""
+        if self.save_terms is None:
+            return
+        path = None if model is None else os.path.relpath(model, self.save_terms.parent)
+        write_atomically(self.save_terms, terms_to_toml(terms, model=path).encode())
+        candidates = len(terms.objective.candidates)
+        what = f"{candidates} candidates, for sites" if candidates else "for sites"
+        notice(f"{self.save_terms}: {what} to approve{'' if model is None else f', together with {model}'}")
+
+    def show(self, result: Reported, **more: Any) -> None:
+        """Show the result of a session, then write its page, if it is asked for: one that cannot be written
+        loses nothing of what the session cost. more: values of the JSON besides."""
+        show(self.json, [result.summary | more], text(document(result)))
+        if self.report is not None:
+            result.report(self.report)
 
 
 SECONDS = 0.2
 """Between two looks whether the session is over."""
 
 
-def ended(
-    aggregator: str,
-    keys: Path | None,
-    insecure_loopback: bool,
-    terms: "Terms",
-    wait: float,
-    draw: "Draw | None" = None,
-) -> "Training":
-    """Ask an aggregator for a session under these terms; return it once it is over. draw: called with each
-    round, where there are any."""
-    session = connect(aggregator, keys, insecure_loopback).train(
-        terms, wait, lambda parties: notice(waiting(parties, session.absent))
+def ended(run: Run, aggregator: str, terms: "Terms", draw: "Draw | None" = None) -> "Training":
+    """Request a session under these terms; return it once it is over. draw: called with each round, where
+    there are any."""
+    session = connect(aggregator, run.keys, run.insecure_loopback).train(
+        terms, run.wait, lambda parties: notice(waiting(parties, session.absent))
     )
     fault: list[Exception] = []
 
@@ -99,52 +135,31 @@ def ended(
     return session
 
 
-def show_result(json: bool, result: Any, words: "Iterable[Block]", known: Any, report: Path | None) -> None:
-    """Show the result of a session, then write its page (`known.report`), if one is asked for: one that
-    cannot be written loses nothing of what the session cost."""
-    show(json, [result], words)
-    if report is not None:
-        known.report(report)
-
-
-def save_terms_of(model: Path, terms: "Terms", file: Path, force: bool) -> None:
-    """Write the terms of a session about a model for sites to approve, with the path of the model in them."""
-    check_writable(file, model, force=force)
-    write_atomically(file, terms_to_toml(terms, model=os.path.relpath(model, file.parent)).encode())
-    notice(f"{file}: for sites to approve, together with {model}")
-
-
-def check_asked(aggregator: str | None, save_terms: Path | None) -> None:
-    """ConfigError unless an aggregator is to be asked, or terms to be written."""
-    if aggregator is None and save_terms is None:
-        raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
-    if aggregator is not None:
-        check_address(aggregator, "--aggregator")
-
-
-def check_report(
-    report: Path | None,
-    aggregator: str | None,
-    inputs: list[Path | None],
-    save_terms: Path | None,
-    force: bool,
-) -> None:
-    """ConfigError unless a page of the result can be written later, if one is asked for."""
-    if report is not None and aggregator is None:
-        raise ConfigError("--report is of a result: give --aggregator")
-    outputs = () if save_terms is None else (save_terms,)
-    check_page(report, *filter(None, inputs), force=force, outputs=outputs)
-
-
-# ---- `fedboost describe`: counts and quantiles over the rows of all parties -----------------------------
+# ---- The commands ---------------------------------------------------------------------------------------
 
 
 DESCRIBE_EPILOG = "Example: fedboost describe terms.toml --aggregator fed.example.org:7070 --keys keys/marie"
+DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
+EVALUATE_EPILOG = (
+    "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie\n\n"
+    "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie --by sex"
+)
+TUNE_EPILOG = (
+    "Example: fedboost tune terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out best.toml"
+)
+ColumnsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--terms", help="Terms with the columns and parties, in place of the model's.", show_default=False
+    ),
+]
+RowsToMeasure = Literal["held-out", "all", "new"]
 
 
 def describe(
     terms: TermsFile,
-    aggregator: Aggregator,
+    aggregator: SomeAggregator = None,
+    save_terms: SaveTerms = None,
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     min_count: MinCount = None,
@@ -155,19 +170,13 @@ def describe(
 ) -> None:
     """Count the rows of all sites before a training under these terms: missing values, levels, labels,
     quantiles; and say what to change in the terms. Sites have to agree to it as to a training."""
-    check_address(aggregator, "--aggregator")
-    check_page(report, terms, force=force)
+    run = Run(aggregator, save_terms, keys, insecure_loopback, wait, report, force, json, (terms,))
     agreed = terms_to_describe(read_terms(terms), min_count)
-    session = ended(aggregator, keys, insecure_loopback, agreed, wait)
-    known = Description.of(session.model, session.traffic)
-    result = known.summary | {"advice": [*known.advice]}
-    show_result(json, result, results.describe(known.summary), known, report)
-
-
-# ---- `fedboost drift`: the rows of all parties against those that a model was trained on ----------------
-
-
-DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
+    run.save(agreed)
+    if aggregator is not None:
+        session = ended(run, aggregator, agreed)
+        known = Description.from_model(session.model, session.traffic)
+        run.show(known, advice=[*known.advice])
 
 
 def drift(
@@ -176,10 +185,7 @@ def drift(
     save_terms: SaveTerms = None,
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
-    terms: Annotated[
-        Path | None,
-        typer.Option(help="Terms with the columns and parties, in place of the model's.", show_default=False),
-    ] = None,
+    terms: ColumnsFile = None,
     min_count: MinCount = None,
     wait: Wait = 60,
     report: PageFile = None,
@@ -188,27 +194,13 @@ def drift(
 ) -> None:
     """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
     model's terms had reference = true. Labels are not needed."""
-    check_asked(aggregator, save_terms)
-    check_report(report, aggregator, [model, terms], save_terms, force)
+    run = Run(aggregator, save_terms, keys, insecure_loopback, wait, report, force, json, (model, terms))
     given = None if terms is None else read_terms(terms)
     agreed, reference = drift_terms(model, given, min_count)
-    if save_terms is not None:
-        save_terms_of(model, agreed, save_terms, force)
-    if aggregator is None:
-        return
-    session = ended(aggregator, keys, insecure_loopback, agreed, wait)
-    known = Drift.of(session.model, reference, session.traffic)
-    show_result(json, known.summary, drifted(known.summary), known, report)
-
-
-# ---- `fedboost evaluate`: a model measured on the rows of all parties -----------------------------------
-
-
-RowsToMeasure = Literal["held-out", "all", "new"]
-EVALUATE_EPILOG = (
-    "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie\n\n"
-    "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie --by sex"
-)
+    run.save(agreed, model)
+    if aggregator is not None:
+        session = ended(run, aggregator, agreed)
+        run.show(Drift.held_against(reference, session.model, session.traffic))
 
 
 def evaluate(
@@ -217,12 +209,7 @@ def evaluate(
     save_terms: SaveTerms = None,
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
-    terms: Annotated[
-        Path | None,
-        typer.Option(
-            help="Terms with the columns and parties, in place of the model's own.", show_default=False
-        ),
-    ] = None,
+    terms: ColumnsFile = None,
     by: Annotated[
         list[str] | None,
         typer.Option(
@@ -251,25 +238,13 @@ def evaluate(
 ) -> None:
     """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
     and rates by subgroup. Sites have to agree to it as to a training."""
-    check_asked(aggregator, save_terms)
-    check_report(report, aggregator, [model, terms], save_terms, force)
+    run = Run(aggregator, save_terms, keys, insecure_loopback, wait, report, force, json, (model, terms))
     given = None if terms is None else read_terms(terms)
     agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows)
-    if save_terms is not None:
-        save_terms_of(model, agreed, save_terms, force)
-    if aggregator is None:
-        return
-    session = ended(aggregator, keys, insecure_loopback, agreed, wait)
-    known = Evaluation.of(session.model, session.traffic)
-    show_result(json, known.summary, evaluated(known.summary), known, report)
-
-
-# ---- `fedboost tune`: settings of trees tried side by side in one session -------------------------------
-
-
-TUNE_EPILOG = (
-    "Example: fedboost tune terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out best.toml"
-)
+    run.save(agreed, model)
+    if aggregator is not None:
+        session = ended(run, aggregator, agreed)
+        run.show(Evaluation.from_model(session.model, session.traffic))
 
 
 def tune(
@@ -287,49 +262,34 @@ def tune(
         str | None,
         typer.Option(metavar="random|qmc|tpe", help="A sampler of Optuna (extra).", show_default=False),
     ] = None,
-    save_terms: Annotated[
-        Path | None,
-        typer.Option(help="Save the terms with all candidates, for sites to approve.", show_default=False),
-    ] = None,
+    save_terms: SaveTerms = None,
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     wait: Wait = 60,
+    report: PageFile = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Try settings of trees side by side in one session, drop the worst by validation rows, and save the
     terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
-    without --aggregator the terms are written, and nobody is asked."""
-    _check_files(terms, out, save_terms, force)
-    check_asked(aggregator, save_terms)
-    agreed = terms_to_tune(read_terms(terms), _space(space), trials, sampler)
-    if save_terms is not None:
-        write_atomically(save_terms, terms_to_toml(agreed).encode())
-        notice(f"{save_terms}: {len(agreed.objective.candidates)} candidates, for sites to approve")
+    without --aggregator the terms are written, and no session is requested."""
+    if out is not None:
+        check_writable(out, terms, force=force)
+        if out == save_terms:
+            raise ConfigError(f"{out}: named by both --out and --save-terms; give two files")
+    run = Run(aggregator, save_terms, keys, insecure_loopback, wait, report, force, json, (terms, out))
+    agreed = terms_to_tune(read_terms(terms), None if space is None else read_toml(space), trials, sampler)
+    run.save(agreed)
     if aggregator is None:
         return
     if out is None:
         notice("no --out: the best terms are shown, and not saved")
     with nullcontext(None) if json else progress(agreed, json) as draw:
-        session = ended(aggregator, keys, insecure_loopback, agreed, wait, draw)
-    found = Tuning.of(agreed, session.model, session.traffic)
+        session = ended(run, aggregator, agreed, draw)
+    found = Tuning.from_model(session.model, session.traffic)
     if not json:
         print()  # after the rounds
-    facts = {"metric": found.metric, "best": found.best, "trials": [*found.trials]}
-    show(json, [facts], results.trials(found.metric, found.trials, found.best, grows(found.metric)))
+    run.show(found)
     if out is not None:
         found.save(out)
         notice(f"{out}: terms of a training with the best settings, {found.terms.trees.rounds} rounds")
-
-
-def _space(path: Path | None) -> dict[str, Any] | None:
-    """Return the space of a file."""
-    return None if path is None else read_toml(path)
-
-
-def _check_files(terms: Path, out: Path | None, save_terms: Path | None, force: bool) -> None:
-    """ConfigError for files that cannot be written, and for one that both terms would go to."""
-    for file in filter(None, (out, save_terms)):
-        check_writable(file, terms, force=force)
-    if out is not None and out == save_terms:
-        raise ConfigError(f"{out}: named by both --out and --save-terms; give two files")

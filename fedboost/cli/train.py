@@ -32,6 +32,7 @@ from fedboost.cli.common import (
 )
 from fedboost.cli.output import notice, print_json, show
 from fedboost.errors import ConfigError, SchemaMismatch
+from fedboost.results.base import Ended, Traffic
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address
 from fedboost.runtime.data.check import alike_sites
@@ -54,8 +55,7 @@ from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
 from fedboost.views import as_json, status, training
 from fedboost.views.approval import not_hidden
-from fedboost.views.as_html import SessionFacts
-from fedboost.views.facts import Traffic, TrainingFacts
+from fedboost.views.facts import TrainingFacts
 from fedboost.views.training import figures
 from fedboost.views.words import MINUTE, duration, one_line, shorten, size
 
@@ -256,7 +256,8 @@ def write_report(page: Path, model: SignedModel, session: "Training", keys: Path
     of keys, to check the signatures by."""
     assert isinstance(model, Model)
     signatures = None if keys is None else signature_facts(model, keys)
-    followed = SessionFacts(session.traffic, session.history, session.uncounted)
+    traffic, history = session.traffic, session.history
+    followed = Ended(model.terms, (), traffic, history, since_restart=session.uncounted)
     saved(written(model, None, signatures, followed), page)
 
 

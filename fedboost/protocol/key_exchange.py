@@ -98,12 +98,12 @@ def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish
     of the label holder, whose rows they are. PeerError if none did."""
     known = _signer(trust, terms.digest, asked, wish)
     holder = terms.vertical.label_holder
-    if terms.vertical.predicts and (known.role, known.name) != (PARTY, holder):
+    if not terms.task.by_analyst and (known.role, known.name) != (PARTY, holder):
         raise PeerError(
             f"the terms are signed by {known.role} {known.name}, and a prediction is asked for by label "
             f"holder {holder} with its own certificate"
         )
-    if not terms.vertical.predicts and known.role != ANALYST:
+    if terms.task.by_analyst and known.role != ANALYST:
         raise PeerError(f"the terms are signed by {known.role} {known.name}, which is no analyst")
     return known.name
 

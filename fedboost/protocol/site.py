@@ -233,14 +233,14 @@ def colluding_of(terms: Terms) -> int:
 def predicted_by(terms: Terms, party: str) -> int | None:
     """The rows that a party helps another to predict; None where the terms train. The label holder predicts
     its own: 0."""
-    if not terms.vertical.predicts:
+    if terms.vertical.predict_rows is None:
         return None
     return 0 if terms.blocks.has_labels(party) else terms.vertical.predict_rows
 
 
 def splits_by(terms: Terms, party: str) -> int:
     """The most splits by columns of a party that other parties are told of; 0 where all have all columns."""
-    if terms.vertical.predicts or terms.blocks.of(party) is None:
+    if not terms.task.trains or terms.blocks.of(party) is None:
         return 0
     rounds = terms.trees.rounds - terms.vertical.alone_rounds
     return rounds * (terms.max_leaves_per_round - len(terms.roots))

@@ -25,7 +25,7 @@ from fedboost.runtime.model import Model, read_trained
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.results import (
+from fedboost.runtime.tasks import (
     Description,
     Drift,
     Evaluation,
@@ -300,7 +300,7 @@ class Connection:
         place of that of the terms; wait, on_waiting: as for `train`.
         """
         session = self.train(terms_to_describe(terms, min_count), wait, on_waiting)
-        return Description.of(session.model, session.traffic)
+        return Description.from_model(session.model, session.traffic)
 
     def tune(
         self,
@@ -317,7 +317,7 @@ class Connection:
         """
         agreed = terms_to_tune(terms, space, trials, sampler)
         session = self.train(agreed, wait, on_waiting)
-        return Tuning.of(agreed, session.model, session.traffic)
+        return Tuning.from_model(session.model, session.traffic)
 
     def evaluate(
         self,
@@ -339,7 +339,7 @@ class Connection:
         """
         agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
         session = self.train(agreed, wait, on_waiting)
-        return Evaluation.of(session.model, session.traffic)
+        return Evaluation.from_model(session.model, session.traffic)
 
     def drift(
         self,
@@ -352,7 +352,7 @@ class Connection:
         """Hold the rows of all parties against those that a model was trained on (`fedboost.drift`)."""
         agreed, reference = drift_terms(model, terms, min_count)
         session = self.train(agreed, wait, on_waiting)
-        return Drift.of(session.model, reference, session.traffic)
+        return Drift.held_against(reference, session.model, session.traffic)
 
     def check(
         self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None

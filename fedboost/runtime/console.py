@@ -16,9 +16,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity import SERVER_NAME
 from fedboost.protocol.key_exchange import Trust
+from fedboost.results.base import Ended
 from fedboost.runtime.aggregator.archive import MAX_ENDED, Archive, Submissions
 from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.aggregator.sessions import Sessions
@@ -27,7 +28,6 @@ from fedboost.runtime.config import ConsoleConfig, is_loopback
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
 from fedboost.runtime.signed_model import SignedModel, verified, written
-from fedboost.runtime.summaries import is_description, is_evaluation
 from fedboost.runtime.web.forms import asset_routes, read_form
 from fedboost.runtime.web.guard import (
     App,
@@ -40,15 +40,13 @@ from fedboost.runtime.web.guard import (
 )
 from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE
-from fedboost.terms.terms import Terms
 from fedboost.views import api as openapi
+from fedboost.views import as_html, shell
 from fedboost.views import console as pages
-from fedboost.views import shell
 from fedboost.views.api import BASE
 from fedboost.views.api import openapi as openapi_document
-from fedboost.views.as_html import Markup, ResultFacts, SessionFacts
-from fedboost.views.result_pages import description_page, evaluation_page
+from fedboost.views.markup import Markup
+from fedboost.views.results import RESULTS, document
 from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, refused
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
 from fedboost.wire.messages import SessionState, SessionStatus
@@ -215,11 +213,6 @@ class Downloads:
 
 MAX_DRAWN = 4
 """Reports that are kept."""
-_RESULTS: dict[str, tuple[Callable[[Any, Terms], bool], Callable[[ResultFacts], str]]] = {
-    TO_DESCRIBE: (is_description, description_page),
-    TO_EVALUATE: (is_evaluation, evaluation_page),
-}
-"""Sessions that leave a result in place of trees, by their task: what tells it, and its page."""
 
 
 class Reports:
@@ -239,12 +232,14 @@ class Reports:
         if data is None:
             raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
         model = SignedModel.from_bytes(data, ended.name)
-        session = SessionFacts(ended.traffic, ended.rounds)
-        if model.terms.task in _RESULTS:
-            fits, page = _RESULTS[model.terms.task]
-            if not fits(model.summary, model.terms):
-                raise Refusal(HTTPStatus.NOT_FOUND, "what this session left is no result under its terms")
-            return page(ResultFacts(model.summary, model.terms, tuple(model.attestations), session))
+        session = Ended(model.terms, tuple(model.attestations), ended.traffic, ended.rounds)
+        if kind := RESULTS.get(model.terms.task.name):
+            try:
+                result = kind.read(model.summary, session)
+            except PeerError:
+                reason = "this session left no result under its terms"
+                raise Refusal(HTTPStatus.NOT_FOUND, reason) from None
+            return as_html.report(document(result))
         trust = self._trust
         known = None
         if trust is not None:

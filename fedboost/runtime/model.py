@@ -28,9 +28,12 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
-from fedboost.holders.evaluation import magnitudes, measured
+from fedboost.holders.other_tasks import magnitudes, measured
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
+from fedboost.results.base import Ended
+from fedboost.results.evaluation import Evaluation
+from fedboost.results.model import Dependence, GivenRows, Verification
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_base_margin, to_features, to_shard
@@ -53,13 +56,11 @@ from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms import continuation
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.reading import nearest
-from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
-from fedboost.terms.tasks import kept_settings
+from fedboost.terms.session import TASKS, Task
+from fedboost.terms.tasks import settings_for
 from fedboost.terms.terms import Terms
 from fedboost.views import notebook as html
 from fedboost.views import tree_drawing
-from fedboost.views.as_html import DependenceFacts, RowsFacts, SessionFacts
-from fedboost.views.facts import VerificationFacts
 
 
 @dataclass(frozen=True, repr=False)
@@ -240,12 +241,12 @@ MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
 with it, such as its own terms with a model of their own."""
 
 
-def text_of(model: object, folder: Path = Path(), task: str = TO_TRAIN) -> object:
+def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -> object:
     """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
     of another kind, are returned as they are. task: as for `read_file`."""
     if isinstance(model, Model):
         bins = _bins(model.terms, model.summary, "the model", task)
-        facts = {} if task == TO_TRAIN else model.attributes
+        facts = model.attributes if task.measures else {}
         return continuation.written(model.booster, model.terms.columns, bins, facts)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
@@ -253,7 +254,7 @@ def text_of(model: object, folder: Path = Path(), task: str = TO_TRAIN) -> objec
     return read_file(path, f"xgb_model {quoted(str(path))}", task)[0]
 
 
-def read_file(path: Path, source: str, task: str = TO_TRAIN) -> tuple[str, Terms | None]:
+def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str, Terms | None]:
     """The model in a file as terms of a task hold it, and the terms of its training where the file has them:
     a model that is measured with the facts of its training and the bins of its reference.
     source: how errors name the file."""
@@ -263,7 +264,7 @@ def read_file(path: Path, source: str, task: str = TO_TRAIN) -> tuple[str, Terms
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
     bins = _bins(terms, _summary(attributes), str(path), task)
-    facts = {} if task == TO_TRAIN or terms is None else Model.load(path).attributes
+    facts = Model.load(path).attributes if task.measures and terms is not None else {}
     columns = None if terms is None else terms.columns
     try:
         return continuation.written(booster, columns, bins, facts), terms
@@ -272,11 +273,11 @@ def read_file(path: Path, source: str, task: str = TO_TRAIN) -> tuple[str, Terms
 
 
 def _bins(
-    terms: Terms | None, summary: Mapping[str, Any], source: str, task: str
+    terms: Terms | None, summary: Mapping[str, Any], source: str, task: Task
 ) -> continuation.BinEdges | None:
     """The bins of a model's reference, where it is measured: the parties signed them with its trees."""
-    has_them = task == TO_EVALUATE and terms is not None and terms.evaluation.reference
-    return edges_in(summary, source) if has_them or task == TO_DRIFT else None
+    has_them = task.measures and terms is not None and terms.evaluation.reference
+    return edges_in(summary, source) if has_them or task.uses_reference else None
 
 
 def edges_in(summary: Mapping[str, Any], source: str) -> continuation.BinEdges:
@@ -374,7 +375,7 @@ class Result:
         min_count: int | None = None,
     ) -> str:
         """The report of the model as `Model.report` gives it, with traffic and time of each round."""
-        session = SessionFacts(self.traffic, self.history)
+        session = Ended(self.model.terms, (), self.traffic, self.history)
         return saved(report_of(self.model, data, keys, min_count, session), path)
 
     def _repr_html_(self) -> str:
@@ -411,7 +412,7 @@ def report_of(
     data: Any,
     keys: Path | str | None,
     min_count: int | None,
-    session: SessionFacts | None = None,
+    session: Ended | None = None,
 ) -> str:
     """Return the report of a model, as HTML, with rows, signatures and session where they are given."""
     rows = None if data is None else rows_facts(model, data, min_count)
@@ -419,13 +420,13 @@ def report_of(
     return written(model, rows, signatures, session)
 
 
-def signature_facts(model: Model, keys: Path) -> VerificationFacts:
+def signature_facts(model: Model, keys: Path) -> Verification:
     """Return what holds of a model's signatures, by the root in a folder of keys."""
     roots, denied = read_trust(keys)
     return verified(model, "model", roots, datetime.now(UTC), denied)
 
 
-def rows_facts(model: Model, data: Any, min_count: int | None = None, source: str = "") -> RowsFacts:
+def rows_facts(model: Model, data: Any, min_count: int | None = None, source: str = "") -> GivenRows:
     """Return a model's figures on rows with labels. data: a table, as `Model.predict` takes it; min_count:
     in place of that of the terms; source: what to call the table, its own name unless given."""
     named = shown(data) if isinstance(data, (str, Path, Database)) else "the table"
@@ -452,10 +453,11 @@ def rows_facts(model: Model, data: Any, min_count: int | None = None, source: st
         "of": "all",
         "shares": UNKNOWN,
     }
-    return RowsFacts(Path(source).name, summary, _dependence(model, features, shard.base_margin))
+    result = Evaluation.model_validate(summary)
+    return GivenRows(Path(source).name, result, _dependence(model, features, shard.base_margin))
 
 
-def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[DependenceFacts]:
+def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Dependence]:
     step = -(-len(features) // MAX_DEPENDENCE_ROWS)
     rows, base = features[::step], None if base_margin is None else base_margin[::step]
     categorical = model.terms.columns.categorical
@@ -464,13 +466,13 @@ def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Depen
         if name not in categorical and np.isnan(rows[:, model.booster.features.index(name)]).all():
             continue
         grid, means = model.partial_dependence(rows, name, base_margin=base)
-        out.append(DependenceFacts(name, name in categorical, grid, np.reshape(means, (len(grid), -1))))
+        out.append(Dependence(name, name in categorical, grid, np.reshape(means, (len(grid), -1))))
     return out
 
 
 def _unprotected(terms: Terms, min_count: int | None) -> Terms:
     """The terms of rows that are all here, by which their labels are read and the metrics are chosen."""
-    values = kept_settings(terms, TO_TRAIN)
+    values = settings_for(terms, TASKS["evaluate"])
     hiding = {*Hiding.file_keys(), "parties", "party_metrics", "subgroups", "program"}
     values = {key: value for key, value in values.items() if key not in hiding} | {"protection": "plain"}
     values["columns"] = {

@@ -29,12 +29,13 @@ from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Attest, Request
 from fedboost.protocol.parts import UNTOLD_SCORE, digest_of, packed
+from fedboost.results.base import Ended
+from fedboost.results.model import KINDS, DrawnTree, GivenRows, ModelReport, ModelSummary, Verification
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
-from fedboost.views.as_html import KINDS, ReportFacts, RowsFacts, SessionFacts, TreeFacts
-from fedboost.views.facts import ModelFacts, VerificationFacts
-from fedboost.views.model import page
+from fedboost.views import as_html
+from fedboost.views.model import report
 from fedboost.views.privacy import report_of
 from fedboost.views.tree_drawing import tree_svg, tree_text
 from fedboost.wire.codec import MAX_REQUEST
@@ -252,9 +253,9 @@ class SignedModel:
         return self.terms.hiding.protection
 
     @property
-    def outline(self) -> ModelFacts:
-        """The facts of the model that texts for people are made of."""
-        return ModelFacts(
+    def outline(self) -> ModelSummary:
+        """What people read of the model."""
+        return ModelSummary(
             terms=self.terms,
             fingerprint=self.fingerprint,
             trees=len(self.booster.trees),
@@ -336,7 +337,7 @@ class SignedModel:
 
     def _structure(self, party: str) -> bytes:
         """The digest of the constant and the trees as a party got them: none where rows were predicted."""
-        if self.terms.vertical.predicts:
+        if not self.terms.task.trains:
             return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
         edges = self._reference_edges
@@ -521,9 +522,9 @@ MAX_LEAVES = 64
 
 def written(
     model: SignedModel,
-    rows: RowsFacts | None = None,
-    verification: VerificationFacts | None = None,
-    session: SessionFacts | None = None,
+    rows: GivenRows | None = None,
+    verification: Verification | None = None,
+    session: Ended | None = None,
 ) -> str:
     """Return the report of a model as HTML. session: that which trained it, where it was followed."""
     by_kind = [model.booster.importance(kind) for kind in KINDS]
@@ -531,16 +532,27 @@ def written(
     trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
     has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     classes = tuple(map(str, classes_of(model.terms))) if has_classes else ()
-    facts = ReportFacts(model.outline, model.rounds, importance, trees, classes, verification, rows, session)
-    return page(facts)
+    shown = ModelReport(
+        model.outline,
+        model.rounds,
+        importance,
+        trees,
+        classes,
+        "" if model.request is None else f"{datetime.fromtimestamp(model.request.time, UTC):%Y-%m-%d}",
+        model.summary.get("reference", {}).get("rows"),
+        verification,
+        rows,
+        session,
+    )
+    return as_html.report(report(shown))
 
 
-def _tree(model: SignedModel, number: int) -> TreeFacts:
+def _tree(model: SignedModel, number: int) -> DrawnTree:
     tree, title, picture = model.booster.trees[number], tree_title(model, number), ""
     if len(tree.leaves) <= MAX_LEAVES:
         categories = model.terms.columns.categorical
         picture = tree_svg(tree, model.booster.features, categories, title, in_page=True)
-    return TreeFacts(title, len(tree.leaves), picture, tree_text(tree, model.booster.features))
+    return DrawnTree(title, len(tree.leaves), picture, tree_text(tree, model.booster.features))
 
 
 def tree_title(model: SignedModel, number: int) -> str:
@@ -612,7 +624,7 @@ def _signed_request(given: Any) -> Request:
 
 def verified(
     model: SignedModel, source: str, roots: bytes, now: datetime, denied: Collection[str] = ()
-) -> VerificationFacts:
+) -> Verification:
     """Return what holds of a model's signatures for the consortium with these roots (PEM)."""
     faults = model.faults(roots, now, denied)
     analyst, asked, fault = "", "", ""
@@ -625,7 +637,7 @@ def verified(
             asked = f"{datetime.fromtimestamp(model.request.time, UTC):%Y-%m-%d %H:%M} UTC"
         except (PeerError, OverflowError, ValueError, OSError) as error:
             fault = f"the analyst's request: {error}"
-    return VerificationFacts(
+    return Verification(
         source,
         model.terms,
         model.fingerprint,

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedboost.version import VERSION
-from fedboost.views.as_html import Markup, element, items, joined, paragraph, table
+from fedboost.views.elements import items, paragraph, table
+from fedboost.views.markup import Markup, element, joined
 from fedboost.views.shell import document, part
 
 BASE = "/api/v1"

@@ -15,23 +15,14 @@ import numpy as np
 
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.metrics import by_party
+from fedboost.results.base import Traffic
 from fedboost.views.audit import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
-from fedboost.views.comparison import sentence
 from fedboost.views.estimates import ColumnsFacts, LayoutsFacts
 from fedboost.views.facts import (
-    ALONE,
-    FEDERATED,
-    POOLED,
-    VERDICTS,
-    ComparisonFacts,
     DemoFacts,
     EstimateFacts,
-    Figure,
     PrivacyFacts,
-    SiteComparison,
-    Traffic,
     TrainingFacts,
-    VerificationFacts,
     WorkersFacts,
 )
 from fedboost.views.privacy import Outlook, Planned, PrivacyReport
@@ -102,26 +93,6 @@ def _traffic(traffic: Traffic) -> Object:
     return {party: {"sent": sent, "received": received} for party, (sent, received) in traffic.items()}
 
 
-def verification(facts: VerificationFacts) -> Iterator[Object]:
-    """Yield what holds of a model's signatures."""
-    yield {
-        "model": facts.file,
-        "holds": facts.holds,
-        "conclusion": facts.conclusion,
-        "fingerprint": facts.fingerprint,
-        "terms": facts.terms.digest,
-        "protection": facts.terms.hiding.protection,
-        "parties": list(facts.terms.parties),
-        "signatures": {
-            party: {"holds": not fault, **({"fault": fault} if fault else {})}
-            for party, fault in facts.faults.items()
-        },
-        "needed": facts.needed,
-        "analyst": facts.analyst or None,
-        "asked": facts.asked or None,
-    }
-
-
 def importances(kinds: Sequence[str], by_feature: Mapping[str, Sequence[float]]) -> Iterator[Object]:
     """Yield the importances of each feature."""
     for name, values in by_feature.items():
@@ -152,42 +123,6 @@ def layouts(facts: LayoutsFacts, rows: int, parties: int) -> Iterator[Object]:
         link["bandwidth_mbit"] = facts.bandwidth_mbit
     for layout in facts.layouts:
         yield {**asdict(layout), **link, "rows": rows, "parties": parties}
-
-
-def comparison(facts: ComparisonFacts) -> Iterator[Object]:
-    """Yield the comparison of each site, then all verdicts."""
-    for site in facts.sites:
-        yield _site(site, facts.metrics, facts.splits)
-    yield {
-        "event": "done",
-        "splits": facts.splits,
-        "held_out": facts.share,
-        "equal": facts.equal,
-        "together": {**_site(facts.together, facts.metrics, facts.splits), "event": "together"},
-        "verdicts": {
-            verdict: [site.site for site in facts.sites if site.verdict == verdict] for verdict in VERDICTS
-        },
-    }
-
-
-def _site(site: SiteComparison, metrics: tuple[str, ...], splits: int) -> Object:
-    return {
-        "event": "site",
-        "site": site.site,
-        "rows": site.rows,
-        "held_out": site.held_out,
-        "different_held_out": site.different,
-        "splits": splits,
-        "models": {
-            model: {name: figure.as_json() for name, figure in figures.items()}
-            for model, figures in site.models.items()
-        },
-        "better_by": {name: figure.as_json() for name, figure in site.better_by.items()},
-        "decided_by": metrics[0],
-        "verdict": site.verdict,
-        **({"cannot": site.cannot} if site.cannot else {}),
-        "sentence": sentence(site, metrics[0]),
-    }
 
 
 def audit(facts: AuditFacts) -> Iterator[Object]:
@@ -298,8 +233,6 @@ def site_reply(site: "SiteReply") -> Object:
 # Promises: numbers are written whole, so that they are read back as they were.
 
 
-_MODELS = ALONE, FEDERATED, POOLED
-_GAIN = {"better by": "value", "at least": "low", "at most": "high"}
 BIAS, CLASS, PREDICTION = "bias", "class", "prediction"
 
 
@@ -337,25 +270,6 @@ def dependence(feature: str, grid: Sequence[object], means: Float64, classes: Se
     """Return the mean predictions, [grid] or [grid, classes], by the values of a feature."""
     rows = ([value, *np.atleast_1d(mean).tolist()] for value, mean in zip(grid, means, strict=True))
     return _written([feature, *(classes if means.ndim == 2 else [PREDICTION])], rows)
-
-
-def comparison_as_csv(facts: ComparisonFacts) -> str:
-    """Return a line for each site: its rows, its verdict, and the figures of each metric; nothing where there
-    is none."""
-    head = ["site", "rows", "held_out", "different_held_out", "verdict"]
-    head += [f"{name} {figure}" for name in facts.metrics for figure in (*_MODELS, *_GAIN)]
-
-    def line(site: SiteComparison) -> Iterable[object]:
-        yield from (site.site, site.rows, site.held_out, site.different, site.verdict)
-        for name in facts.metrics:
-            yield from (_value(site.models.get(model, {}).get(name), "value") for model in _MODELS)
-            yield from (_value(site.better_by.get(name), end) for end in _GAIN.values())
-
-    return _written(head, map(line, facts.sites))
-
-
-def _value(figure: Figure | None, end: str) -> float | None:
-    return None if figure is None else figure.as_json()[end]
 
 
 def _written(head: Iterable[object] | None, rows: Iterable[Iterable[object]]) -> str:

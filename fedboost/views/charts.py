@@ -2,21 +2,18 @@
 
 Promises: a chart has a title and a description of what it shows, and needs no script; lines differ by more
 than their colour; the same values draw the same bytes; numbers that are not finite are left out.
-Refuses: nothing.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION
-from fedboost.views.as_html import Markup, ReportFacts, element, joined, left_out, paragraph, table
-from fedboost.views.training import ACCOUNTED
+from fedboost.views.document import Bars, Chart, Intervals, Lines, Pairs, Points, Series
+from fedboost.views.markup import Markup, element, joined
 from fedboost.views.words import shorten
 
 WIDTH, HEIGHT = 440, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 12, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 22, 12, 46
 _LINE, _LEGEND, _MARK = 24, 20, 26
 """Pixels: of a bar with its name, of a line of the legend, of the mark before a name."""
 _NAMES = 156
@@ -25,24 +22,45 @@ _MAX_NAME, _MAX_SERIES_NAME = 20, 24
 MAX_SERIES = 8
 """Lines of a chart that can be told apart."""
 MAX_BARS = 20
+MAX_POINTS = 600
+"""Points of a line: more than its pixels only make the page larger."""
 _TICKS = 4
 _LARGEST = 1e300
 _DASHES = "", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "9 3 2 3 2 3"
 
+Places = list[tuple[float, float]]
 
-@dataclass(frozen=True)
-class Series:
-    """A line: its name, and its points."""
 
-    name: str
-    points: Sequence[tuple[float, float]]
-    dots: bool = False
-    """True if each point is marked."""
+def draw(chart: Chart) -> Markup:
+    """Return a chart; nothing where it has no finite value."""
+    match chart:
+        case Lines():
+            return _lines(chart)
+        case Bars():
+            return _bars(chart)
+        case Points():
+            return _points(chart)
+        case Pairs():
+            return _pairs(chart)
+    return _intervals(chart)
 
-    @property
-    def drawn(self) -> list[tuple[float, float]]:
-        """The points that can be drawn."""
-        return [(x, y) for x, y in self.points if _is_finite(x) and _is_finite(y)]
+
+def thinned(points: Places) -> Places:
+    """Return at most about MAX_POINTS of the points of a line: of each run of neighbours the first, the
+    lowest, the highest and the last, so that no peak is lost."""
+    if len(points) <= MAX_POINTS:
+        return points
+    size = -(-len(points) * 4 // MAX_POINTS)
+    kept = set[int]()
+    for first in range(0, len(points), size):
+        run = range(first, min(first + size, len(points)))
+        kept |= {run[0], run[-1], min(run, key=lambda n: points[n][1]), max(run, key=lambda n: points[n][1])}
+    return [points[number] for number in sorted(kept)]
+
+
+def _drawn(series: Series) -> Places:
+    """The points that can be drawn."""
+    return thinned([(x, y) for x, y in series.points if _is_finite(x) and _is_finite(y)])
 
 
 @dataclass(frozen=True)
@@ -71,47 +89,36 @@ class _Axis:
         return [number * step for number in range(first, min(last, first + 2 * _TICKS) + 1)]
 
 
-def lines(
-    title: str,
-    series: Sequence[Series],
-    across: str,
-    up: str,
-    square: bool = False,
-    diagonal: bool = False,
-    mark: tuple[float, str] | None = None,
-    whole: bool = False,
-) -> Markup:
-    """Return a chart of lines, the first MAX_SERIES of them. across, up: what the axes are; square: both from
-    0 to 1; diagonal: a faint line from corner to corner; mark: a place on the axis across, and its words;
-    whole: the axis across has whole numbers."""
-    shown = [one for one in series[:MAX_SERIES] if one.drawn]
+def _lines(chart: Lines) -> Markup:
+    shown = [(one, places) for one in chart.series[:MAX_SERIES] if (places := _drawn(one))]
     if not shown:
         return Markup("")
     legend = _LEGEND * ((len(shown) + 1) // 2) if len(shown) > 1 else 0
     bottom = HEIGHT - _BOTTOM
-    xs = [x for one in shown for x, _ in one.drawn]
-    ys = [y for one in shown for _, y in one.drawn]
-    x_axis = _Axis(*((0.0, 1.0) if square else _range(xs, 0.0)), _LEFT, WIDTH - _RIGHT, whole)
+    xs = [x for _, places in shown for x, _ in places]
+    ys = [y for _, places in shown for _, y in places]
+    square, mark = chart.square, chart.mark
+    x_axis = _Axis(*((0.0, 1.0) if square else _range(xs, 0.0)), _LEFT, WIDTH - _RIGHT, chart.whole)
     y_axis = _Axis(*((0.0, 1.0) if square else _range(ys, 0.05)), bottom, _TOP)
-    parts = [*_grid(x_axis, y_axis, across, up)]
-    if diagonal:
-        ends = x_axis.at(0), y_axis.at(0), x_axis.at(1), y_axis.at(1)
-        parts.append(_straight(*ends, "faint"))
+    parts = [*_grid(x_axis, y_axis, chart.across, chart.up)]
+    if chart.diagonal:
+        low, high = max(x_axis.low, y_axis.low), min(x_axis.high, y_axis.high)
+        parts.append(_straight(x_axis.at(low), y_axis.at(low), x_axis.at(high), y_axis.at(high), "faint"))
     if mark is not None and x_axis.low <= mark[0] <= x_axis.high:
         at = x_axis.at(mark[0])
         right = at > (_LEFT + WIDTH) / 2
         parts.append(_straight(at, _TOP, at, bottom, "faint"))
         parts.append(_text(at + (-5 if right else 5), _TOP + 10, mark[1], "end" if right else "start"))
-    for number, one in enumerate(shown):
-        parts.append(_path([(x_axis.at(x), y_axis.at(y)) for x, y in one.drawn], number, one.dots))
-    parts += _legend([one.name for one in shown], HEIGHT)
-    told = "; ".join(_described(one) for one in shown)
-    return _figure(title, f"{up} by {across}. {told}.", HEIGHT + legend, parts)
+    for number, (one, places) in enumerate(shown):
+        parts.append(_path([(x_axis.at(x), y_axis.at(y)) for x, y in places], number, one.dots))
+    parts += _legend([one.name for one, _ in shown], HEIGHT)
+    described = "; ".join(_described(one.name, places) for one, places in shown)
+    description = f"{chart.up} by {chart.across}. {described}."
+    return _figure(chart.title, description, HEIGHT + legend, parts)
 
 
-def bars(title: str, values: Sequence[tuple[str, float]], unit: str) -> Markup:
-    """Return a chart of horizontal bars from 0, the first MAX_BARS of them, each with its value."""
-    shown = [(name, value) for name, value in values if _is_finite(value)][:MAX_BARS]
+def _bars(chart: Bars) -> Markup:
+    shown = [(name, value) for name, value in chart.values if _is_finite(value)][:MAX_BARS]
     if not shown:
         return Markup("")
     low, high = min(0.0, *(v for _, v in shown)), max(0.0, *(v for _, v in shown))
@@ -119,81 +126,68 @@ def bars(title: str, values: Sequence[tuple[str, float]], unit: str) -> Markup:
     parts = []
     for number, (name, value) in enumerate(shown):
         y, ends = _TOP + number * _LINE, sorted((axis.at(0.0), axis.at(value)))
-        width = max(ends[1] - ends[0], 1.0)
         parts += [
-            _text(_NAMES - 8, y + 15, shorten(name, _MAX_NAME), "end"),
-            element("rect", class_="bar", x=_px(ends[0]), y=_px(y + 3), width=_px(width), height="16"),
-            _text(ends[1] + 6, y + 15, f"{value:.4g}", "start"),
+            _name(name, y + 15),
+            _bar("bar", ends[0], y + 3, ends[1] - ends[0], 16),
+            _text(ends[1] + 6, y + 15, _plain(value), "start"),
         ]
-    told = "; ".join(f"{name} {value:.4g}" for name, value in shown)
-    return _figure(title, f"{unit}: {told}.", 2 * _TOP + len(shown) * _LINE, parts)
+    described = "; ".join(f"{name} {value:.4g}" for name, value in shown)
+    return _figure(chart.title, f"{chart.unit}: {described}.", 2 * _TOP + len(shown) * _LINE, parts)
 
 
-def points(title: str, values: Sequence[tuple[str, float]], unit: str) -> Markup:
-    """Return a chart of one point a name, the first MAX_BARS of them, on an axis."""
-    shown = [(name, value) for name, value in values if _is_finite(value)][:MAX_BARS]
+def _points(chart: Points) -> Markup:
+    shown = [(name, value) for name, value in chart.values if _is_finite(value)][:MAX_BARS]
     if not shown:
         return Markup("")
-    bottom = float(_TOP + len(shown) * _LINE)
-    axis = _Axis(*_range([value for _, value in shown], 0.08), _NAMES, WIDTH - _RIGHT)
-    parts = [*_ticks_across(axis, bottom, unit)]
+    axis, parts = _dotted([value for _, value in shown], len(shown), chart.unit)
     for number, (name, value) in enumerate(shown):
         y = _TOP + (number + 0.5) * _LINE
-        parts += [
-            _text(_NAMES - 8, y + 4, shorten(name, _MAX_NAME), "end"),
-            _straight(_NAMES, y, WIDTH - _RIGHT, y, "grid"),
-            element("circle", class_="dot s0", cx=_px(axis.at(value)), cy=_px(y), r="5"),
-        ]
-    told = "; ".join(f"{name} {value:.4g}" for name, value in shown)
-    return _figure(title, f"{unit}: {told}.", bottom + _BOTTOM, parts)
+        line = _straight(_NAMES, y, WIDTH - _RIGHT, y, "grid")
+        parts += [_name(name, y + 4), line, _dot(axis.at(value), y)]
+    described = "; ".join(f"{name} {value:.4g}" for name, value in shown)
+    return _figure(chart.title, f"{chart.unit}: {described}.", _TOP + len(shown) * _LINE + _BOTTOM, parts)
 
 
-def pairs(
-    title: str, values: Sequence[tuple[str, float, float]], kinds: tuple[str, str], unit: str
-) -> Markup:
-    """Return a chart of two horizontal bars a name, from 0, the first MAX_BARS of them. kinds: what the first
-    and the second bar are."""
-    shown = [each for each in values if _is_finite(each[1]) and _is_finite(each[2])][:MAX_BARS]
+def _pairs(chart: Pairs) -> Markup:
+    shown = [each for each in chart.values if _is_finite(each[1]) and _is_finite(each[2])][:MAX_BARS]
     if not shown:
         return Markup("")
     high = max(max(first, second) for _, first, second in shown)
     axis = _Axis(0.0, high if high > 0 else 1.0, _NAMES, WIDTH - 74)
     top, pair = _TOP + _LEGEND, _LINE + 10
-    parts = [*_keys(kinds)]
+    parts = [*_keys(chart.kinds)]
     for number, (name, *both) in enumerate(shown):
         y = top + number * pair
-        parts.append(_text(_NAMES - 8, y + 19, shorten(name, _MAX_NAME), "end"))
+        parts.append(_name(name, y + 19))
         for value, kind, down in zip(both, ("bar", "bar second"), (3, 16), strict=True):
-            width = max(axis.at(value) - axis.start, 1.0)
-            parts.append(
-                element(
-                    "rect", class_=kind, x=_px(axis.start), y=_px(y + down), width=_px(width), height="11"
-                )
-            )
-            parts.append(_text(axis.start + width + 6, y + down + 10, f"{value:.3g}", "start"))
-    told = "; ".join(f"{name} {kinds[0]} {a:.3g}, {kinds[1]} {b:.3g}" for name, a, b in shown)
-    return _figure(title, f"{unit}: {told}.", top + _TOP + len(shown) * pair, parts)
+            width = axis.at(value) - axis.start
+            parts.append(_bar(kind, axis.start, y + down, width, 11))
+            parts.append(_text(axis.start + max(width, 1.0) + 6, y + down + 10, f"{value:.3g}", "start"))
+    kinds = chart.kinds
+    described = "; ".join(f"{name} {kinds[0]} {a:.3g}, {kinds[1]} {b:.3g}" for name, a, b in shown)
+    return _figure(chart.title, f"{chart.unit}: {described}.", top + _TOP + len(shown) * pair, parts)
 
 
-def intervals(title: str, values: Sequence[tuple[str, float, float, float]], unit: str) -> Markup:
-    """Return a chart of one point a name, within the line of its interval, the first MAX_BARS of them, with a
-    line at 0. values: name, value, low, high."""
-    shown = [each for each in values if all(map(_is_finite, each[1:]))][:MAX_BARS]
+def _intervals(chart: Intervals) -> Markup:
+    shown = [each for each in chart.values if all(map(_is_finite, each[1:]))][:MAX_BARS]
     if not shown:
         return Markup("")
-    bottom = float(_TOP + len(shown) * _LINE)
     every = [0.0, *(number for each in shown for number in each[1:])]
-    axis = _Axis(*_range(every, 0.08), _NAMES, WIDTH - _RIGHT)
-    parts = [*_ticks_across(axis, bottom, unit), _straight(axis.at(0.0), _TOP, axis.at(0.0), bottom, "faint")]
+    axis, parts = _dotted(every, len(shown), chart.unit)
+    bottom = float(_TOP + len(shown) * _LINE)
+    parts.append(_straight(axis.at(0.0), _TOP, axis.at(0.0), bottom, "faint"))
     for number, (name, value, low, high) in enumerate(shown):
         y = _TOP + (number + 0.5) * _LINE
-        parts += [
-            _text(_NAMES - 8, y + 4, shorten(name, _MAX_NAME), "end"),
-            _straight(axis.at(low), y, axis.at(high), y, "line s0"),
-            element("circle", class_="dot s0", cx=_px(axis.at(value)), cy=_px(y), r="5"),
-        ]
-    told = "; ".join(f"{name} {value:.4g}, {low:.4g} to {high:.4g}" for name, value, low, high in shown)
-    return _figure(title, f"{unit}: {told}.", bottom + _BOTTOM, parts)
+        line = _straight(axis.at(low), y, axis.at(high), y, "line s0")
+        parts += [_name(name, y + 4), line, _dot(axis.at(value), y)]
+    described = "; ".join(f"{name} {value:.4g}, {low:.4g} to {high:.4g}" for name, value, low, high in shown)
+    return _figure(chart.title, f"{chart.unit}: {described}.", bottom + _BOTTOM, parts)
+
+
+def _dotted(values: Sequence[float], names: int, unit: str) -> tuple[_Axis, list[Markup]]:
+    """The axis of a chart of one point a name, and its drawing."""
+    axis = _Axis(*_range(values, 0.08), _NAMES, WIDTH - _RIGHT)
+    return axis, [*_ticks_across(axis, float(_TOP + names * _LINE), unit)]
 
 
 def ends(values: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -257,10 +251,23 @@ def _keys(kinds: Sequence[str]) -> Iterable[Markup]:
         yield _text(x + _MARK + 6, 18, shorten(name, _MAX_SERIES_NAME), "start")
 
 
+def _name(name: str, y: float) -> Markup:
+    return _text(_NAMES - 8, y, shorten(name, _MAX_NAME), "end")
+
+
+def _bar(kind: str, x: float, y: float, width: float, height: float) -> Markup:
+    sizes = {"width": _px(max(width, 1.0)), "height": f"{height:.0f}"}
+    return element("rect", class_=kind, x=_px(x), y=_px(y), **sizes)
+
+
+def _dot(x: float, y: float) -> Markup:
+    return element("circle", class_="dot s0", cx=_px(x), cy=_px(y), r="5")
+
+
 def _path(places: Sequence[tuple[float, float]], number: int, dots: bool) -> Markup:
     if len(places) == 1:
         dots = True
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    path = Markup("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places))
     dash = _DASHES[number] or None
     drawn = [element("path", d=path, class_=f"line s{number}", stroke_dasharray=dash)]
     if dots:
@@ -278,11 +285,10 @@ def _text(x: float, y: float, text: str, anchor: str) -> Markup:
     return element("text", text, x=_px(x), y=_px(y), text_anchor=anchor)
 
 
-def _described(series: Series) -> str:
-    points = series.drawn
+def _described(name: str, points: Sequence[tuple[float, float]]) -> str:
     (x, y), (last_x, last_y) = points[0], points[-1]
     values = [y for _, y in points]
-    text = f"{series.name}: {y:.4g} at {x:.4g}"
+    text = f"{name}: {y:.4g} at {x:.4g}"
     if len(points) == 1:
         return text
     return f"{text}, {last_y:.4g} at {last_x:.4g}, from {min(values):.4g} to {max(values):.4g} in all"
@@ -305,127 +311,14 @@ def _number(value: float, axis: _Axis) -> str:
     return f"{value:.4g}"
 
 
+def _plain(value: float) -> str:
+    """A value beside its bar: whole numbers whole."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+
+
 def _is_finite(value: float) -> bool:
     return abs(value) < _LARGEST
 
 
 def _px(value: float) -> str:
     return f"{value:.1f}"
-
-
-# ---- The learning curves of a report --------------------------------------------------------------------
-# Promises: metrics as the model file has them; those of single sites only where it has any.
-
-
-MAX_CHARTS = 12
-"""Metrics that are drawn."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Values of one metric, by the number of the round from 1. party: '' for all rows; rows: the set."""
-
-    party: str
-    rows: str
-    metric: str
-    values: Mapping[int, float]
-
-
-def curves_of(rounds: Sequence[Mapping[str, float]]) -> list[Curve]:
-    """Return the curves in a history."""
-    names = dict.fromkeys(name for row in rounds for name in row if name not in ACCOUNTED)
-    out = []
-    for name in names:
-        party, _, own = name.rpartition(OF_PARTY)
-        held_out = own.startswith(f"{VALIDATION}-")
-        metric = own.removeprefix(f"{VALIDATION}-")
-        values = {number: row[name] for number, row in enumerate(rounds, 1) if name in row}
-        out.append(Curve(party, VALIDATION if held_out else TRAIN, metric, values))
-    return out
-
-
-def learning_curves(facts: ReportFacts) -> Markup:
-    """Return a chart of each metric over all rows, of each metric by site, and tables of both."""
-    curves = curves_of(facts.rounds)
-    if not curves:
-        return left_out(
-            "The model file has no metrics of rounds: its terms asked for none, or no set of rows had ten."
-        )
-    whole = [curve for curve in curves if not curve.party]
-    own = [curve for curve in curves if curve.party]
-    kinds = dict.fromkeys(curve.metric for curve in whole)
-    drawn = [_chart(facts, [c for c in whole if c.metric == kind], kind) for kind in [*kinds][:MAX_CHARTS]]
-    more = len(kinds) - MAX_CHARTS
-    return joined(
-        paragraph(
-            "Over the rows of all parties, after each round, to four significant digits. Nobody signs these "
-            "numbers."
-        ),
-        element("div", *drawn, class_="charts"),
-        left_out(f"{more} more metrics stand in the table alone.") if more > 0 else "",
-        _rounds(whole, len(facts.rounds)) if whole else "",
-        _by_site(facts, own),
-    )
-
-
-def _chart(facts: ReportFacts, curves: Iterable[Curve], metric: str) -> Markup:
-    series = [Series(curve.rows, [*curve.values.items()]) for curve in curves]
-    model = facts.model
-    mark = (model.kept, f"kept up to round {model.kept}") if model.kept < model.trained else None
-    return lines(f"{metric} by round", series, "round", metric, mark=mark, whole=True)
-
-
-def _rounds(curves: Sequence[Curve], rounds: int) -> Markup:
-    headings = ["round", *(f"{c.rows} {c.metric}" for c in curves)]
-    rows = ([str(n), *(_value(c.values.get(n)) for c in curves)] for n in range(1, rounds + 1))
-    return table("Metrics of each round", headings, rows)
-
-
-def _by_site(facts: ReportFacts, curves: Sequence[Curve]) -> Markup:
-    if not curves:
-        return left_out(
-            "By site: the terms did not ask for metrics of single sites (party_metrics), so there are none."
-        )
-    kinds = dict.fromkeys((curve.rows, curve.metric) for curve in curves)
-    drawn = []
-    for rows, metric in [*kinds][:MAX_CHARTS]:
-        own = [curve for curve in curves if (curve.rows, curve.metric) == (rows, metric)]
-        title = f"{metric} by round, {rows} rows of each site"
-        if len(own) > MAX_SERIES:
-            title = f"{metric} by round, {rows} rows of {len(own)} sites: lowest, median, highest"
-        drawn.append(lines(title, _of_sites(own), "round", metric, whole=True))
-    last: dict[str, dict[tuple[str, str], float]] = {curve.party: {} for curve in curves}
-    for curve in curves:
-        if facts.model.kept in curve.values:
-            last[curve.party][curve.rows, curve.metric] = curve.values[facts.model.kept]
-    headings = ["site", *(f"{rows} {metric}" for rows, metric in kinds)]
-    lines_of_sites = ([party, *(_value(own.get(kind)) for kind in kinds)] for party, own in last.items())
-    return joined(
-        element("h3", "By site"),
-        paragraph("Over the rows of one site alone, which its policy allowed. The aggregator saw them, too."),
-        element("div", *drawn, class_="charts"),
-        table("Metrics of each site after the last round of the model", headings, lines_of_sites),
-    )
-
-
-def _of_sites(curves: Sequence[Curve]) -> list[Series]:
-    """A line for each site; where they are many, of all of them the lowest, the median and the highest."""
-    if len(curves) <= MAX_SERIES:
-        return [Series(curve.party, [*curve.values.items()]) for curve in curves]
-    rounds = sorted({number for curve in curves for number in curve.values})
-    values = {n: [c.values[n] for c in curves if n in c.values] for n in rounds}
-    return [
-        Series("highest", [(n, max(values[n])) for n in rounds]),
-        Series("median", [(n, median(values[n])) for n in rounds]),
-        Series("lowest", [(n, min(values[n])) for n in rounds]),
-    ]
-
-
-def best_round(curve: Curve, grows: bool) -> int | None:
-    """Return the round in which a metric was best, the first of equal ones; None where it has no number."""
-    known = {number: value for number, value in curve.values.items() if math.isfinite(value)}
-    return (max if grows else min)(known, key=known.__getitem__) if known else None
-
-
-def _value(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"

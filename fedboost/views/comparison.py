@@ -1,138 +1,117 @@
-"""Models compared in words: the verdict, the figures of all sites together, and a line for each site, or an
-overview where they are many.
+"""Models compared: whether joining is worth it, for all sites together and for each."""
 
-Promises: it says plainly where joining is not worth it, or cannot be told.
-Refuses: nothing.
-"""
-
+import csv
 import math
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import StringIO
+from typing import Any
 
 import numpy as np
 
-from fedboost.views.facts import (
+from fedboost.results.comparison import (
     ALONE,
     FEDERATED,
-    NOT_WORTH,
-    ONLY_JOINED,
     POOLED,
-    TOO_FEW,
-    UNTOLD,
-    WORTH,
-    ComparisonFacts,
+    VERDICTS,
+    Comparison,
+    Figure,
     SiteComparison,
+    Verdict,
 )
-from fedboost.views.words import WIDTH, Block, cell, counted, one_line, paragraph, shorten, table
+from fedboost.views import document
+from fedboost.views.as_html import MAX_OPEN
+from fedboost.views.charts import MAX_BARS
+from fedboost.views.document import (
+    Block,
+    Document,
+    Fold,
+    Intervals,
+    Items,
+    Line,
+    Paragraph,
+    Section,
+    State,
+    Table,
+    note,
+)
+from fedboost.views.words import counted, shorten
 
-NAME_WIDTH, MIN_FIGURE_WIDTH = 13, 11
-"""Columns before the figures, and of a figure, unless its name is longer."""
+ENDS = 5
+"""Of many sites so many that gain most, and least, are shown."""
 MAX_NAMED = 5
 """Sites that are named in a sentence for each verdict."""
-MAX_LISTED = 20
-"""Sites that are listed one by one; of more there is an overview."""
-EXTREMES = 5
-"""Sites at each end of the overview."""
-SHOWN = (ALONE, FEDERATED, "better by", "at least", "at most")
-"""Figures in the line of a site."""
-MAX_SITE = 14
-"""Characters of its name there."""
-QUANTILES = {"lowest": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "highest": 1.0}
-ANSWERS = {
-    WORTH: "it is worth it for",
-    NOT_WORTH: "it is NOT worth it for",
-    UNTOLD: "it cannot be told for",
-    ONLY_JOINED: "there is no model alone for",
-    TOO_FEW: "there are too few rows to say for",
+_QUANTILES = {"lowest": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "highest": 1.0}
+_MODELS = ALONE, FEDERATED, POOLED
+_GAIN = {"better by": "value", "at least": "low", "at most": "high"}
+ANSWERS: dict[Verdict, str] = {
+    "worth it": "it is worth it for",
+    "not worth it": "it is NOT worth it for",
+    "cannot be told": "it cannot be told for",
+    "cannot train alone": "there is no model alone for",
+    "too few rows": "there are too few rows to say for",
 }
 """An answer to whether joining is worth it, by verdict."""
-SHORT = {WORTH: "yes", NOT_WORTH: "NO", UNTOLD: "unclear", ONLY_JOINED: "no model", TOO_FEW: "few rows"}
+SHORT: dict[Verdict, str] = {
+    "worth it": "yes",
+    "not worth it": "NO",
+    "cannot be told": "unclear",
+    "cannot train alone": "no model",
+    "too few rows": "few rows",
+}
 """The same in the line of a site."""
+_STATES: dict[Verdict, State] = {"worth it": "good", "not worth it": "bad"}
+_ADVICE = "a column that names the site, or more rounds, may change that"
+_ADVICE_ON_COLUMNS = "more rounds, or columns of others, may change that"
+_INTERVAL = (
+    "At least, at most: with other rows held out, the gain of joining would lie between these 95 times of "
+    "100. Below 0 joining does worse."
+)
 
 
-ADVICE = "a column that names the site, or more rounds, may change that"
-JOINED, PLAIN = "joined", "plain"
-NO_TITLES: Mapping[str, str] = {}
-
-
-def comparison(facts: ComparisonFacts) -> Iterator[Block]:
-    """Yield the verdict, all sites together, and each site."""
-    metric, together = facts.metrics[0], facts.together
-    yield paragraph(one_line(f"{overall(together, metric)} {for_whom(facts.sites)}"))
-    yield ""
-    yield from _all_sites(together, facts)
-    yield "at least, at most: with other rows held out, the gain of joining would lie"
-    yield "between these 95 times of 100"
-    yield ""
-    if len(facts.sites) > MAX_LISTED:
-        yield from _overview(facts.sites, facts.metrics)
+def comparison(result: Comparison) -> Document:
+    """Return the comparison as people read it."""
+    metric, sites = result.metrics[0], result.sites
+    rows = f"{sum(site.rows for site in sites):,} rows"
+    if result.is_of_columns:
+        (site,) = sites
+        answer = sentence(site, metric, _ADVICE_ON_COLUMNS)
+        lead = f"{counted(site.rows, 'row')} in common; models alone, {FEDERATED} and {POOLED}"
+        more: list[str] = []
+        title = "The label holder"
     else:
-        yield from _each(facts.sites, facts.metrics)
-        for site in facts.sites:
-            if site.verdict == ONLY_JOINED:
-                yield paragraph(one_line(sentence(site, metric)))
-    yield ""
-    if any(site.verdict == NOT_WORTH for site in facts.sites):
-        column = shorten(facts.site_column) if facts.site_column else ""
-        feature = f", or column {column!r} among the features of the terms," if column else ""
-        yield paragraph(one_line(f"Where it is not worth it, more rounds{feature} may change that."))
-    share = f"{facts.share:.0%} of each site's rows were held out"
-    yield paragraph(f"{share}{_in_each(facts.splits)}, and no model saw them.")
-    yield f"federated == pooled{' in every split' * (facts.splits > 1)}: {'yes' if facts.equal else 'no'}"
-    if not facts.equal:
-        yield "(they need not be with vote_top_k, or rows drawn without a row_id)"
-
-
-def of_columns(facts: ComparisonFacts, counts: Mapping[str, int], protection: str) -> Iterator[Block]:
-    """Yield the verdict for a label holder, with its columns alone and with those of others, and the figures.
-    counts: rows of each party's table; protection: of the terms."""
-    (site,), metric = facts.sites, facts.metrics[0]
-    yield paragraph(one_line(sentence(site, metric, "more rounds, or columns of others, may change that")))
-    yield ""
-    held = f"{counted(site.rows, 'row')} in common, {site.held_out} held out{_in_each(facts.splits)}"
-    tables = ", ".join(f"{shorten(party)} {rows}" for party, rows in counts.items())
-    yield paragraph(one_line(f"{held}, which no model saw; rows of the tables: {tables}"))
-    width = max(MIN_FIGURE_WIDTH, 2 + max(map(len, facts.metrics)))
-    abreast, shown = (WIDTH - NAME_WIDTH) // width, _without_twins(site, facts.equal)
-    for first in range(0, len(facts.metrics) if site.models else 0, abreast):
-        yield from _table(shown, facts.metrics[first : first + abreast], width, {FEDERATED: JOINED})
-    yield "at least, at most: with other rows held out, the gain of joining would lie"
-    yield "between these 95 times of 100"
-    yield ""
-    if facts.equal:
-        yield paragraph("The pooled model, of one party with all columns, is the joined one, byte for byte.")
-    else:
-        yield paragraph(
-            "The pooled model is another one (so with rows drawn without a row_id, with alone_rounds, and "
-            "with min_rows_per_bin)."
-        )
-    if protection != PLAIN:
-        yield paragraph(f"Trained under {PLAIN} in this process; {protection} gives the same model.")
-
-
-def _without_twins(site: SiteComparison, equal: bool) -> SiteComparison:
-    """The figures without those of the pooled model, where it is the joined one."""
-    models = {name: figures for name, figures in site.models.items() if not (equal and name == POOLED)}
-    return replace(site, models=models)
+        answer, more, site = overall(result.together, metric), [for_whom(sites)], result.together
+        if any(each.verdict == "not worth it" for each in sites):
+            column = (
+                f", or column {shorten(result.site_column)!r} among the features of the terms,"
+                if (result.site_column)
+                else ""
+            )
+            more.append(f"Where it is not worth it, more rounds{column} may change that.")
+        lead = f"{rows} of {counted(len(sites), 'site')}; models {ALONE}, {FEDERATED} and {POOLED}"
+        title = "All sites together"
+    blocks: list[Block] = [
+        document.Verdict(answer, _STATES.get(site.verdict, "unclear"), more),
+        Section("together", title, [*_together(result, site)]),
+        *([] if result.is_of_columns else [Section("sites", "Site by site", [*_sites(result)])]),
+        Section("how", "How it was compared", [*_how(result)]),
+    ]
+    return Document("Comparison of models", lead, blocks, "the result of the comparison")
 
 
 def overall(together: SiteComparison, metric: str) -> str:
     """Return whether joining pays for all sites together."""
-    if together.verdict == TOO_FEW:
-        return f"There are too few rows to say: {together.different} different ones were held out."
+    if together.verdict == "too few rows":
+        return f"There are too few rows to say: {together.different_held_out} different ones were held out."
     digits = digits_of(together.models[POOLED][metric].value)
     joined = figure(together.models[FEDERATED][metric].value, digits)
-    if together.verdict == ONLY_JOINED:
+    if together.verdict == "cannot train alone":
         return f"No site can train alone; if they join, they have a model of {metric} {joined}."
     alone, gain = figure(together.models[ALONE][metric].value, digits), together.better_by[metric]
     both = f"over all sites {metric} {joined} instead of {alone}"
-    if together.verdict == NOT_WORTH:
-        worse, least, most = (figure(-value, digits) for value in (gain.value, gain.high, gain.low))
-        return f"Joining does NOT pay: {both}, worse by {worse} ({least} to {most})."
-    better, least, most = (figure(value, digits) for value in (gain.value, gain.low, gain.high))
-    answer = "Joining pays" if together.verdict == WORTH else "It cannot be told whether joining pays"
-    return f"{answer}: {both}, better by {better} ({least} to {most})."
+    if together.verdict == "not worth it":
+        return f"Joining does NOT pay: {both}, worse by {_worse(gain, digits)}."
+    answer = "Joining pays" if together.verdict == "worth it" else "It cannot be told whether joining pays"
+    return f"{answer}: {both}, better by {_better(gain, digits)}."
 
 
 def for_whom(sites: Sequence[SiteComparison]) -> str:
@@ -146,107 +125,150 @@ def for_whom(sites: Sequence[SiteComparison]) -> str:
     return f"Of {counted(len(sites), 'site')}, {'; '.join(parts)}."
 
 
-def _in_each(splits: int) -> str:
-    return "" if splits == 1 else f" in each of {splits} splits"
-
-
-def _all_sites(together: SiteComparison, facts: ComparisonFacts) -> Iterator[str]:
-    """Yield all metrics of all sites together."""
-    able = len([site for site in facts.sites if not site.cannot])
-    whole = "all sites" if able in (0, len(facts.sites)) else f"the {able} sites that can train alone"
-    held = f"{counted(together.rows, 'row')}, {together.held_out} held out{_in_each(facts.splits)}"
-    yield from textwrap.wrap(one_line(f"{whole}, means by row: {held}"), WIDTH)
-    width = max(MIN_FIGURE_WIDTH, 2 + max(map(len, facts.metrics)))
-    abreast = (WIDTH - NAME_WIDTH) // width
-    for first in range(0, len(facts.metrics) if together.models else 0, abreast):
-        yield from _table(together, facts.metrics[first : first + abreast], width)
-
-
-def _each(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iterator[Block]:
-    """Yield a line for each site, by the metric that decides."""
-    metric = metrics[0]
-    lines = table(metric, "rows", *SHOWN, "worth it?", numbers=range(1, 2 + len(SHOWN)))
-    known = [site.models[POOLED][metric].value for site in sites if site.models]
-    digits = digits_of(max(known, key=abs, default=0.0))
-    for site in sites:
-        figures = {name: values[metric].value for name, values in site.models.items()}
-        if site.better_by:
-            gain = site.better_by[metric]
-            figures |= {"better by": gain.value, "at least": gain.low, "at most": gain.high}
-        texts = (figure(figures.get(name, math.nan), digits) for name in SHOWN)
-        lines.add_row(cell(shorten(site.site, MAX_SITE)), f"{site.rows}", *texts, SHORT[site.verdict])
-    yield lines
-
-
-def _overview(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iterator[Block]:
-    """Yield quantiles of the gains, and the sites at both ends."""
-    rated = [site for site in sites if site.better_by and site.verdict != TOO_FEW]
-    rated = [site for site in rated if not math.isnan(site.better_by[metrics[0]].value)]
-    lines = table("gain by site", *QUANTILES)
-    for metric in metrics:
-        gains = [site.better_by[metric].value for site in rated]
-        gains = [gain for gain in gains if not math.isnan(gain)]
-        if gains:
-            digits = digits_of(max(gains, key=abs))
-            lines.add_row(metric, *(f"{q:.{digits}f}" for q in np.quantile(gains, [*QUANTILES.values()])))
-    yield lines
-    ranked = sorted(rated, key=lambda site: -site.better_by[metrics[0]].value)
-    ends = min(EXTREMES, len(ranked) // 2)
-    if ends:
-        yield f"\nthe {ends} that gain most:"
-        yield from _each(ranked[:ends], metrics)
-        yield f"\nthe {ends} that gain least:"
-        yield from _each(ranked[-ends:], metrics)
-    yield f"\nall {len(sites)} sites: --csv FILE, or --json"
-
-
-def _table(
-    site: SiteComparison, metrics: Sequence[str], width: int, titles: Mapping[str, str] = NO_TITLES
-) -> Iterator[str]:
-    digits = {name: digits_of(site.models[FEDERATED][name].value) for name in metrics}
-    yield _line("", metrics, width)
-    for model in (ALONE, FEDERATED, POOLED):
-        if model in site.models:
-            figures = site.models[model]
-            yield _line(
-                titles.get(model, model),
-                [figure(figures[name].value, digits[name]) for name in metrics],
-                width,
-            )
-    if site.better_by:
-        for title, end in (("better by", "value"), ("  at least", "low"), ("  at most", "high")):
-            gains = [figure(getattr(site.better_by[name], end), digits[name]) for name in metrics]
-            yield _line(title, gains, width)
-
-
-def _line(title: str, figures: Sequence[str], width: int) -> str:
-    return f"{title:<{NAME_WIDTH}}" + "".join(f"{figure:>{width}}" for figure in figures)
-
-
-def sentence(site: SiteComparison, metric: str, advice: str = ADVICE) -> str:
+def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
     """Return whether joining was worth it for a site, by the metric that decides. advice: if it was not."""
     name = shorten(site.site)
-    if site.verdict == TOO_FEW:
-        return f"{name} has too few rows to say: {site.different} different ones were held out."
+    if site.verdict == "too few rows":
+        return f"{name} has too few rows to say: {site.different_held_out} different ones were held out."
     digits = digits_of(site.models[POOLED][metric].value)
     joined = figure(site.models[FEDERATED][metric].value, digits)
-    if site.verdict == ONLY_JOINED:
+    if site.verdict == "cannot train alone":
         return f"{name} has no model alone ({site.cannot}); if it joins, one of {metric} {joined}."
     alone, gain = figure(site.models[ALONE][metric].value, digits), site.better_by[metric]
     both = f"{metric} {joined} instead of {alone}"
-    if site.verdict == NOT_WORTH:
-        worse, least, most = (figure(-value, digits) for value in (gain.value, gain.high, gain.low))
+    if site.verdict == "not worth it":
         return (
-            f"Joining is NOT worth it for {name}: {both}, worse by {worse} ({least} to {most}). Under these "
+            f"Joining is NOT worth it for {name}: {both}, worse by {_worse(gain, digits)}. Under these "
             f"terms it does better alone; {advice}."
         )
-    better, least, most = (figure(value, digits) for value in (gain.value, gain.low, gain.high))
-    if site.verdict == WORTH:
-        return f"Joining is worth it for {name}: {both}, better by {better} ({least} to {most})."
-    return (
-        f"It cannot be told whether joining is worth it for {name}: {both}, better by {better} ({least} to "
-        f"{most})."
+    is_worth = (
+        "Joining is worth it"
+        if site.verdict == "worth it"
+        else "It cannot be told whether joining is worth it"
     )
+    return f"{is_worth} for {name}: {both}, better by {_better(gain, digits)}."
+
+
+def _better(gain: Figure, digits: int) -> str:
+    return f"{figure(gain.value, digits)} ({figure(gain.low, digits)} to {figure(gain.high, digits)})"
+
+
+def _worse(gain: Figure, digits: int) -> str:
+    return _better(Figure(value=-gain.value, low=-gain.high, high=-gain.low), digits)
+
+
+# ---- Tables and charts ----------------------------------------------------------------------------------
+
+
+def _together(result: Comparison, site: SiteComparison) -> Iterator[Block]:
+    if not site.models:
+        yield note("No rows were held out, so there are no figures.")
+        return
+    models = [model for model in _MODELS if model in site.models]
+    gain = [*_GAIN] if site.better_by else []
+    rows = [(metric, *_figures(result, site, metric, models, bool(gain))) for metric in result.metrics]
+    able = [each for each in result.sites if not each.cannot]
+    some = f"the {len(able)} sites that can train alone: " if 0 < len(able) < len(result.sites) else ""
+    means = (
+        f"{site.rows:,} rows in common" if result.is_of_columns else f"means by row over {site.rows:,} rows"
+    )
+    title = f"{some}{means}, {site.held_out:,} of them held out each time"
+    yield Table(title[:1].upper() + title[1:], ["metric", *models, *gain], rows, folded=False)
+    yield note(_INTERVAL)
+
+
+def _sites(result: Comparison) -> Iterator[Block]:
+    metric, sites = result.metrics[0], result.sites
+    is_long = len(sites) > MAX_OPEN
+    yield _chart(sites, metric)
+    if is_long:
+        ranked = _ranked(sites, metric)
+        yield _overview(result)
+        yield _table(result, ranked[:ENDS], f"The {ENDS} sites that gain most in {metric}")
+        yield _table(result, ranked[-ENDS:], f"The {ENDS} sites that gain least in {metric}")
+    yield _table(result, sites, f"Each site, by {metric}", folded=is_long)
+    unable = [sentence(site, metric) for site in sites if site.verdict == "cannot train alone"]
+    if unable:
+        yield Items(unable[:MAX_OPEN])
+    if len(result.metrics) > 1:
+        every = [
+            (site.site, metric, *_figures(result, site, metric, _MODELS))
+            for site in sites
+            for metric in result.metrics
+        ]
+        headings = ["site", "metric", *_MODELS, *_GAIN]
+        yield Table("Every figure of each site", headings, every, range(2, 8), folded=True)
+    yield Fold("The answer for each site in words", [Items([sentence(site, metric) for site in sites])])
+
+
+def _table(result: Comparison, sites: Sequence[SiteComparison], caption: str, folded: bool = False) -> Table:
+    """A row for each of these sites, by the metric that decides."""
+    rows: list[Sequence[Line]] = [
+        (
+            site.site,
+            f"{site.rows:,}",
+            *_figures(result, site, result.metrics[0], (ALONE, FEDERATED)),
+            document.Badge(SHORT[site.verdict], _STATES.get(site.verdict, "unclear")),
+        )
+        for site in sites
+    ]
+    headings = ["site", "rows", ALONE, FEDERATED, *_GAIN, "worth it?"]
+    return Table(caption, headings, rows, range(1, 7), folded)
+
+
+def _ranked(sites: Sequence[SiteComparison], metric: str) -> list[SiteComparison]:
+    """The sites with a gain, the largest first."""
+    rated = [site for site in sites if site.better_by and site.verdict != "too few rows"]
+    rated = [site for site in rated if not math.isnan(site.better_by[metric].value)]
+    return sorted(rated, key=lambda site: -site.better_by[metric].value)
+
+
+def _overview(result: Comparison) -> Table:
+    """Quantiles of the gains of many sites, by metric."""
+    rows = []
+    for metric in result.metrics:
+        if gains := [site.better_by[metric].value for site in _ranked(result.sites, metric)]:
+            digits = digits_of(max(gains, key=abs))
+            rows.append((metric, *(f"{q:.{digits}f}" for q in np.quantile(gains, [*_QUANTILES.values()]))))
+    return Table("Gain by site", ["metric", *_QUANTILES], rows, folded=False)
+
+
+def _chart(sites: Sequence[SiteComparison], metric: str) -> Intervals:
+    ranked, few = _ranked(sites, metric), ""
+    if len(ranked) > MAX_BARS:
+        few = f", the {MAX_BARS} that gain most and least of {len(ranked)}"
+        ranked = [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
+    gains = [(site.site, site.better_by[metric]) for site in ranked]
+    values = [(name, gain.value, gain.low, gain.high) for name, gain in gains]
+    return Intervals(f"Gain of joining in {metric}, by site{few}", values, f"better by ({metric})")
+
+
+def _figures(
+    result: Comparison, site: SiteComparison, metric: str, models: Sequence[str], gain: bool = True
+) -> list[str]:
+    """A metric of these models of a site, and the gain with its interval; a dash for what there is not."""
+    known = [site.models[model][metric].value if model in site.models else math.nan for model in models]
+    if gain:
+        better = site.better_by.get(metric)
+        known += [math.nan] * 3 if better is None else [better.value, better.low, better.high]
+    of_all = result.together.models.get(FEDERATED)
+    digits = 4 if of_all is None else digits_of(of_all[metric].value)
+    return [figure(value, digits) for value in known]
+
+
+def _how(result: Comparison) -> Iterator[Block]:
+    each = "" if result.splits == 1 else f" in each of {result.splits} splits"
+    whose = "the label holder's" if result.is_of_columns else "each site's"
+    yield Paragraph(f"{result.share:.0%} of {whose} rows were held out{each}, and no model saw them.")
+    same = "the pooled model, byte for byte" if result.equal else "not the pooled model"
+    why = " It need not be with vote_top_k, alone_rounds, min_rows_per_bin, or rows drawn without a row_id."
+    yield Paragraph(f"The {FEDERATED} model is {same}.{'' if result.equal else why}")
+    if result.is_of_columns:
+        tables = ", ".join(f"{shorten(party)} {rows:,}" for party, rows in result.tables.items())
+        yield Paragraph(f"Rows of the tables: {tables}.")
+        if result.protection != "plain":
+            yield Paragraph(f"Trained under plain in this process; {result.protection} gives the same model.")
+    yield note("All models were trained in one process, from the tables there: no site was involved.")
 
 
 def digits_of(value: float) -> int:
@@ -258,3 +280,54 @@ def digits_of(value: float) -> int:
 def figure(value: float, digits: int) -> str:
     """Return a figure; a dash where there is none."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+# ---- For scripts ----------------------------------------------------------------------------------------
+
+
+def as_lines(result: Comparison) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON of each site, then that of all together with the sites of each verdict."""
+    yield from (_site(site, result) for site in result.sites)
+    yield {
+        "event": "done",
+        "splits": result.splits,
+        "held_out": result.share,
+        "equal": result.equal,
+        "together": {**_site(result.together, result), "event": "together"},
+        "verdicts": {
+            verdict: [site.site for site in result.sites if site.verdict == verdict] for verdict in VERDICTS
+        },
+    }
+
+
+def _site(site: SiteComparison, result: Comparison) -> Mapping[str, Any]:
+    metric = result.metrics[0]
+    return {
+        "event": "site",
+        "splits": result.splits,
+        **site.model_dump(mode="json", exclude_defaults=True),
+        "decided_by": metric,
+        "verdict": site.verdict,
+        "sentence": sentence(site, metric),
+    }
+
+
+def as_csv(result: Comparison) -> str:
+    """Return a line for each site: its rows, its verdict, and the figures of each metric; nothing where there
+    is none."""
+    head = ["site", "rows", "held_out", "different_held_out", "verdict"]
+    head += [f"{name} {figure}" for name in result.metrics for figure in (*_MODELS, *_GAIN)]
+
+    def line(site: SiteComparison) -> Iterable[object]:
+        yield from (site.site, site.rows, site.held_out, site.different_held_out, site.verdict)
+        for name in result.metrics:
+            yield from (_value(site.models.get(model, {}).get(name), "value") for model in _MODELS)
+            yield from (_value(site.better_by.get(name), end) for end in _GAIN.values())
+
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *map(line, result.sites)])
+    return text.getvalue()
+
+
+def _value(known: Figure | None, end: str) -> float | None:
+    return None if known is None else known.model_dump()[end]

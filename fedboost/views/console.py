@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from fedboost.gbdt.metrics import VALIDATION
-from fedboost.views.as_html import Markup, element, joined, left_out, lines, names, paragraph, table
-from fedboost.views.charts import Series, curves_of
-from fedboost.views.charts import lines as line_chart
+from fedboost.views.charts import draw
+from fedboost.views.document import Lines, Series
+from fedboost.views.elements import left_out, names, paragraph, table
+from fedboost.views.markup import Markup, element, joined, lines
+from fedboost.views.model import curves_of
 from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, document, part
 from fedboost.views.status import time_of
 from fedboost.views.words import MINUTE, counted, duration, shorten, size
@@ -121,11 +123,11 @@ def charts(rounds: Iterable[Mapping[str, float]]) -> Iterable[Markup]:
         series = [
             Series(VALIDATION if c.rows == VALIDATION else "training rows", [*c.values.items()]) for c in own
         ]
-        yield line_chart(f"{metric} by round", series, "round", metric, whole=True)
+        yield draw(Lines(f"{metric} by round", series, "round", metric, whole=True))
     seconds = [(number, row["seconds"]) for number, row in enumerate(history, 1) if "seconds" in row]
     if len(seconds) > 2:  # the first round includes what comes before it
         title = "Seconds of a round, from the second on"
-        yield line_chart(title, [Series("seconds", seconds[1:])], "round", "seconds", whole=True)
+        yield draw(Lines(title, [Series("seconds", seconds[1:])], "round", "seconds", whole=True))
 
 
 def _traffic(live: LiveFacts | None) -> Markup:

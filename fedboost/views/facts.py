@@ -4,30 +4,11 @@ Promises: nothing here reads, trains or formats.
 Refuses: nothing.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedboost.terms.terms import Terms
-
-Traffic = Mapping[str, tuple[int, int]]
-"""Bytes sent and received, by party."""
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """A trained model. signed_by: parties that signed it; rosters: by the first round of each, where it
-    changed; trained, kept: rounds, and those whose trees the model has; last_row: the history's row of the
-    last kept round."""
-
-    terms: Terms
-    fingerprint: str
-    trees: int
-    trained: int
-    kept: int
-    last_row: Mapping[str, float]
-    signed_by: tuple[str, ...]
-    rosters: Mapping[int, tuple[str, ...]]
+from fedboost.results.base import Traffic
+from fedboost.results.model import ModelSummary
 
 
 @dataclass(frozen=True)
@@ -36,7 +17,7 @@ class TrainingFacts:
     the aggregator was restarted; shares: party to its share of the gains, where parties keep parts of the
     model, and the file has its structure alone."""
 
-    model: ModelFacts
+    model: ModelSummary
     traffic: Traffic
     file: str | None
     since_restart: bool = False
@@ -133,46 +114,6 @@ class PrivacyFacts:
 
 
 @dataclass(frozen=True)
-class VerificationFacts:
-    """The signatures of a model file. faults: party that signed -> what is wrong with its signature, nothing
-    if it holds; needed: signatures that a model under these terms has at least; analyst, asked: who asked for
-    the session, and when; request_fault: what is wrong with the request, nothing if it holds."""
-
-    file: str
-    terms: Terms
-    fingerprint: str
-    trees: int
-    faults: Mapping[str, str]
-    needed: int
-    analyst: str
-    asked: str
-    request_fault: str
-
-    @property
-    def signed(self) -> tuple[str, ...]:
-        """The parties whose signatures hold."""
-        return tuple(party for party, fault in self.faults.items() if not fault)
-
-    @property
-    def holds(self) -> bool:
-        """True if there are signatures, enough of them, and nothing is wrong with any."""
-        sound = not self.request_fault and len(self.signed) == len(self.faults)
-        return sound and len(self.signed) >= max(self.needed, 1)
-
-    @property
-    def conclusion(self) -> str:
-        """The outcome in one sentence."""
-        if not self.faults:
-            return "nobody signed this model: anybody may have made it"
-        if wrong := [fault for fault in (*self.faults.values(), self.request_fault) if fault]:
-            return wrong[0]
-        parties = f"{len(self.signed)} of {len(self.terms.parties)} parties"
-        if len(self.signed) < self.needed:
-            return f"{parties} signed; {self.needed} are needed"
-        return f"{parties} signed these trees, under these terms"
-
-
-@dataclass(frozen=True)
 class EstimateFacts:
     """The estimate of a training under one protection, with all processes on this machine: seconds of a
     round, and of the training with its start; megabytes a party sends in a round; round trips of a round;
@@ -199,66 +140,3 @@ class WorkersFacts:
     growing_bytes: int
     bytes_a_round: float
     seconds_a_round: float
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A mean over splits, and the interval it lies in with the rows that might have been held out; NaN where
-    there is none."""
-
-    value: float
-    low: float
-    high: float
-
-    def as_json(self) -> dict[str, float | None]:
-        """The figures by name; null where there is none."""
-        return {name: None if math.isnan(value) else value for name, value in vars(self).items()}
-
-
-ALONE, FEDERATED, POOLED = "alone", "federated", "pooled"
-WORTH, NOT_WORTH, UNTOLD = "worth it", "not worth it", "cannot be told"
-ONLY_JOINED, TOO_FEW = "cannot train alone", "too few rows"
-VERDICTS = WORTH, NOT_WORTH, UNTOLD, ONLY_JOINED, TOO_FEW
-MIN_ROWS = 10
-"""Fewer different rows than this say nothing of a site, whatever they are."""
-
-
-@dataclass(frozen=True)
-class SiteComparison:
-    """The models compared on one site's rows. held_out: rows in each split; different: rows that were held
-    out in any; models: name to metric to figure; better_by: by metric, how much better the federated model is
-    than the site's own, below 0 where it is worse; cannot: why it cannot train alone, if it cannot."""
-
-    site: str
-    rows: int
-    held_out: int
-    different: int
-    models: Mapping[str, Mapping[str, Figure]]
-    better_by: Mapping[str, Figure]
-    cannot: str
-
-    @property
-    def verdict(self) -> str:
-        """The verdict by the first metric."""
-        if self.different < MIN_ROWS:
-            return TOO_FEW
-        if self.cannot:
-            return ONLY_JOINED
-        gain = next(iter(self.better_by.values()))
-        return WORTH if gain.low > 0 else NOT_WORTH if gain.high < 0 else UNTOLD
-
-
-@dataclass(frozen=True)
-class ComparisonFacts:
-    """A comparison of all sites. together: all that can train alone as one, each site counted by its rows;
-    metrics: the deciding one first; share: of the rows that are held out; equal: the federated model was the
-    pooled one in every split; site_column: the column that names the sites, if it could be a feature and is
-    none."""
-
-    sites: Sequence[SiteComparison]
-    together: SiteComparison
-    metrics: tuple[str, ...]
-    splits: int
-    share: float
-    equal: bool
-    site_column: str | None = None

@@ -1,385 +1,133 @@
-"""The report of a model: one HTML page that needs nothing else.
+"""The report of a model: how good it is, what it goes by, then who agreed to it and who saw what.
 
-Promises: the same facts give the same bytes; the page asks for nothing, from anywhere, and runs no script;
-what comes from a file is text and never markup; what a model file does not have is named, and not made up.
-Refuses: nothing.
+Promises: what comes from a file is text and never markup; what a model file does not have is named, and not
+made up.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
-from fedboost.gbdt.metrics import VALIDATION, grows, is_metric
-from fedboost.privacy.pairwise import Group
-from fedboost.terms.session import TRAINING
-from fedboost.terms.terms import Terms
-from fedboost.views.approval import SENDS_GRADIENTS, not_hidden
-from fedboost.views.as_html import (
-    KINDS,
-    Markup,
-    ReportFacts,
-    SessionFacts,
-    TreeFacts,
-    details,
-    document,
-    element,
-    items,
-    joined,
-    left_out,
-    lines,
-    names,
-    paragraph,
-    table,
+from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
+from fedboost.results.base import Row
+from fedboost.results.model import KINDS, Dependence, DrawnTree, GivenRows, ModelReport
+from fedboost.views.approval import not_hidden
+from fedboost.views.charts import MAX_BARS, MAX_SERIES
+from fedboost.views.document import (
+    Bars,
+    Beside,
+    Block,
+    Code,
+    Document,
+    Entries,
+    Figure,
+    Figures,
+    Fold,
+    Items,
+    Line,
+    Lines,
+    Paragraph,
+    Points,
+    Pre,
+    Section,
+    Series,
+    Table,
+    note,
+    unless_empty,
+    warnings,
 )
-from fedboost.views.charts import MAX_BARS, Series, bars, best_round, curves_of, ends, learning_curves
-from fedboost.views.charts import lines as line_chart
-from fedboost.views.privacy import PrivacyReport, report_of, stated, strength
-from fedboost.views.rows import dependence, quality
-from fedboost.views.training import absences, figures
-from fedboost.views.words import counted, duration, size
+from fedboost.views.evaluation import key_figures, number, quality, remarks
+from fedboost.views.markup import Markup, element
+from fedboost.views.privacy import strength
+from fedboost.views.session import NO_NOISE, agreed, part_of, privacy, traffic
+from fedboost.views.training import ACCOUNTED, absences
+from fedboost.views.words import capital, counted, listed
 
-# ---- What was agreed, and by whom: the parties with their signatures ------------------------------------
-# Columns and settings of a report.
-# Promises: every party, column and category that the terms name is there, and every setting that is not its
-# default.
-
-
-_ALWAYS = "objective", "rounds", "max_depth", "learning_rate", "max_bin", "protection"
-"""Settings that are shown even where they are the defaults."""
-_ELSEWHERE = "columns", "parties", "blocks", "xgb_model", "noise"
-"""Settings that have a place of their own."""
-
-
-def agreed(facts: ReportFacts) -> Markup:
-    """Return the parties, the columns and the settings."""
-    terms = facts.model.terms
-    return joined(
-        paragraph(
-            "All of it stands in the terms, which every party agreed to before the session: their digest is ",
-            element("code", terms.digest),
-            ".",
-        ),
-        paragraph(_conclusion(facts)),
-        table("Parties", ["party", "takes part with", "signature"], _parties(facts), ()),
-        columns_and_settings(terms, _ALWAYS),
-    )
-
-
-def columns_and_settings(terms: Terms, always: Sequence[str]) -> Markup:
-    """Return the columns, and the settings that are not their defaults. always: those that are shown even
-    so."""
-    return joined(
-        table("Columns", ["column", "what it is"], _columns(terms), (), folded=False),
-        table("Settings", ["setting", "value"], _settings(terms, always), (), folded=False),
-        paragraph("Settings that are not named have their defaults."),
-    )
-
-
-def attendance(facts: ReportFacts) -> Markup:
-    """Return who came and went."""
-    lines = [*absences(facts.model)]
-    if not lines:
-        return paragraph("The sums of every round were over all parties.")
-    return element("ul", *(element("li", line[0].upper() + line[1:] + ".") for line in lines))
-
-
-def _conclusion(facts: ReportFacts) -> str:
-    known = facts.verification
-    if known is None:
-        if not facts.model.signed_by:
-            return "Nobody signed this model: anybody may have made it."
-        return (
-            "The signatures were not checked for this page: fedboost report with --keys, or "
-            "fedboost verify, checks them."
-        )
-    outcome = "The signatures hold" if known.holds else "The signatures do NOT hold"
-    asked = f" Analyst {known.analyst} asked for the session on {known.asked}." if known.analyst else ""
-    return f"{outcome}: {known.conclusion}.{asked}"
-
-
-def _parties(facts: ReportFacts) -> Iterator[Sequence[str]]:
-    terms = facts.model.terms
-    for party in dict.fromkeys((*terms.parties, *facts.model.signed_by)):
-        yield party, part_of(terms, party), _signature(facts, party)
-
-
-def part_of(terms: Terms, party: str) -> str:
-    """Return what a party takes part with."""
-    if party not in terms.parties:
-        return "nothing: the terms do not name it"
-    also = "; decrypts sums" if party == terms.keyholder else ""
-    block = terms.blocks.of(party)
-    if block is None:
-        return ("rows" if party in terms.holders else "no rows") + also
-    holds = "the labels, and columns" if block.label_holder == party else "columns"
-    return f"{holds}: {', '.join(terms.blocks.columns_of(party).features)}{also}"
-
-
-def _signature(facts: ReportFacts, party: str) -> str:
-    if party not in facts.model.signed_by:
-        return "none"
-    if facts.verification is None:
-        return "there, not checked"
-    fault = facts.verification.faults.get(party, "")
-    return f"WRONG: {fault}" if fault else "holds"
-
-
-def _columns(terms: Terms) -> Iterator[Sequence[str]]:
-    columns = terms.columns
-    classes = joined("label, of the classes ", names(columns.classes)) if columns.classes else "label"
-    positive = f"label; {columns.positive!r} counts as 1" if columns.positive is not None else classes
-    yield columns.label or "-", positive
-    beside = {
-        "upper bound of the label": columns.label_upper_bound,
-        "weight of the row": columns.weight,
-        "margin that boosting begins at": columns.base_margin,
-        "group that is ranked": columns.group,
-        "marks rows for metrics alone": columns.validation,
-        "row id": columns.row_id,
-    }
-    yield from ((name, what) for what, name in beside.items() if name is not None)
-    yield "numeric features", names(columns.numeric)
-    for name, categories in columns.categorical.items():
-        yield name, joined("feature, of the categories ", names(categories))
-
-
-def _settings(terms: Terms, always: Sequence[str]) -> Iterator[Sequence[str]]:
-    changed = terms.model_dump(mode="json", exclude_defaults=True)
-    every = terms.model_dump(mode="json")
-    for key in dict.fromkeys((*always, *changed)):
-        if key not in _ELSEWHERE:
-            value = every.get(key)
-            yield key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    columns = terms.columns.model_dump(mode="json", exclude_defaults=True)
-    for key in ("ranges", "label_range"):
-        if key in columns:
-            yield f"columns.{key}", json.dumps(columns[key], ensure_ascii=False)
-    if terms.noise is not None:
-        for key, value in terms.noise.model_dump(mode="json").items():
-            yield f"noise.{key}", json.dumps(value, ensure_ascii=False)
-    if terms.earlier is not None:
-        trees = f"a model of {counted(len(terms.earlier.trees), 'tree')}"
-        continued = terms.task in TRAINING
-        yield "xgb_model", f"{trees}, which this one continues" if continued else trees
-
-
-# ---- Traffic and time of a session in a report ----------------------------------------------------------
-# Promises: bytes and seconds as they were counted where the session was followed.
-
-
-_UNITS = ("bytes", 1.0), ("kilobytes", 1e3), ("megabytes", 1e6), ("gigabytes", 1e9)
-
-
-def turns(session: SessionFacts, terms: Terms) -> Markup:
-    """Return the time and bytes of each round, where there are any, and the bytes of each party."""
-    return joined(
-        paragraph(_said(session)),
-        element("div", *_by_round(session), class_="charts"),
-        _rounds(session),
-        _by_party(session, terms),
-    )
-
-
-def _said(session: SessionFacts) -> str:
-    seconds = [row["seconds"] for row in session.rounds]
-    said = size(sum(map(sum, session.traffic.values())))
-    said += " since the aggregator was restarted" if session.since_restart else " in all"
-    if seconds:
-        said += f"; {counted(len(seconds), 'round')} in {duration(sum(seconds))}"
-    if len(seconds) > 1:
-        said += (
-            f": the first, with what comes before it (keys, counts, cut points, compiling), took "
-            f"{duration(seconds[0])}, the median of the others {median(seconds[1:]):.3g} s"
-        )
-    return f"{said}. Bytes are those of the messages between parties and aggregator, both ways."
-
-
-def _by_round(session: SessionFacts) -> Iterator[Markup]:
-    later = [*enumerate(session.rounds, 1)][1:]
-    if len(later) < 2:
-        return
-    words, scale = _unit([row["bytes"] for _, row in later])
-    for key, unit, factor in (("seconds", "seconds", 1.0), ("bytes", words, scale)):
-        series = Series(key, [(number, row[key] / factor) for number, row in later])
-        yield line_chart(
-            f"{_capital(unit)} of each round after the first", [series], "round", unit, whole=True
-        )
-
-
-def _rounds(session: SessionFacts) -> Markup:
-    if not session.rounds:
-        return Markup("")
-    rows = (
-        (str(number), f"{row['seconds']:.3g}", size(row["bytes"]))
-        for number, row in enumerate(session.rounds, 1)
-    )
-    return table("Time and traffic of each round", ["round", "seconds", "bytes"], rows, folded=True)
-
-
-def _by_party(session: SessionFacts, terms: Terms) -> Markup:
-    if not session.traffic:
-        return left_out("No bytes were counted.")
-    order = {party: number for number, party in enumerate(terms.parties)}
-    parties = sorted(session.traffic, key=lambda party: order.get(party, len(order)))
-    rows: list[Sequence[str]] = [(party, *map(size, session.traffic[party])) for party in parties]
-    unit, scale = _unit([session.traffic[party][0] for party in parties])
-    chosen = ends([(party, session.traffic[party][0] / scale) for party in parties])
-    title = f"{_capital(unit)} sent by each party"
-    title += f", the {MAX_BARS} that sent most and least of {len(parties)}" if len(parties) > MAX_BARS else ""
-    return joined(
-        bars(title, chosen, f"{unit} sent"),
-        table("Traffic of each party", ["party", "sent", "received"], rows),
-    )
-
-
-def _unit(values: Sequence[float]) -> tuple[str, float]:
-    """The largest unit of which the largest value has one at least, and its bytes."""
-    largest = max(values, default=0.0)
-    return next(((unit, scale) for unit, scale in reversed(_UNITS) if largest >= scale), _UNITS[0])
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-# ---- Who saw what, and the privacy card of a report -----------------------------------------------------
-# Promises: it follows from the terms alone, as docs/threat-model.md has it.
-
-
-NO_NOISE = "without noise nothing bounds what the sums, and the model itself, tell of single rows"
-
-ON_THE_NETWORK = "somebody on the network", "that parties and aggregator talk, when, and how much"
-
-TOLD_ELSEWHERE = ("parties in every sum", "protection", "terms")
-"""What the card states and another section of the page has."""
-
-
-def privacy(terms: Terms) -> Markup:
-    """Return the table of who saw what, and the card."""
-    return joined(
-        table("Who saw what", ["who", "what"], _who_saw_what(terms), (), folded=False),
-        _card(report_of(terms)) if terms.noise is not None else paragraph(f"No privacy card: {NO_NOISE}."),
-    )
-
-
-def _who_saw_what(terms: Terms) -> Iterator[Sequence[str]]:
-    yield "aggregator", _aggregator(terms)
-    if terms.blocks:
-        yield from _of_columns(terms)
-    else:
-        told = "the terms, who takes part, and the model as it grows: every split and every leaf value"
-        yield "each other site", told
-    if terms.keyholder is not None and terms.protection.hides:
-        yield f"key holder {terms.keyholder}", "of sums numbers with a blind added, which say nothing"
-    yield "aggregator and sites together", of_colluders(terms)
-    model = "the structure of the model" if terms.keeps_parts else "this model"
-    alone = ", and those of each site's rows alone" if terms.evaluation.party_metrics else ""
-    metrics = "no metrics"
-    if terms.metrics:
-        metrics = (
-            f"metrics over the rows of all parties{alone}, to four digits and none of fewer than ten rows"
-        )
-    yield "analyst", f"{model}; {metrics}; bytes of each party"
-    yield ON_THE_NETWORK
-    yield (
-        "whoever has the model file",
-        "thresholds, gains, covers and leaf values, which are made from sums over the rows of all parties"
-        + ("" if terms.noise is not None else f"; {NO_NOISE}"),
-    )
-
-
-def _aggregator(terms: Terms) -> str:
-    if not terms.protection.hides:
-        return not_hidden(terms)
-    own = "; metrics of each site's rows alone" if terms.evaluation.party_metrics else ""
-    noise = " with noise on them" if terms.noise is not None and terms.noise.placement != "central" else ""
-    return f"sums over the rows of all parties{noise}, and never the numbers of a single party{own}"
-
-
-def _of_columns(terms: Terms) -> Iterator[Sequence[str]]:
-    sends = "sends every row's gradient, encrypted," if terms.hides_columns else SENDS_GRADIENTS
-    for block in terms.blocks:
-        who = f"label holder {block.label_holder}"
-        yield (
-            who,
-            f"{sends} to the other parties of its rows; sees which rows go left at each of their splits",
-        )
-    yield "each feature holder", "which of the rows it shares go left at each split, and no leaf value"
-
-
-def of_colluders(terms: Terms) -> str:
-    """Return what the aggregator and sites learn together."""
-    if terms.hides_columns:
-        return (
-            "aggregator and label holder: the other sites' columns, bin by bin; aggregator and another site: "
-            "the labels"
-        )
-    if not terms.protection.hides:
-        return "nothing more: the aggregator needs none of them"
-    number = Group.of(terms.parties, terms.hiding.colluding).colluding
-    if not number:
-        holder = " and the key holder" if terms.protection.uses_key_holder else ""
-        return f"one site with the aggregator{holder} can learn another site's numbers"
-    sites = "one site" if number == 1 else f"up to {number} sites"
-    return f"with {sites}: still no single other site's numbers; with more that is not promised"
-
-
-def _card(report: PrivacyReport) -> Markup:
-    head = {name: value for name, value in stated(report).items() if name not in TOLD_ELSEWHERE}
-    headings = ["what", "times", "sensitivity", "noise in the sum", "cost of one"]
-    releases = (
-        (
-            release["what"],
-            str(release["times"]),
-            *(f"{release[key]:.6g}" for key in ("sensitivity", "sigma", "cost")),
-        )
-        for release in report["releases"]
-    )
-    return joined(
-        element("h3", "Privacy card"),
-        table("What is promised of any one row", ["what", "value"], head.items(), (), folded=False),
-        table("Every release", headings, releases, folded=False),
-        paragraph(
-            "Sensitivity is how far one row can move the whole sum, noise its standard deviation, both in "
-            "the integers that are added; cost is mu squared, which adds."
-        ),
-        paragraph("Not covered:"),
-        items(report["not_covered"]),
-    )
-
-
-# ---- Warnings of a report: what a reader of a model should know before its figures ----------------------
-# Promises: each follows from the facts.
-
-
+_MORE = "Metrics on other rows, calibration and partial dependence need a table with labels (--data TABLE)."
+MAX_CHARTS = 12
+"""Metrics that are drawn."""
+MAX_NAMED = 5
+"""Parties that the line below the title names."""
+MAX_VALUES = 11
+"""Values of a number in a table of partial dependence."""
 LATE = 0.8
 """Share of the rounds before which the best one is said to be early."""
 MODERATE_EPSILON = 3.0
 
 
-def warnings(facts: ReportFacts) -> Markup:
-    """Return a list of warnings."""
-    found = [*_of_signatures(facts), *_of_training(facts), *_of_privacy(facts)]
-    if not found:
-        return paragraph("None.")
-    return element("ul", *(element("li", text) for text in found), class_="warnings")
+def report(result: ModelReport) -> Document:
+    """Return the report as people read it."""
+    terms, rows = result.model.terms, result.rows
+    of_rows = [*_of_rows(rows)] if rows is not None else []
+    blocks = (
+        _key_figures(result),
+        *warnings([*_warnings(result)]),
+        Section("curves", "Learning curves and importance", [*_first_charts(result)]),
+        *of_rows,
+        *_dependence(rows, result.classes),
+        *_by_site(result),
+        *([] if rows is not None else [note(_MORE)]),
+        _trees(result),
+        agreed(terms, [*_parties(result)]),
+        privacy(terms),
+        Section("session", "Attendance, traffic and time", [*_session(result)], folded=True),
+        _fingerprints(result),
+    )
+    source = "the model file" if result.session is None else "the model and its session"
+    label = terms.columns.label or terms.objective.name
+    return Document(f"Model of {label}", _lead(result), blocks, source)
 
 
-def _of_signatures(facts: ReportFacts) -> Iterator[str]:
-    model, known = facts.model, facts.verification
+def _lead(result: ModelReport) -> str:
+    terms = result.model.terms
+    parties = listed(terms.parties) if len(terms.parties) <= MAX_NAMED else f"{len(terms.parties)} parties"
+    when = f", requested on {result.made}" if result.made else ""
+    trees = f"{counted(result.model.trees, 'tree')} in {counted(result.model.kept, 'round')}"
+    return f"{terms.objective.name}, {trees}, by {parties}{when}"
+
+
+def _key_figures(result: ModelReport) -> Figures:
+    model, terms = result.model, result.model.terms
+    signed = len(set(model.signed_by) & set(terms.parties))
+    whole = [curve for curve in curves_of(result.rounds[: model.kept]) if not curve.party]
+    held_out = [curve for curve in whole if curve.rows == VALIDATION] or whole
+    figures = [
+        Figure(
+            curve.metric,
+            number(curve.values[model.kept]),
+            "on held-out rows" if curve.rows == VALIDATION else "on the rows that trees grew on",
+        )
+        for curve in held_out[:3]
+        if model.kept in curve.values
+    ]
+    if result.training_rows is not None:
+        figures.append(Figure("rows", f"{result.training_rows:,}", "of all parties"))
+    of_parties = "all signed" if signed == len(terms.parties) else f"{signed} signed"
+    figures.append(Figure("parties", str(len(terms.parties)), of_parties))
+    hides = "hides each party's sums" if terms.protection.hides else "hides nothing from the aggregator"
+    figures.append(Figure("protection", terms.hiding.protection, hides))
+    noise = terms.noise
+    epsilon = "none" if noise is None else f"{noise.epsilon:g}"
+    figures.append(Figure("epsilon", epsilon, "no noise" if noise is None else f"at delta {noise.delta:g}"))
+    return Figures(figures)
+
+
+# ---- Warnings: what a reader of a model should know before its figures ----------------------------------
+
+
+def _warnings(result: ModelReport) -> Iterator[str]:
+    model, known, terms = result.model, result.verification, result.model.terms
     if not model.signed_by:
         yield "Nobody signed this model: anybody may have made it."
     elif known is None:
         yield "The signatures were not checked for this page (--keys)."
     elif not known.holds:
         yield f"The signatures do NOT hold: {known.conclusion}."
-    absent = len(set(model.terms.parties) - set(model.signed_by))
+    absent = len(set(terms.parties) - set(model.signed_by))
     if model.signed_by and absent:
         yield f"{counted(absent, 'party', 'parties')} of the terms did not sign."
-
-
-def _of_training(facts: ReportFacts) -> Iterator[str]:
-    model, terms = facts.model, facts.model.terms
     if model.rosters:
         yield "Parties were lost on the way: some rounds are of the rows of the others alone."
     if terms.metrics and not terms.validates and model.last_row:
@@ -388,15 +136,27 @@ def _of_training(facts: ReportFacts) -> Iterator[str]:
         yield f"The training stopped early: round {model.kept} was the best of {model.trained}."
     elif model.trained < terms.trees.rounds:
         yield f"The training ended after {model.trained} of {terms.trees.rounds} rounds."
-    yield from _best_rounds(facts)
-    if not facts.importance:
+    yield from _best_rounds(result)
+    if not result.importance:
         yield "No tree splits: every row gets the same prediction."
+    if not terms.protection.hides:
+        yield f"Protection {terms.hiding.protection}: {not_hidden(terms)}."
+    if terms.noise is None:
+        yield f"{capital(NO_NOISE)}."
+    elif terms.noise.epsilon > MODERATE_EPSILON:
+        epsilon, delta = f"{terms.noise.epsilon:g}", f"{terms.noise.delta:g}"
+        yield f"Epsilon {epsilon} at delta {delta}: {strength(terms.noise.epsilon)}."
+    if result.rows is not None:
+        yield (
+            f"This page has figures of the rows of {result.rows.source}. Its readers learn them: they are "
+            "not hidden, and no site agreed to them."
+        )
 
 
-def _best_rounds(facts: ReportFacts) -> Iterator[str]:
+def _best_rounds(result: ModelReport) -> Iterator[str]:
     """Yield the metrics of the rows held out that were best long before the last round."""
-    kept = facts.model.kept
-    for curve in curves_of(facts.rounds[:kept]):
+    kept = result.model.kept
+    for curve in curves_of(result.rounds[:kept]):
         if curve.rows == VALIDATION and not curve.party and is_metric(curve.metric):
             best = best_round(curve, grows(curve.metric))
             if best is not None and best < LATE * kept:
@@ -406,128 +166,249 @@ def _best_rounds(facts: ReportFacts) -> Iterator[str]:
                 )
 
 
-def _of_privacy(facts: ReportFacts) -> Iterator[str]:
-    terms = facts.model.terms
-    if not terms.protection.hides:
-        yield f"Protection {terms.hiding.protection}: {not_hidden(terms)}."
-    if terms.noise is None:
-        yield f"{NO_NOISE[0].upper()}{NO_NOISE[1:]}."
-    elif terms.noise.epsilon > MODERATE_EPSILON:
-        epsilon, delta = f"{terms.noise.epsilon:g}", f"{terms.noise.delta:g}"
-        yield f"Epsilon {epsilon} at delta {delta}: {strength(terms.noise.epsilon)}."
-    if facts.rows is not None:
-        yield (
-            f"This page has figures of the rows of {facts.rows.source}. Whoever reads it learns them: they "
-            "are not hidden, and no site agreed to them."
+# ---- Curves and importance ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values of one metric, by the number of the round from 1. party: '' for all rows; rows: the set."""
+
+    party: str
+    rows: str
+    metric: str
+    values: Mapping[int, float]
+
+
+def curves_of(rounds: Sequence[Row]) -> list[Curve]:
+    """Return the curves in a history."""
+    names = dict.fromkeys(name for row in rounds for name in row if name not in ACCOUNTED)
+    out = []
+    for name in names:
+        party, _, own = name.rpartition(OF_PARTY)
+        held_out = own.startswith(f"{VALIDATION}-")
+        metric = own.removeprefix(f"{VALIDATION}-")
+        values = {number: row[name] for number, row in enumerate(rounds, 1) if name in row}
+        out.append(Curve(party, VALIDATION if held_out else TRAIN, metric, values))
+    return out
+
+
+def best_round(curve: Curve, grows: bool) -> int | None:
+    """Return the round in which a metric was best, the first of equal ones; None where it has no number."""
+    known = {number: value for number, value in curve.values.items() if math.isfinite(value)}
+    return (max if grows else min)(known, key=known.__getitem__) if known else None
+
+
+def _first_charts(result: ModelReport) -> Iterator[Block]:
+    curves = [curve for curve in curves_of(result.rounds) if not curve.party]
+    kinds = [*dict.fromkeys(curve.metric for curve in curves)]
+    model, noise, charts = result.model, result.model.terms.noise, list[Block]()
+    mark = (model.kept, f"kept up to round {model.kept}") if model.kept < model.trained else None
+    for kind in kinds[:MAX_CHARTS]:
+        series = [Series(c.rows, [*c.values.items()]) for c in curves if c.metric == kind]
+        charts.append(Lines(f"{kind} by round", series, "round", kind, mark=mark, whole=True))
+    by_gain = [(name, values[0]) for name, values in result.importance.items()]
+    few = f", the first {MAX_BARS} of {len(by_gain)}" if len(by_gain) > MAX_BARS else ""
+    if by_gain:
+        charts.append(Bars(f"Mean gain of the splits by a feature{few}", by_gain, "mean gain"))
+    yield Beside(charts)
+    if curves:
+        yield note(
+            "Curves are over the rows of all parties, after each round, to four significant digits. No party "
+            "signs these numbers."
         )
-
-
-# ---- The report of a model: one HTML page that needs nothing else ---------------------------------------
-
-
-def page(facts: ReportFacts) -> str:
-    """Return the page."""
-    model = facts.model
-    sections = {
-        "model": ("The model", _model(facts)),
-        "warnings": ("Warnings", warnings(facts)),
-        "agreed": ("What was agreed, and by whom", agreed(facts)),
-        "curves": ("Learning curves", learning_curves(facts)),
-        "importance": ("Importance of features", _importance(facts)),
-        "trees": ("The first trees", _trees(facts)),
-        "dependence": ("Partial dependence", dependence(facts)),
-        "quality": ("Quality on given rows", quality(facts)),
-        "session": ("Who came and went, traffic and time", _session(facts)),
-        "privacy": ("Privacy: who saw what", privacy(model.terms)),
-    }
-    title = f"Report of model {model.fingerprint[:12]}"
-    source = "the model file" if facts.session is None else "the model and its session"
-    return document(title, "Report of a model", _lead(facts), sections, source)
-
-
-def _lead(facts: ReportFacts) -> str:
-    model = facts.model
-    terms = model.terms
-    return (
-        f"{terms.objective.name}, {counted(model.trees, 'tree')} in {counted(model.kept, 'round')}, by "
-        f"{counted(len(terms.parties), 'party', 'parties')} under the protection {terms.hiding.protection}"
-    )
-
-
-def _model(facts: ReportFacts) -> Markup:
-    model, terms = facts.model, facts.model.terms
-    stopped = f" ({model.trained} were trained)" if model.kept < model.trained else ""
-    signed = len(set(model.signed_by) & set(terms.parties))
-    entries = {
-        "objective": terms.objective.name,
-        "trees": f"{model.trees} in {counted(model.kept, 'round')}{stopped}",
-        "features": f"{len(terms.columns.numeric)} numeric, {len(terms.columns.categorical)} categorical; "
-        f"{len(facts.importance)} of them split",
-        "last round": figures(model.last_row, terms, ", ") or "no metrics",
-        "parties": f"{len(terms.parties)}, {signed} of which signed",
-        "protection": terms.hiding.protection,
-        "noise": "none"
-        if terms.noise is None
-        else f"epsilon {terms.noise.epsilon:g}, delta {terms.noise.delta:g}",
-        "fingerprint": element("code", model.fingerprint),
-        "digest of the terms": element("code", terms.digest),
-    }
-    return table("The model in short", ["what", "value"], entries.items(), (), folded=False)
-
-
-def _importance(facts: ReportFacts) -> Markup:
-    noise = facts.model.terms.noise
-    if not facts.importance:
-        return left_out("No feature splits.")
-    by_gain = [(name, values[0]) for name, values in facts.importance.items()]
-    rows = ([name, *(f"{value:.6g}" for value in values)] for name, values in facts.importance.items())
+        if len(kinds) > MAX_CHARTS:
+            yield note(f"{len(kinds) - MAX_CHARTS} more metrics stand only in the table.")
+        rows = [
+            (str(n), *(_value(c.values.get(n)) for c in curves)) for n in range(1, len(result.rounds) + 1)
+        ]
+        headings = ["round", *(f"{c.rows} {c.metric}" for c in curves)]
+        yield Table("Metrics of each round", headings, rows, folded=True)
+    else:
+        yield note("The model file has no metrics of rounds: its terms have none, or no set of rows had ten.")
+    if not by_gain:
+        yield note("No feature splits.")
+        return
     drawn = noise is not None and noise.method != "hist"
-    title = "Mean gain of the splits by a feature"
-    title += f", the first {MAX_BARS} of {len(by_gain)}" if len(by_gain) > MAX_BARS else ""
-    return joined(
-        paragraph(
-            "Trained with noise: splits are drawn, not chosen by gain, so these figures do not say what "
-            "counts."
-            if drawn
-            else "Gain and cover are means over the splits by a feature, weight is their number. They say "
-            "what the trees are made of, not what a feature does for a prediction."
-        ),
-        bars(title, by_gain, "mean gain"),
-        table("Importance of each feature that splits", ["feature", *KINDS], rows, folded=True),
+    yield note(
+        "Trained with noise: splits are drawn, not chosen by gain, so gain does not show what counts."
+        if drawn
+        else "Gain and cover are means over the splits by a feature, weight is their number. They show "
+        "what the trees are made of, not what a feature does for a prediction."
     )
+    rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in result.importance.items()]
+    yield Table("Importance of each feature that splits", ["feature", *KINDS], rows, folded=True)
 
 
-def _trees(facts: ReportFacts) -> Markup:
-    if not facts.trees:
-        return left_out("The model has no trees.")
-    return joined(
-        paragraph(
-            "A row goes from left to right, by “yes” or “no”, and ends in a leaf, whose value is added to "
-            f"its margin. fedboost explain --tree draws the others: there are {facts.model.trees}."
-        ),
-        _tree(facts.trees[0]),
-        *(details(tree.title, _tree(tree)) for tree in facts.trees[1:]),
+def _by_site(result: ModelReport) -> Iterator[Section]:
+    """Yield the section on metrics of single sites; nothing where there are none."""
+    curves = [curve for curve in curves_of(result.rounds) if curve.party]
+    if not curves:
+        return
+    kinds = [*dict.fromkeys((curve.rows, curve.metric) for curve in curves)]
+    charts = list[Block]()
+    for rows, metric in kinds[:MAX_CHARTS]:
+        own = [curve for curve in curves if (curve.rows, curve.metric) == (rows, metric)]
+        title = f"{metric} by round, {rows} rows of each site"
+        if len(own) > MAX_SERIES:
+            title = f"{metric} by round, {rows} rows of {len(own)} sites: lowest, median, highest"
+        charts.append(Lines(title, _of_sites(own), "round", metric, whole=True))
+    last: dict[str, dict[tuple[str, str], float]] = {curve.party: {} for curve in curves}
+    for curve in curves:
+        if result.model.kept in curve.values:
+            last[curve.party][curve.rows, curve.metric] = curve.values[result.model.kept]
+    headings = ["site", *(f"{rows} {metric}" for rows, metric in kinds)]
+    lines = [(party, *(_value(own.get(kind)) for kind in kinds)) for party, own in last.items()]
+    blocks: list[Block] = [
+        Paragraph("Over the rows of one site alone, which its policy allowed. The aggregator saw them, too."),
+        Beside(charts),
+        Table("Metrics of each site after the last round of the model", headings, lines),
+    ]
+    yield Section("sites", "By site", blocks)
+
+
+def _of_sites(curves: Sequence[Curve]) -> list[Series]:
+    """A line for each site; where they are many, of all of them the lowest, the median and the highest."""
+    if len(curves) <= MAX_SERIES:
+        return [Series(curve.party, [*curve.values.items()]) for curve in curves]
+    rounds = sorted({number for curve in curves for number in curve.values})
+    values = {n: [c.values[n] for c in curves if n in c.values] for n in rounds}
+    return [
+        Series("highest", [(n, max(values[n])) for n in rounds]),
+        Series("median", [(n, median(values[n])) for n in rounds]),
+        Series("lowest", [(n, min(values[n])) for n in rounds]),
+    ]
+
+
+def _value(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+# ---- Rows that were given for the report ----------------------------------------------------------------
+
+
+def _of_rows(rows: GivenRows) -> Iterator[Section]:
+    result = rows.evaluation
+    where = f"On {result.rows:,} rows of {rows.source}, predicted for this page ({result.about})."
+    first, *others = quality(result, note(" ".join(remarks(result))) if result.unit > 1 else None)
+    blocks = [Paragraph(where), key_figures(result), *first.blocks]
+    yield Section("quality", "Quality on given rows", blocks)
+    yield from others
+
+
+def _dependence(rows: GivenRows | None, classes: Sequence[str]) -> Iterator[Section]:
+    if rows is None:
+        return
+    if not rows.dependence:
+        yield Section("dependence", "Partial dependence", [note("No feature splits.")])
+        return
+    about = (
+        f"The mean prediction over the rows of {rows.source} with each value in turn put into one column, "
+        "for the features of the highest gains. It shows what the model does, not what is so."
     )
+    charts = unless_empty(*(_dependence_chart(each, classes) for each in rows.dependence))
+    tables = [_dependence_table(each, classes) for each in rows.dependence]
+    yield Section("dependence", "Partial dependence", [Beside(charts), note(about), *tables])
 
 
-def _tree(tree: TreeFacts) -> Markup:
-    text = details("The same as text", element("pre", lines(tree.text), tabindex="0"))
-    if not tree.picture:
-        why = f"{tree.title}: {tree.leaves} leaves are too many for a picture in this page."
-        return joined(left_out(why), text)
-    picture = element(
-        "div", Markup(tree.picture), class_="scroll", tabindex="0", role="group", aria_label=tree.title
+def _dependence_chart(each: Dependence, classes: Sequence[str]) -> Block | None:
+    values, outputs, title = each.means.tolist(), each.means.shape[1], f"Prediction by {each.feature}"
+    if not each.is_categorical:
+        series = [
+            Series(
+                f"class {classes[output]}" if outputs > 1 else "prediction",
+                [(float(value), row[output]) for value, row in zip(each.grid, values, strict=True)],
+            )
+            for output in range(outputs)
+        ]
+        title += f", the first {MAX_SERIES} of {outputs} classes" if outputs > MAX_SERIES else ""
+        return Lines(title, series, each.feature, "mean prediction")
+    if outputs > 1:
+        return None
+    pairs = [(str(value), row[0]) for value, row in zip(each.grid, values, strict=True)]
+    title += f", the first {MAX_BARS} of {len(pairs)} categories" if len(pairs) > MAX_BARS else ""
+    return Points(title, pairs, "mean prediction")
+
+
+def _dependence_table(each: Dependence, classes: Sequence[str]) -> Table:
+    outputs = each.means.shape[1]
+    values = [*zip(each.grid, each.means.tolist(), strict=True)]
+    if not each.is_categorical and len(values) > MAX_VALUES:
+        last = len(values) - 1
+        values = [values[number * last // (MAX_VALUES - 1)] for number in range(MAX_VALUES)]
+    headings = [each.feature, *(classes if outputs > 1 else ["mean prediction"])]
+    lines = [(_at(value), *map(number, row)) for value, row in values]
+    return Table(f"Mean prediction by {each.feature}", headings, lines, folded=True)
+
+
+def _at(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+# ---- Trees, signatures, the session ---------------------------------------------------------------------
+
+
+def _trees(result: ModelReport) -> Section:
+    if not result.trees:
+        return Section("trees", "The first trees", [note("The model has no trees.")], folded=True)
+    about = (
+        "A row goes from left to right, by “yes” or “no”, and ends in a leaf, whose value is added to its "
+        f"margin. fedboost explain --tree draws the others: there are {result.model.trees}."
     )
-    return joined(element("figure", element("figcaption", tree.title), picture, class_="tree"), text)
+    first, *others = result.trees
+    folds = [Fold(tree.title, [*_tree(tree)]) for tree in others]
+    return Section("trees", "The first trees", [Paragraph(about), *_tree(first), *folds], folded=True)
 
 
-def _session(facts: ReportFacts) -> Markup:
-    return joined(
-        attendance(facts),
-        left_out(
+def _tree(tree: DrawnTree) -> Iterator[Block]:
+    if tree.picture:
+        scrolled = {"class_": "scroll", "tabindex": "0", "role": "group", "aria_label": tree.title}
+        picture = element("div", Markup(tree.picture), **scrolled)
+        yield element("figure", element("figcaption", tree.title), picture, class_="tree")
+    else:
+        yield note(f"{tree.title}: {tree.leaves} leaves are too many for a picture in this page.")
+    yield Fold("The same as text", [Pre(tree.title, tree.text)])
+
+
+def _parties(result: ModelReport) -> Iterator[Block]:
+    model, known = result.model, result.verification
+    if known is not None:
+        outcome = "The signatures hold" if known.holds else "The signatures do NOT hold"
+        asked = f" Analyst {known.analyst} requested the session on {known.asked}." if known.analyst else ""
+        yield Paragraph(f"{outcome}: {known.conclusion}.{asked}")
+    elif model.signed_by:
+        yield Paragraph("Signatures were not checked for this page: fedboost report with --keys checks them.")
+    parties = dict.fromkeys((*model.terms.parties, *model.signed_by))
+    rows = [(party, part_of(model.terms, party), _signature(result, party)) for party in parties]
+    yield Table("Parties", ["party", "takes part with", "signature"], rows, ())
+
+
+def _signature(result: ModelReport, party: str) -> str:
+    if party not in result.model.signed_by:
+        return "none"
+    if result.verification is None:
+        return "there, not checked"
+    fault = result.verification.faults.get(party, "")
+    return f"WRONG: {fault}" if fault else "holds"
+
+
+def _session(result: ModelReport) -> Iterator[Block]:
+    absent = [f"{capital(line)}." for line in absences(result.model)]
+    yield Items(absent) if absent else Paragraph("The sums of every round were over all parties.")
+    if result.session is None:
+        yield note(
             "Traffic and the time of a round are not in a model file: fedboost train prints them at its end, "
             "and writes a page with them (--report)."
         )
-        if facts.session is None
-        else turns(facts.session, facts.model.terms),
-    )
+    else:
+        yield from traffic(result.session)
+
+
+def _fingerprints(result: ModelReport) -> Section:
+    model, terms = result.model, result.model.terms
+    features = f"{len(terms.columns.numeric)} numeric, {len(terms.columns.categorical)} categorical"
+    entries: list[tuple[str, Line]] = [
+        ("features", f"{features}; {len(result.importance)} of them split"),
+        ("fingerprint of the model", Code(model.fingerprint)),
+        ("digest of the terms", Code(terms.digest)),
+    ]
+    return Section("model", "Fingerprints", [Entries(entries)], folded=True)

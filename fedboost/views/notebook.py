@@ -11,8 +11,9 @@ from itertools import islice
 from typing import Any
 
 from fedboost.errors import quoted
+from fedboost.results.base import Traffic
+from fedboost.results.model import ModelSummary
 from fedboost.terms.terms import Terms
-from fedboost.views.facts import ModelFacts, Traffic
 from fedboost.views.training import figures, signatures
 from fedboost.views.words import counted, shorten, size
 
@@ -36,19 +37,19 @@ def terms_html(terms: Terms) -> str:
     return _entries("Terms", lines)
 
 
-def model_html(model: ModelFacts, gains: Mapping[str, float]) -> str:
+def model_html(model: ModelSummary, gains: Mapping[str, float]) -> str:
     """Return a model: what it is, who signed it, and the features of the highest gains."""
     return _entries("Model", _lines(model)) + _gains(model, gains)
 
 
-def result_html(model: ModelFacts, gains: Mapping[str, float], traffic: Traffic) -> str:
+def result_html(model: ModelSummary, gains: Mapping[str, float], traffic: Traffic) -> str:
     """Return the result of a training: the model, and the bytes of each party."""
     lines = [(party, size(sent), size(received)) for party, (sent, received) in traffic.items()]
     sides = _table("Bytes", ("party", "sent", "received"), lines)
     return _entries("Result", _lines(model)) + _gains(model, gains) + sides
 
 
-def _lines(model: ModelFacts) -> dict[str, str]:
+def _lines(model: ModelSummary) -> dict[str, str]:
     terms = model.terms
     stopped = f" ({model.trained} were trained)" if model.kept < model.trained else ""
     return {
@@ -62,7 +63,7 @@ def _lines(model: ModelFacts) -> dict[str, str]:
     }
 
 
-def _gains(model: ModelFacts, gains: Mapping[str, float]) -> str:
+def _gains(model: ModelSummary, gains: Mapping[str, float]) -> str:
     noise = model.terms.noise
     if not gains or (noise is not None and noise.method != "hist"):  # splits are drawn: gains say nothing
         return ""

@@ -8,10 +8,11 @@ Refuses: nothing.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fedboost.results.base import Traffic
 from fedboost.version import VERSION
 from fedboost.views.as_html import STYLE as _REPORT
-from fedboost.views.as_html import Markup, element, joined, paragraph
-from fedboost.views.facts import Traffic
+from fedboost.views.elements import paragraph
+from fedboost.views.markup import Markup, element, joined
 from fedboost.wire.messages import SessionState, SessionStatus, Status
 
 STYLE = (

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import grows, own_name
-from fedboost.terms.session import TO_TUNE
+from fedboost.results.base import Traffic
+from fedboost.results.model import ModelSummary, Verification
 from fedboost.terms.terms import Terms
 from fedboost.views.facts import (
     DemoFacts,
     EstimateFacts,
-    ModelFacts,
-    Traffic,
     TrainingFacts,
-    VerificationFacts,
     WorkersFacts,
 )
 from fedboost.views.words import Block, cell, delimited, duration, entry, one_line, paragraph, size, table
@@ -35,7 +33,7 @@ def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
 def figures(row: Mapping[str, float], terms: Terms, between: str = " ") -> str:
     """Return the same in words, a dash for those that are not published; where candidates are tried, the best
     value of the metric that is watched."""
-    if terms.task == TO_TUNE:
+    if terms.task.takes_candidates:
         return _best_of_candidates(row, terms)
     whole = [rows for rows in terms.sets if metrics.OF_PARTY not in rows]
     names = [("" if rows == metrics.TRAIN else f"{rows}-") + name for rows in whole for name in terms.metrics]
@@ -57,7 +55,7 @@ def _best_of_candidates(row: Mapping[str, float], terms: Terms) -> str:
     return f"best {watched} {values[best]:.5f} (trial {names[best]})"
 
 
-def signatures(model: ModelFacts) -> str:
+def signatures(model: ModelSummary) -> str:
     """Return which parties signed their part of a model, and which did not."""
     parties, signed = model.terms.parties, model.signed_by
     missing = [party for party in parties if party not in signed]
@@ -67,14 +65,14 @@ def signatures(model: ModelFacts) -> str:
     return f"protection {model.terms.hiding.protection}, signed by {', '.join(signed)}{lacking}"
 
 
-def absences(model: ModelFacts) -> Iterator[str]:
+def absences(model: ModelSummary) -> Iterator[str]:
     """Yield from which round on sums were without which parties; nothing where they always were over all."""
     for first, roster in model.rosters.items():
         away = [party for party in model.terms.parties if party not in roster]
         yield f"from round {first + 1} on " + (f"without {', '.join(away)}" if away else "with all again")
 
 
-def party_metrics(model: ModelFacts) -> Iterator[Block]:
+def party_metrics(model: ModelSummary) -> Iterator[Block]:
     """Yield a table of the metrics of each party's rows alone, if there are any."""
     by_party = metrics.by_party(model.last_row)
     if not by_party:
@@ -219,7 +217,7 @@ def importances(
     yield lines
 
 
-def verification(facts: VerificationFacts) -> Iterator[Block]:
+def verification(facts: Verification) -> Iterator[Block]:
     """Yield what holds of a model's signatures."""
     terms = facts.terms
     yield one_line(f"{facts.file}: {terms.objective.name}, {facts.trees} trees, {terms.hiding.protection}")
@@ -327,7 +325,7 @@ def _repeats(terms: Terms) -> str:
     """What it means that rows of a label holder may have the same id."""
     if not terms.vertical.repeated_ids:
         return ""
-    if terms.vertical.predicts:
+    if not terms.task.trains:
         return "; the label holder may have several rows of one"
     return "; the label holder may have several rows of one, and each other site is told how many of each"
 

@@ -6,7 +6,7 @@ Refuses: nothing.
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from fedboost.errors import quoted
@@ -66,6 +66,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def capital(text: str) -> str:
+    """Return a text with a capital."""
+    return text[:1].upper() + text[1:]
+
+
 def entry(key: str, text: str, indent: int = INDENT) -> str:
     """Return a key and the text about it, in lines that fit a terminal. indent: columns of the key."""
     return textwrap.fill(
@@ -80,7 +85,7 @@ def entry(key: str, text: str, indent: int = INDENT) -> str:
 def paragraph(text: str, indent: str = "") -> str:
     """Return a sentence with a capital, in lines that fit a terminal."""
     return textwrap.fill(
-        text[0].upper() + text[1:],
+        capital(text),
         WIDTH,
         initial_indent=indent,
         subsequent_indent=indent,
@@ -118,16 +123,17 @@ def cell(text: str) -> "Text":
 
 
 def table(
-    *headings: str, numbers: Sequence[int] | None = None, whole: bool = False, title: str | None = None
+    *headings: str, numbers: Collection[int] | None = None, whole: bool = False, title: str | None = None
 ) -> "Table":
     """Return an empty table without lines.
 
     numbers: the columns that are set to the right, all but the first unless listed; whole: they are never
     broken.
     """
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    empty = Table(*headings, title=title, box=None, pad_edge=False)
+    columns = (Column(cell(heading)) for heading in headings)
+    empty = Table(*columns, title=title, box=None, pad_edge=False)
     for number in range(1, len(headings)) if numbers is None else numbers:
         empty.columns[number].justify, empty.columns[number].no_wrap = "right", whole
     return empty

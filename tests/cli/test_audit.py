@@ -28,8 +28,8 @@ from fedboost.protocol.contracts import AND
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.results import drift_terms, evaluation_terms, terms_to_tune
 from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
+from fedboost.runtime.tasks import drift_terms, evaluation_terms, terms_to_tune
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.views.approval import QUERIES, UNASKED
 from tests.helpers.columns_apart import LAYOUTS, terms_of

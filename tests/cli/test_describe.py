@@ -9,7 +9,7 @@ import pytest
 from sites import consortium, fedboost, in_time, rows, shared_out, terms, until
 
 import fedboost as fb
-from fedboost.runtime.results import drift_terms, evaluation_terms
+from fedboost.runtime.tasks import drift_terms, evaluation_terms
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.views.approval import NOT_HIDDEN
 
@@ -33,7 +33,7 @@ def test_it_prints_a_table_or_json(tmp_path):
     tables = shared_out(3)
     end = described(tmp_path, tables, terms())
     assert (end.code, end.err) == (0, f"protection plain: {NOT_HIDDEN}\n")
-    assert end.out.startswith("180 rows of all parties\n")
+    assert "rows                         180  (of all parties)\n" in end.out
     (line,) = (line for line in end.out.splitlines() if line.startswith("dose"))
     missing = 10 * round(rows().to_pandas().dose.isna().sum() / 10)
     assert f"{missing / 180:.1%}" in line

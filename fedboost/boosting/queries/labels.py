@@ -33,7 +33,6 @@ from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.noise import LEVELS, START, Noise, Release
-from fedboost.terms.session import TO_EVALUATE, TO_TRAIN
 from fedboost.terms.settings import MAX_RENEWAL_QUERIES
 from fedboost.terms.terms import Terms, slots_of
 
@@ -186,7 +185,7 @@ class LevelSumsQuery(BeforeTrees, BaseQuery):
     """
 
     description = "sums of labels by level of a column"
-    tasks = frozenset({TO_TRAIN})
+    tasks = frozenset({"train"})
 
     rows: int
     slots: tuple[int, ...]
@@ -363,7 +362,7 @@ class MagnitudesQuery(BeforeTrees, BaseQuery):
 
     description = "row counts; magnitudes of weights, losses"
     only_turn = 1
-    tasks = frozenset({TO_EVALUATE})
+    tasks = frozenset({"evaluate"})
 
     metrics: tuple[str, ...]
     rows = MAX_ROWS
@@ -384,7 +383,7 @@ class MagnitudesQuery(BeforeTrees, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """Once, where a model is evaluated."""
-        return int(terms.task == TO_EVALUATE)
+        return int(cls.serves(terms))
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse other metrics than the terms'."""
@@ -411,7 +410,7 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
 
     description = "error of a model, rows by score and label"
     only_turn = 2
-    tasks = frozenset({TO_EVALUATE})
+    tasks = frozenset({"evaluate"})
 
     rows: int
     metrics: tuple[str, ...]
@@ -461,7 +460,7 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """Once, where a model is evaluated."""
-        return int(terms.task == TO_EVALUATE)
+        return int(cls.serves(terms))
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse what is not in the terms."""

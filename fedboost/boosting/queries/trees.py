@@ -33,7 +33,6 @@ from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.noise import TREES, Noise, Release
-from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32
@@ -345,7 +344,7 @@ def check_growing(
             f"tree {tree}: a question about nodes whose gradients are scaled or drawn otherwise than the "
             f"root's"
         )
-    some = terms.task == TO_TUNE and set(query.nodes) <= set(terms.roots)  # of candidates that go on
+    some = terms.task.takes_candidates and set(query.nodes) <= set(terms.roots)  # of candidates that go on
     if (levels == 0) != (some or query.nodes == terms.roots):
         raise PeerError(f"tree {tree}: the root must be asked for once, and first")
     if levels == terms.max_turns_per_tree:

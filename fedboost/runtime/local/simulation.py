@@ -40,7 +40,8 @@ from fedboost.runtime.data.table import as_table
 from fedboost.runtime.data.values import give_back, keep_freed_memory
 from fedboost.runtime.model import Model, Result, finish
 from fedboost.runtime.party_model import PartyModel, terms_to_predict
-from fedboost.runtime.results import (
+from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.tasks import (
     Description,
     Drift,
     Evaluation,
@@ -49,10 +50,8 @@ from fedboost.runtime.results import (
     evaluation_terms,
     terms_to_tune,
 )
-from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.runtime.workers.holder import CollectionRows, is_collection
-from fedboost.terms.session import TO_PREDICT, TO_TRAIN
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
@@ -85,9 +84,9 @@ def simulate(
     digit; where one returns True the training ends, and the model has the rounds so far.
     on_table: called with the terms and each party's name and table, before the training.
     """
-    if terms.task != TO_TRAIN:
-        verb = {TO_PREDICT: "predict_jointly"}.get(terms.task, terms.task)
-        raise ConfigError(f"these terms {terms.task}, and train nothing; give them to {verb}")
+    if not terms.task.makes_model:
+        name, function = terms.task.name, terms.task.function
+        raise ConfigError(f"these terms {name}, and train nothing; give them to {function}")
     if program is None and terms.session.program != "boosting":
         raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
     return finish(*run_session(terms, shards, program, seed, on_round, nthread, callbacks, on_table, site))
@@ -300,7 +299,7 @@ def describe(
     """
     agreed = terms_to_describe(terms, min_count)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Description.of(signed_model_of(session), meter.traffic)
+    return Description.from_model(signed_model_of(session), meter.traffic)
 
 
 def drift(
@@ -323,7 +322,7 @@ def drift(
     if terms is None:
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Drift.of(signed_model_of(session), reference, meter.traffic)
+    return Drift.held_against(reference, signed_model_of(session), meter.traffic)
 
 
 def evaluate(
@@ -354,7 +353,7 @@ def evaluate(
     if terms is None:
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Evaluation.of(signed_model_of(session), meter.traffic)
+    return Evaluation.from_model(signed_model_of(session), meter.traffic)
 
 
 def predict_jointly(
@@ -394,7 +393,7 @@ def run_prediction(
     as it was told it (`told_of`); tables: of each party, as for `simulate`, with its columns and the row ids.
     seed: of the order of messages; nthread: threads of each party, which take turns.
     """
-    if not terms.vertical.predicts:
+    if terms.vertical.predict_rows is None:
         raise ConfigError("these terms train: change them by predict_with and predict_rows to predict")
     for what, given in (("model", models), ("table", tables)):
         if missing := [party for party in terms.parties if party not in given]:
@@ -438,11 +437,11 @@ def tune(
     """Try settings of trees side by side in this process, dropping the worst by validation rows.
 
     terms: those of a training, or with `program = "tune"` and `candidates`; space: setting to [low, high], or
-    to a list of three values and more, `results.SPACE` unless given; trials: candidates, 27 unless given, of
+    to a list of three values and more, `tasks.SPACE` unless given; trials: candidates, 27 unless given, of
     which the first has the settings of the terms; sampler: a sampler of Optuna (the extra optuna), or its
     name, in place of a Latin hypercube; shards, seed, nthread, site: as for `simulate`. Over the network:
     `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
     """
     agreed = terms_to_tune(terms, space, trials, sampler)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Tuning.of(agreed, signed_model_of(session), meter.traffic)
+    return Tuning.from_model(signed_model_of(session), meter.traffic)

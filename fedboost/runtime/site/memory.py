@@ -36,7 +36,7 @@ from urllib.parse import quote
 import numpy as np
 
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused, quoted
-from fedboost.holders.evaluation import TrainingTable
+from fedboost.holders.other_tasks import TrainingTable
 from fedboost.privacy import packing
 from fedboost.privacy.pairwise import derive
 from fedboost.protocol.contracts import HeldTable, Position

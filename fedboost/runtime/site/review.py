@@ -197,7 +197,7 @@ class Reviewer:
             return
         breaches = with_past(breaches, policy, party, terms, past)
         for breach in breaches:
-            yield breach.refusal(party, [breach] if terms.vertical.predicts else ()).public
+            yield breach.refusal(party, () if terms.task.by_analyst else [breach]).public
         checks: list[Callable[[], object]] = [
             lambda: check_rows(party, terms, self._config.data is not None),
             lambda: judge(SessionOffer("", terms), None, past.sessions, NO_LIMITS, party),

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.holders.evaluation import TableOf
+from fedboost.holders.other_tasks import TableOf
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.check import absent, of_ids, unfit

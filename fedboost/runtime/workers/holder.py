@@ -381,7 +381,7 @@ def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
 
 def check_under_workers(terms: Terms, party: str) -> None:
     """Raise Refused for terms that rows on workers cannot follow."""
-    if terms.blocks or terms.vertical.predicts:
+    if terms.blocks:
         raise Refused(
             f"party {party}: its rows are on workers, and parties with different columns hold theirs on one "
             f"machine: take [workers] away there"

@@ -23,13 +23,14 @@ from fedboost.protocol.messages import Attest
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model, text_of
 from fedboost.runtime.net.keys import write_bundle
-from fedboost.runtime.results import drift_terms, evaluation_terms
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.policy import ModelSigners, Policy
 from fedboost.runtime.site.signers import signers_at, signers_of
+from fedboost.runtime.tasks import drift_terms, evaluation_terms
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms import continuation
 from fedboost.terms.reading import read_model
+from fedboost.terms.session import TASKS
 from fedboost.terms.tasks import rows_readable, terms_to_describe
 
 THREE = ("north", "south", "east")
@@ -192,7 +193,7 @@ def test_columns_and_levels_mean_what_they_meant_in_the_training(model):
     booster = dataclasses.replace(model.booster, features=("dose", "age", "ward"))
     columns = {**content["columns"], "numeric": ["dose", "age"]}
     other = dataclasses.replace(model, booster=booster)
-    text = str(text_of(other, task="evaluate"))
+    text = str(text_of(other, task=TASKS["evaluate"]))
     assert names(asked.changed(columns=columns, xgb_model=text)) == set()
     columns = {**content["columns"], "categorical": {"ward": ["b", "a", "c"]}}
     bare = json.loads(asked.xgb_model)

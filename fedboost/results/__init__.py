@@ -1,0 +1,1 @@
+"""Results of fedboost: one type each, whose JSON is what `--json` prints."""

@@ -1,0 +1,247 @@
+"""What people read of a result, before it is drawn: a document of sections, words, tables and charts.
+
+A view turns a result into a `Document`; `as_text` draws it on a terminal and `as_html` in a page, so that
+both have the same words and figures. What comes from outside is plain text in every block, whatever it holds.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from fedboost.views.markup import Markup
+
+State = Literal["good", "bad", "unclear", "plain"]
+"""How an answer reads at first sight: each state has a colour and a shape of its own."""
+
+
+# ---- Inside a line --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Code:
+    """A digest, a command or another text that is copied as it is."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """Words that lead elsewhere. download: the file name, where the browser saves what it finds there."""
+
+    text: str
+    to: str
+    download: str | None = None
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names in a row; where they are many, their number, and all of them to unfold."""
+
+    values: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A word on the state of a thing."""
+
+    text: str
+    state: State = "plain"
+
+
+Inline: TypeAlias = str | Code | Link | Names | Badge
+Line: TypeAlias = Inline | tuple[Inline, ...]
+
+
+# ---- Blocks ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer that the reader came for, in a sentence, and what else belongs to it."""
+
+    text: str
+    state: State = "plain"
+    more: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A key figure: what it is, its value, and a remark such as its interval."""
+
+    name: str
+    value: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Key figures in a row."""
+
+    figures: Sequence[Figure]
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph. soft: a remark on what stands beside it, or is missing."""
+
+    line: Line
+    soft: bool = False
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list. warnings: what the reader should know before the figures."""
+
+    lines: Sequence[Line]
+    warnings: bool = False
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Keys, each with the words about it; an entry without a key goes on with the one before."""
+
+    entries: Sequence[tuple[str, Line]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names the row. numbers: columns that are set to the right, all but the first
+    unless given; folded: a page shows it on request, and a terminal not at all; long ones unless given."""
+
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Line]]
+    numbers: Collection[int] | None = None
+    folded: bool | None = None
+
+
+@dataclass(frozen=True)
+class Pre:
+    """Text of several lines, as it is. label: what it is."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks that a page unfolds on request; a terminal leaves them out."""
+
+    summary: str
+    blocks: Sequence["Block"]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Blocks beside each other where a page has room."""
+
+    blocks: Sequence["Block"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks under a heading. name: its id; folded: as in `Fold`; live: the page replaces its content."""
+
+    name: str
+    title: str
+    blocks: Sequence["Block"]
+    folded: bool = False
+    live: bool = False
+
+
+# ---- Charts: pages draw them, with the words of a description for who cannot see them ------------------
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a chart: its name, and its points. dots: each point is marked."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines over an axis. across, up: what the axes are; square: both go from 0 to 1; diagonal: a faint line
+    where they are equal; mark: a place on the axis across and its words; whole: that axis has whole
+    numbers."""
+
+    title: str
+    series: Sequence[Series]
+    across: str
+    up: str
+    square: bool = False
+    diagonal: bool = False
+    mark: tuple[float, str] | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars from 0, each with its value."""
+
+    title: str
+    values: Sequence[tuple[str, float]]
+    unit: str
+
+
+@dataclass(frozen=True)
+class Points:
+    """One point a name, on an axis."""
+
+    title: str
+    values: Sequence[tuple[str, float]]
+    unit: str
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two bars a name, from 0. kinds: what the first and the second bar are."""
+
+    title: str
+    values: Sequence[tuple[str, float, float]]
+    kinds: tuple[str, str]
+    unit: str
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """One point a name within its interval, with a line at 0. values: name, value, low, high."""
+
+    title: str
+    values: Sequence[tuple[str, float, float, float]]
+    unit: str
+
+
+Chart: TypeAlias = Lines | Bars | Points | Pairs | Intervals
+Block: TypeAlias = (
+    Verdict | Figures | Paragraph | Items | Entries | Table | Pre | Fold | Beside | Section | Chart | Markup
+)
+"""A piece of a document. `Markup` is for pages alone: a form, a drawing."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """All that a page or a terminal shows of a result. lead: a line below the title; source: what the figures
+    were made from."""
+
+    title: str
+    lead: str
+    blocks: Sequence[Block] = field(repr=False)
+    source: str = "the result"
+
+
+def unless_empty(*blocks: Block | None) -> tuple[Block, ...]:
+    """The blocks that are there."""
+    return tuple(block for block in blocks if block is not None)
+
+
+def note(*parts: Inline) -> Paragraph:
+    """A remark on what stands beside it, or is missing."""
+    return Paragraph(parts, soft=True)
+
+
+def warnings(texts: Sequence[Line]) -> tuple[Block, ...]:
+    """The section of warnings; nothing where there are none."""
+    return (Section("warnings", "Warnings", [Items(texts, warnings=True)]),) if texts else ()

@@ -1,0 +1,336 @@
+"""What every page on a session has besides its result: who agreed to what, who saw what, and the traffic.
+
+Promises: it follows from the terms, the signatures and the counted bytes; every party, column and category
+that the terms name is there, and every setting that is not its default.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from fedboost.privacy.pairwise import Group
+from fedboost.results.base import Ended, Result
+from fedboost.terms.terms import Terms
+from fedboost.views.approval import SENDS_GRADIENTS, given_to_analyst, not_hidden
+from fedboost.views.charts import MAX_BARS
+from fedboost.views.document import (
+    Bars,
+    Block,
+    Code,
+    Document,
+    Entries,
+    Items,
+    Line,
+    Lines,
+    Names,
+    Paragraph,
+    Section,
+    Series,
+    Table,
+    note,
+    unless_empty,
+)
+from fedboost.views.privacy import report_of, stated
+from fedboost.views.words import capital, counted, duration, size
+
+ALWAYS = "objective", "rounds", "max_depth", "learning_rate", "max_bin", "protection"
+"""Settings that are shown even where they are the defaults."""
+_ELSEWHERE = "columns", "parties", "blocks", "xgb_model", "noise"
+"""Settings that have a place of their own."""
+Rows = Sequence[tuple[str, str]]
+
+
+def result_document(result: Result, title: str, lead: str, blocks: Sequence[Block]) -> Document:
+    """Return the document of a result: its own blocks, then what every session has, folded."""
+    session, terms = result.session, result.session.terms
+    signed = [
+        (party, part_of(terms, party), "its answers" if party in session.signed_by else "nothing")
+        for party in dict.fromkeys((*terms.parties, *session.signed_by))
+    ]
+    agreed_by = Table("Parties", ["party", "takes part with", "signed"], signed, ())
+    checked = note("Signatures are checked where the result arrives, if the analyst has keys.")
+    more = (
+        agreed(terms, [agreed_by, checked], ("program", "objective", "protection")),
+        Section("privacy", "Who saw what", [_seen_by(_who_saw_a_result(terms)), note(_LEFT_OUT)], True),
+        Section("session", "Traffic", [*traffic(session)], True),
+    )
+    return Document(title, lead, (*blocks, *more), "the result and its session")
+
+
+def session_warnings(session: Ended) -> Iterator[str]:
+    """Yield what a reader should know of the session before its figures."""
+    terms = session.terms
+    if not session.signed_by:
+        yield "No party signed its answers: anyone may have made these figures."
+    absent = len(set(terms.parties) - set(session.signed_by))
+    if session.signed_by and absent:
+        yield f"{absent} of the {len(terms.parties)} parties of the terms did not sign."
+    if not terms.protection.hides:
+        yield f"Protection {terms.hiding.protection}: {not_hidden(terms)}."
+
+
+# ---- What was agreed ------------------------------------------------------------------------------------
+
+
+def agreed(terms: Terms, parties: Sequence[Block], always: Sequence[str] = ALWAYS) -> Section:
+    """Return the section on the parties, the columns and the settings. always: settings that are shown even
+    where they are the defaults."""
+    return Section(
+        "agreed",
+        "Who agreed, and to what",
+        [
+            *parties,
+            Table("Columns", ["column", "what it is"], [*_columns(terms)], (), folded=False),
+            Table("Settings", ["setting", "value"], [*_settings(terms, always)], (), folded=False),
+            note("Other settings have their defaults."),
+            Paragraph(("Every party agreed to these terms before the session. Digest: ", Code(terms.digest))),
+        ],
+        folded=True,
+    )
+
+
+def part_of(terms: Terms, party: str) -> str:
+    """Return what a party takes part with."""
+    if party not in terms.parties:
+        return "nothing: the terms do not name it"
+    also = "; decrypts sums" if party == terms.keyholder else ""
+    block = terms.blocks.of(party)
+    if block is None:
+        return ("rows" if party in terms.holders else "no rows") + also
+    holds = "the labels, and columns" if block.label_holder == party else "columns"
+    return f"{holds}: {', '.join(terms.blocks.columns_of(party).features)}{also}"
+
+
+def _columns(terms: Terms) -> Iterator[Sequence[Line]]:
+    columns = terms.columns
+    classes: Line = ("label, of the classes ", Names(columns.classes)) if columns.classes else "label"
+    positive = f"label; {columns.positive!r} counts as 1" if columns.positive is not None else classes
+    yield columns.label or "-", positive
+    beside = {
+        "upper bound of the label": columns.label_upper_bound,
+        "weight of the row": columns.weight,
+        "margin that boosting begins at": columns.base_margin,
+        "group that is ranked": columns.group,
+        "marks rows for metrics alone": columns.validation,
+        "row id": columns.row_id,
+    }
+    yield from ((name, what) for what, name in beside.items() if name is not None)
+    yield "numeric features", Names(columns.numeric)
+    for name, categories in columns.categorical.items():
+        yield name, ("feature, of the categories ", Names(categories))
+
+
+def _settings(terms: Terms, always: Sequence[str]) -> Iterator[Sequence[str]]:
+    changed = terms.model_dump(mode="json", exclude_defaults=True)
+    every = terms.model_dump(mode="json")
+    for key in dict.fromkeys((*always, *changed)):
+        if key not in _ELSEWHERE:
+            value = every.get(key)
+            yield key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    columns = terms.columns.model_dump(mode="json", exclude_defaults=True)
+    for key in ("ranges", "label_range"):
+        if key in columns:
+            yield f"columns.{key}", json.dumps(columns[key], ensure_ascii=False)
+    if terms.noise is not None:
+        for key, value in terms.noise.model_dump(mode="json").items():
+            yield f"noise.{key}", json.dumps(value, ensure_ascii=False)
+    if terms.earlier is not None:
+        trees = f"a model of {counted(len(terms.earlier.trees), 'tree')}"
+        yield "xgb_model", f"{trees}, which this one continues" if terms.task.trains else trees
+
+
+# ---- Traffic and time: bytes and seconds as they were counted where the session was followed -----------
+
+
+_UNITS = ("bytes", 1.0), ("kilobytes", 1e3), ("megabytes", 1e6), ("gigabytes", 1e9)
+
+
+def traffic(session: Ended) -> Iterator[Block]:
+    """Yield the time and bytes of each round, where there are any, and the bytes of each party."""
+    yield Paragraph(_in_short(session))
+    charts = [*_by_round(session)]
+    if session.traffic:
+        order = {party: number for number, party in enumerate(session.terms.parties)}
+        parties = sorted(session.traffic, key=lambda party: order.get(party, len(order)))
+        unit, scale = _unit([session.traffic[party][0] for party in parties])
+        sent = ends([(party, session.traffic[party][0] / scale) for party in parties])
+        title = f"{capital(unit)} sent by each party"
+        if len(parties) > MAX_BARS:
+            title += f", the {MAX_BARS} that sent most and least of {len(parties)}"
+        charts.append(Bars(title, sent, f"{unit} sent"))
+        rows = [(party, *map(size, session.traffic[party])) for party in parties]
+        yield from charts
+        yield Table("Traffic of each party", ["party", "sent", "received"], rows)
+    else:
+        yield note("No bytes were counted.")
+    if session.rounds:
+        rounds = [(str(n), f"{r['seconds']:.3g}", size(r["bytes"])) for n, r in enumerate(session.rounds, 1)]
+        yield Table("Time and traffic of each round", ["round", "seconds", "bytes"], rounds, folded=True)
+
+
+def ends(values: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return named values that fit a chart: all of them, or where they are many the MAX_BARS / 2 highest and
+    as many lowest, highest first."""
+    if len(values) <= MAX_BARS:
+        return [*values]
+    ranked = sorted(values, key=lambda pair: -pair[1])
+    return [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
+
+
+def _in_short(session: Ended) -> str:
+    seconds = [row["seconds"] for row in session.rounds]
+    text = size(sum(map(sum, session.traffic.values())))
+    text += " since the aggregator was restarted" if session.since_restart else " in all"
+    if seconds:
+        text += f"; {counted(len(seconds), 'round')} in {duration(sum(seconds))}"
+    if len(seconds) > 1:
+        text += (
+            f": the first, with what comes before it (keys, counts, cut points, compiling), took "
+            f"{duration(seconds[0])}, the median of the others {median(seconds[1:]):.3g} s"
+        )
+    return f"{text}. Bytes are those of the messages between parties and aggregator, both ways."
+
+
+def _by_round(session: Ended) -> Iterator[Block]:
+    later = [*enumerate(session.rounds, 1)][1:]
+    if len(later) < 2:
+        return
+    words, scale = _unit([row["bytes"] for _, row in later])
+    for key, unit, factor in (("seconds", "seconds", 1.0), ("bytes", words, scale)):
+        series = Series(key, [(number, row[key] / factor) for number, row in later])
+        yield Lines(f"{capital(unit)} of each round after the first", [series], "round", unit, whole=True)
+
+
+def _unit(values: Sequence[float]) -> tuple[str, float]:
+    """The largest unit of which the largest value has one at least, and its bytes."""
+    largest = max(values, default=0.0)
+    return next(((unit, scale) for unit, scale in reversed(_UNITS) if largest >= scale), _UNITS[0])
+
+
+# ---- Who saw what, and the privacy card: from the terms alone, as docs/threat-model.md has it -----------
+
+
+NO_NOISE = "without noise nothing bounds what the sums, and the model itself, tell of single rows"
+_ON_THE_NETWORK = "anyone on the network", "that parties and aggregator talk, when, and how much"
+_LEFT_OUT = (
+    "The aggregator leaves counts of few rows out of the result. Together with the analyst it knows all that "
+    "it sees."
+)
+_TOLD_ELSEWHERE = ("parties in every sum", "protection", "terms")
+"""What the card states and another section of the page has."""
+
+
+def privacy(terms: Terms) -> Section:
+    """Return the section on who saw what of a training, with the card where there is noise."""
+    card = _card(terms) if terms.noise is not None else [Paragraph(f"No privacy card: {NO_NOISE}.")]
+    return Section("privacy", "Who saw what", [_seen_by(_who_saw_a_training(terms)), *card], folded=True)
+
+
+def _seen_by(rows: Iterator[tuple[str, str]]) -> Table:
+    return Table("Who saw what", ["who", "what"], [*rows], (), folded=False)
+
+
+def _who_saw_a_training(terms: Terms) -> Iterator[tuple[str, str]]:
+    yield "aggregator", _aggregator(terms)
+    if terms.blocks:
+        yield from _of_columns(terms)
+    else:
+        told = "the terms, who takes part, and the model as it grows: every split and every leaf value"
+        yield "each other site", told
+    yield from _helpers(terms)
+    model = "the structure of the model" if terms.keeps_parts else "this model"
+    alone = ", and those of each site's rows alone" if terms.evaluation.party_metrics else ""
+    metrics = "no metrics"
+    if terms.metrics:
+        metrics = (
+            f"metrics over the rows of all parties{alone}, to four digits and none of fewer than ten rows"
+        )
+    yield "analyst", f"{model}; {metrics}; bytes of each party"
+    yield _ON_THE_NETWORK
+    yield (
+        "anyone with the model file",
+        "thresholds, gains, covers and leaf values, which are made from sums over the rows of all parties"
+        + ("" if terms.noise is not None else f"; {NO_NOISE}"),
+    )
+
+
+_TOLD = {
+    "tune": ", who takes part, and the trees of all candidates as they grow",
+    "describe": ", how many rows there are in all, and where their values lie",
+    "evaluate": ", with the model in them, and how many rows there are in all",
+    "drift": ", with the model in them",
+}
+"""What a session tells each site beside what it is asked, by task."""
+
+
+def _who_saw_a_result(terms: Terms) -> Iterator[tuple[str, str]]:
+    yield "aggregator", _aggregator(terms, ", of however few rows,")
+    yield "each other site", f"the terms{_TOLD[terms.task.name]}; no other result"
+    yield from _helpers(terms)
+    yield "analyst", f"{given_to_analyst(terms)}; bytes of each party"
+    yield _ON_THE_NETWORK
+    yield "anyone with this page", "what the analyst is given"
+
+
+def _helpers(terms: Terms) -> Iterator[tuple[str, str]]:
+    if terms.keyholder is not None and terms.protection.hides:
+        yield f"key holder {terms.keyholder}", "of sums numbers with a blind added, which say nothing"
+    yield "aggregator and sites together", _of_colluders(terms)
+
+
+def _aggregator(terms: Terms, of_rows: str = "") -> str:
+    if not terms.protection.hides:
+        return not_hidden(terms)
+    own = "; metrics of each site's rows alone" if terms.evaluation.party_metrics else ""
+    noise = " with noise on them" if terms.noise is not None and terms.noise.placement != "central" else ""
+    sums = f"sums over the rows of all parties{noise}{of_rows or ','}"
+    return f"{sums} and never the numbers of a single party{own}"
+
+
+def _of_columns(terms: Terms) -> Iterator[tuple[str, str]]:
+    sends = "sends every row's gradient, encrypted," if terms.hides_columns else SENDS_GRADIENTS
+    for block in terms.blocks:
+        who = f"label holder {block.label_holder}"
+        yield (
+            who,
+            f"{sends} to the other parties of its rows; sees which rows go left at each of their splits",
+        )
+    yield "each feature holder", "which of the rows it shares go left at each split, and no leaf value"
+
+
+def _of_colluders(terms: Terms) -> str:
+    """Return what the aggregator and sites learn together."""
+    if terms.hides_columns:
+        return (
+            "aggregator and label holder: the other sites' columns, bin by bin; aggregator and another site: "
+            "the labels"
+        )
+    if not terms.protection.hides:
+        return "nothing more: the aggregator needs none of them"
+    number = Group.of(terms.parties, terms.hiding.colluding).colluding
+    if not number:
+        holder = " and the key holder" if terms.protection.uses_key_holder else ""
+        return f"one site with the aggregator{holder} can learn another site's numbers"
+    sites = "one site" if number == 1 else f"up to {number} sites"
+    return f"with {sites}: still no single other site's numbers; with more that is not promised"
+
+
+def _card(terms: Terms) -> Sequence[Block]:
+    card = report_of(terms)
+    head = [(name, value) for name, value in stated(card).items() if name not in _TOLD_ELSEWHERE]
+    releases = [
+        (each["what"], str(each["times"]), *(f"{each[key]:.6g}" for key in ("sensitivity", "sigma", "cost")))
+        for each in card["releases"]
+    ]
+    headings = ["what", "times", "sensitivity", "noise in the sum", "cost of one"]
+    return unless_empty(
+        Paragraph("Privacy card: what is promised of any one row."),
+        Entries(head),
+        Table("Every release", headings, releases, folded=False),
+        note(
+            "Sensitivity is how far one row can move the whole sum, noise its standard deviation, both in "
+            "the integers that are added; cost is mu squared, which adds."
+        ),
+        Paragraph("Not covered:"),
+        Items(card["not_covered"]),
+    )
