@@ -149,9 +149,14 @@ def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
 
 def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, roots: bytes) -> None:
     """Write a new folder with a bundle, for its owner's eyes alone."""
-    files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), CERTIFICATE: (to_pem(certificate), PUBLIC)}
-    refusal = "exists already, and keys are never overwritten; move it away to issue again"
-    _write_folder(folder, {**files, ROOTS: (roots, PUBLIC)}, refusal, parents=False)
+    files = {
+        KEY: (key_to_pem(key, NoEncryption()), PRIVATE),
+        CERTIFICATE: (to_pem(certificate), PUBLIC),
+        ROOTS: (roots, PUBLIC),
+    }
+    _write_folder(
+        folder, files, "exists already, and keys are never overwritten; move it away to issue again", False
+    )
 
 
 def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal: str, parents: bool) -> None:
@@ -344,8 +349,9 @@ def write_request(folder: Path, name: str, role: str) -> tuple[Path, Certificate
     key, request = new_request(name, role)
     bundle, pem = folder / folder_name(name), request.public_bytes(Encoding.PEM)
     files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), REQUEST: (pem, PUBLIC)}
-    refusal = "exists already, and keys are never overwritten; move it away to ask again"
-    _write_folder(bundle, files, refusal, parents=True)
+    _write_folder(
+        bundle, files, "exists already, and keys are never overwritten; move it away to ask again", True
+    )
     return bundle / REQUEST, read_request(pem)
 
 
