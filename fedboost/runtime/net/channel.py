@@ -297,10 +297,10 @@ def answer_of(
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> bytes:
     """Return the one message that a method answers with. Waits up to `wait` seconds for the aggregator, then
-    up to `patience` for its answer. on_reached: as for `messages_of`. FedboostError."""
+    up to `patience` for its answer. on_reached: as for `stream`. FedboostError."""
     who = f"the aggregator at {address}"
     try:
-        for message in messages_of(method, address, bundle, request, wait, patience, on_reached):
+        for message in stream(method, address, bundle, request, wait, patience, on_reached):
             return message
     except grpc.RpcError as error:
         failed: Any = error
@@ -314,7 +314,7 @@ def answer_of(
     raise PeerError(f"{who} answered nothing")
 
 
-def messages_of(
+def stream(
     method: str,
     address: str,
     bundle: Bundle | None,
@@ -323,8 +323,8 @@ def messages_of(
     patience: float | None = None,
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> Iterator[bytes]:
-    """Send a request to a method and yield its answers; waits up to `wait` seconds for the aggregator, then up
-    to `patience` for them, where there is one.
+    """Send a request to a method and yield its answers. Waits up to `wait` seconds for the aggregator, then
+    up to `patience` for them, where that is given.
 
     on_reached: called with False if it does not answer within FIRST_LOOK, with True before the request is
     sent.
