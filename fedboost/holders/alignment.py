@@ -37,7 +37,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.holders.column_rows import OwnRows, local_rows
 from fedboost.holders.shard import Exchange, RowIds, Shard, place_of
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import KEY_BYTES, derive
+from fedboost.privacy.pairwise import KEY_BYTES, derive
 from fedboost.privacy.points import (
     POINT_BYTES,
     TOKEN_WORDS,

@@ -17,14 +17,13 @@ from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
+from fedboost.gbdt import metrics
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import STRETCH, count_cells, count_parts
 from fedboost.gbdt.drift import Bins, bins_of
 from fedboost.gbdt.gradients import Gradients
-from fedboost.gbdt.metrics import registry
-from fedboost.gbdt.metrics.metric import Mean
-from fedboost.gbdt.metrics.registry import TRAIN, VALIDATION, exact_metric_of
+from fedboost.gbdt.metrics import TRAIN, VALIDATION, Mean, exact_metric_of
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import Threads
@@ -216,12 +215,12 @@ def measured(
     parts += [parts[0] if site == name else nothing for site in query.sites]
     if query.scores:
         parts.append(
-            gradients.sum_rows(lambda _, m, y, w: registry.count_bins(m, y, query.threshold), everybody)
+            gradients.sum_rows(lambda _, m, y, w: metrics.count_bins(m, y, query.threshold), everybody)
         )
-        parts.append(gradients.sum_rows(lambda _, m, y, w: registry.count_cells(m, y), everybody))
+        parts.append(gradients.sum_rows(lambda _, m, y, w: metrics.count_cells(m, y), everybody))
     if query.classes:
         parts.append(
-            gradients.sum_rows(lambda _, m, y, w: registry.count_classes(m, y, query.classes), everybody)
+            gradients.sum_rows(lambda _, m, y, w: metrics.count_classes(m, y, query.classes), everybody)
         )
     return np.concatenate(parts)
 
@@ -232,9 +231,9 @@ def _of_set(
     """The integers of some rows of a set: int64 [query.cells_of_set]."""
     rows = np.array([weights.size], np.int64)
     find = query.figures.__getitem__
-    parts = [rows, registry.sums(query.metrics, loss, margin, label, weights, query.weight, find)]
+    parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, find)]
     if query.scores:
-        parts.append(registry.count_outcomes(margin, label, query.threshold))
+        parts.append(metrics.count_outcomes(margin, label, query.threshold))
     return np.concatenate(parts)
 
 

@@ -21,7 +21,7 @@ from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.binned import Allocator, Column, allocate_in_memory
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics.registry import TRAIN, VALIDATION
+from fedboost.gbdt.metrics import TRAIN, VALIDATION
 from fedboost.gbdt.sampling import Keys, Mask, mixed, sampled
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree

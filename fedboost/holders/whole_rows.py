@@ -34,20 +34,18 @@ from fedboost.boosting.queries.union import Query, TreeQuery
 from fedboost.boosting.state import BoostingState, Values
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
-from fedboost.gbdt import histogram
+from fedboost.gbdt import histogram, metrics
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import STRETCH, CutPoints, count_cells
 from fedboost.gbdt.gradients import Gradients, Quantise, in_units
 from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.kernels.bins import weigh_residuals
 from fedboost.gbdt.kernels.histogram import sum_pairs
-from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.sampling import AllRows, Bootstrap, Mask, NormSample, RowSampling, Sampler, Subsample
-from fedboost.gbdt.split import SplitRule
 from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import Splits
+from fedboost.gbdt.tree import SplitRule, Splits
 from fedboost.holders.other_tasks import count_bins, count_ranges
 from fedboost.holders.shard import RowsHolder, Shard, continue_margins, holds_out, row_sets
 from fedboost.protocol.contracts import MAX_CELLS, HeldTable

@@ -21,10 +21,10 @@ from functools import lru_cache
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import packing
-from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.identity import Identified, Signer, identify, verify
-from fedboost.privacy.masked.keys import KEY_BYTES, Group, RandomBytes
+from fedboost.privacy.pairwise import KEY_BYTES, Group, RandomBytes
 from fedboost.privacy.protections import PROTECTIONS
+from fedboost.privacy.scheme import Public
 from fedboost.protocol.messages import Attest, Request
 from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms

@@ -59,9 +59,11 @@ class Result(Part):
             result = cls.model_validate(summary)
         except ValidationError:
             result = None
-        task = session.terms.task.name
-        if result is None or task != cls.task or not result.fits(session.terms):
-            raise PeerError(f"the aggregator ended the session without a result to {task} under its terms")
+        is_another = session.terms.task.name != cls.task
+        if result is None or is_another or not result.fits(session.terms):
+            kind = cls.__name__.lower()
+            article = "an" if kind[0] in "aeiou" else "a"
+            raise PeerError(f"the aggregator ended the session without {article} {kind} under its terms")
         result._session = session
         return result
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, Strict
 
-from fedboost.gbdt.metrics.registry import grows, own_name
+from fedboost.gbdt.metrics import grows, own_name
 from fedboost.results.base import Count, Number, Part, Result
 from fedboost.terms.terms import Terms
 

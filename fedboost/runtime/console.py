@@ -49,7 +49,7 @@ from fedboost.views.markup import Markup
 from fedboost.views.results import RESULTS, document
 from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, refused
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
-from fedboost.wire.services import SessionState, SessionStatus
+from fedboost.wire.messages import SessionState, SessionStatus
 
 # ---- What a console shows of an aggregator, as facts ----------------------------------------------------
 # Promises: nothing is changed by looking.

@@ -12,9 +12,9 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION
 from fedboost.gbdt.objectives import objective as sensitivity
-from fedboost.gbdt.split import SplitRule
+from fedboost.gbdt.tree import SplitRule
 from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema

@@ -13,7 +13,7 @@ import numpy as np
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
 from fedboost.gbdt.drift import Bins
-from fedboost.gbdt.metrics.registry import bins
+from fedboost.gbdt.metrics import bins
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema

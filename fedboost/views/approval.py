@@ -14,11 +14,11 @@ from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import printable, quoted
-from fedboost.gbdt.metrics.registry import own_name
+from fedboost.gbdt.metrics import own_name
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.several import AND
+from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.terms.noise import CUT_POINTS, LEVELS, START, SUMMARY, TREES
 from fedboost.terms.tasks import class_names, is_binary

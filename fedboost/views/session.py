@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Ended, Result
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import SENDS_GRADIENTS, given_to_analyst, not_hidden

@@ -7,9 +7,9 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.registry import grows, own_name
+from fedboost.gbdt.metrics import grows, own_name
 from fedboost.results.base import Traffic
 from fedboost.results.model import ModelSummary, Verification
 from fedboost.terms.terms import Terms

@@ -21,9 +21,8 @@ from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees, Vie
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
-from fedboost.privacy.masked.keys import KEY_BYTES
+from fedboost.privacy.pairwise import KEY_BYTES, sealed_size
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
-from fedboost.privacy.relay import sealed_size
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.terms.terms import Terms
 

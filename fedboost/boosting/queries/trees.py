@@ -23,10 +23,10 @@ from fedboost.boosting.queries.base import (
 from fedboost.boosting.queries.labels import EXPONENT_VECTORS
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Int64, Scale, cell_bits
+from fedboost.gbdt import metrics
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels.histogram import fit_level, pack_level, unpack_level
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.registry import TRAIN
+from fedboost.gbdt.metrics import TRAIN
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Splits

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import cast
 
-from fedboost.boosting.programs import alignment, boosting, private
+from fedboost.boosting.programs import boosting, initialisation, private
 from fedboost.boosting.programs.boosting import tune
 from fedboost.boosting.programs.tasks import describe, drift, evaluate
 from fedboost.errors import ConfigError
@@ -20,7 +20,7 @@ OF_TASKS: dict[str, Program] = {
     "describe": describe,
     "evaluate": evaluate,
     "drift": drift,
-    "predict": alignment.predict,
+    "predict": initialisation.predict,
 }
 """The program of each task, without noise."""
 

@@ -9,7 +9,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -280,7 +280,7 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
     return list(nodes) if outbox else []
 
 
-# ---- The description of rows in one process: the same session, the same codec, no sockets ---------------
+# ---- The other tasks in this process --------------------------------------------------------------------
 
 
 def describe(
@@ -300,9 +300,6 @@ def describe(
     agreed = terms_to_describe(terms, min_count)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Description.from_model(signed_model_of(session), meter.traffic)
-
-
-# ---- Rows held against those of a model, in one process: the same session, the same codec, no sockets ----
 
 
 def drift(
@@ -326,9 +323,6 @@ def drift(
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Drift.held_against(reference, signed_model_of(session), meter.traffic)
-
-
-# ---- The evaluation of a model in one process: the same session, the same codec, no sockets -------------
 
 
 def evaluate(
@@ -360,12 +354,6 @@ def evaluate(
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Evaluation.from_model(signed_model_of(session), meter.traffic)
-
-
-# ---- Parties that hold different columns predict together, in one process: the same session -------------
-# The same codec, no sockets.
-# Promises: the prediction is that of the whole model on the joined table, whatever the seed.
-# Refuses: parties without a model or a table (ConfigError), and what the session refuses (SessionFailed).
 
 
 def predict_jointly(
@@ -436,9 +424,6 @@ def _given(model: Booster, terms: Terms) -> Booster:
     return model
 
 
-# ---- Candidates tried side by side in one process: the same session, the same codec, no sockets ---------
-
-
 def tune(
     terms: Terms,
     shards: Mapping[str, Any] | Sequence[Any],
@@ -459,4 +444,5 @@ def tune(
     """
     agreed = terms_to_tune(terms, space, trials, sampler)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Tuning.from_model(signed_model_of(session), meter.traffic)
+    model = replace(signed_model_of(session), terms=agreed)  # which need not name the parties
+    return Tuning.from_model(model, meter.traffic)

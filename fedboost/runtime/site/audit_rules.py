@@ -22,7 +22,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError
 from fedboost.holders.column_rows import ROW_SET
 from fedboost.holders.gradients import ENCRYPTED, GRADIENTS
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import fewest_shown
 from fedboost.protocol.site import Relayed, colluding_of

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedboost.errors import Refused, quoted
-from fedboost.gbdt.metrics.registry import EDGES, is_at_threshold, own_name
+from fedboost.gbdt.metrics import EDGES, is_at_threshold, own_name
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.protocol.site import Limits, splits_by
 from fedboost.runtime.site.policy_keys import (
     COMMAND,

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.privacy.masked.keys import MIN_GROUP_PARTIES
+from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.budget import Budget

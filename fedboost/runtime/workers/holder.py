@@ -33,10 +33,8 @@ from fedboost.protocol.site import KEY_BYTES
 from fedboost.runtime.data.shard import check_labels
 from fedboost.runtime.workers import hold
 from fedboost.runtime.workers.dask_engine import DaskEngine
-from fedboost.runtime.workers.engine import Engine, Running, Worker, WorkerLost
-from fedboost.runtime.workers.hold import Door, Held, Link, Load
+from fedboost.runtime.workers.hold import Door, Engine, Held, Link, Load, Range, Running, Worker, WorkerLost
 from fedboost.runtime.workers.hold import hold as hold_rows
-from fedboost.runtime.workers.source import Range
 from fedboost.terms.terms import Terms
 
 WORKERS_WITHIN = 60.0
