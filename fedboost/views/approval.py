@@ -6,7 +6,7 @@ Refuses: nothing.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
@@ -30,6 +30,7 @@ from fedboost.views.document import (
     Document,
     Entries,
     Fold,
+    Inline,
     Items,
     Line,
     Names,
@@ -145,7 +146,7 @@ Lines = Sequence[Entry]
 """Keys, each with the words about it; one without a key goes on with the one before."""
 
 
-def of_other_tasks(
+def _of_other_tasks(
     terms: Terms, analysts: Sequence[str], participants: Lines, origin: ModelOrigin | None = None
 ) -> list[Entry]:
     """What a session does with rows, and who learns what by it. participants: lines about them."""
@@ -249,6 +250,8 @@ IN_LINES = {
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
 
+TOLD, COLUMNS = "Who learns what", "Columns"
+"""Titles of groups of lines."""
 SENDS_GRADIENTS = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
 
 
@@ -300,7 +303,7 @@ def _groups(
         return [(TOLD, _prediction(terms)), (COLUMNS, _columns_of_prediction(terms))]
     if not terms.task.trains:
         columns = [line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels]
-        return [(TOLD, of_other_tasks(terms, analysts, _participants(terms), origin)), (COLUMNS, columns)]
+        return [(TOLD, _of_other_tasks(terms, analysts, _participants(terms), origin)), (COLUMNS, columns)]
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     model = "the settings that are best" if terms.task.takes_candidates else model
@@ -312,10 +315,9 @@ def _groups(
     ]
 
 
-def _prediction(terms: Terms) -> list[tuple[str, str]]:
+def _prediction(terms: Terms) -> list[Entry]:
     """What a joint prediction is, and who learns what by it."""
-    vertical, columns = terms.vertical, terms.columns
-    held = "; ".join(f"{delimited(party)} {listed(names)}" for party, names in columns.held.items())
+    vertical = terms.vertical
     return [
         (
             "predicts",
@@ -323,7 +325,7 @@ def _prediction(terms: Terms) -> list[tuple[str, str]]:
         ),
         ("model", f"{vertical.predict_with}: each party's own part of it"),
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
-        ("held apart", held),
+        ("held apart", _held(terms.columns.held)),
         ("rows", rows_of_blocks(terms)),
         (
             "label holder",
@@ -332,6 +334,12 @@ def _prediction(terms: Terms) -> list[tuple[str, str]]:
         ),
         ("aggregator", PREDICTION_SEEN),
     ]
+
+
+def _held(held: Mapping[str, Sequence[str]]) -> tuple[Inline, ...]:
+    """The columns of each party."""
+    parts = [part for party, names in held.items() for part in ("; ", f"{delimited(party)} ", Names(names))]
+    return tuple(parts[1:])
 
 
 def _columns_of_prediction(terms: Terms) -> list[Entry]:
@@ -346,7 +354,7 @@ def _features(terms: Terms) -> Entry:
     return "features", (f"{len(features)}: ", Names(features))
 
 
-def _participants(terms: Terms) -> list[tuple[str, str]]:
+def _participants(terms: Terms) -> list[Entry]:
     holders, keyholder = len(terms.holders), terms.keyholder
     parties = f"{len(terms.parties)}: {listed(terms.parties)}"
     if keyholder is not None:
@@ -375,21 +383,15 @@ def _participants(terms: Terms) -> list[tuple[str, str]]:
     ]
 
 
-def _other_sites(terms: Terms) -> list[tuple[str, str]]:
+def _other_sites(terms: Terms) -> list[Entry]:
     """What other sites see."""
     if not terms.blocks:
         return [("other sites", "see the model as it grows: every split, every leaf value")]
-    lines = []
+    lines: list[Entry] = []
     for block in terms.blocks:
-        held = "; ".join(
-            f"{delimited(party)} {listed(terms.columns.held[party])}" for party in block.feature_holders
-        )
-        lines.append(
-            (
-                "held apart",
-                f"label holder {delimited(block.label_holder)} has the labels; of the same rows {held}",
-            )
-        )
+        labels = f"label holder {delimited(block.label_holder)} has the labels; of the same rows "
+        held = _held({party: terms.columns.held[party] for party in block.feature_holders})
+        lines.append(("held apart", (labels, *held)))
     return [
         *lines,
         ("rows", rows_of_blocks(terms)),
@@ -622,7 +624,6 @@ def _sums(terms: Terms, alone: str) -> str:
 # change of the terms that would do. All names are there; of many a terminal shows the first, unless asked.
 
 
-TOLD, COLUMNS = "Who learns what", "Columns"
 MAX_LEVELS_SHOWN = 5
 """Categorical columns whose levels are shown; those of more are folded."""
 

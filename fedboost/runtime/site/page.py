@@ -5,7 +5,7 @@ import hmac
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from fedboost.errors import ConfigError, Refused, quoted
-from fedboost.results.audit import Audit
+from fedboost.results.audit import Audit, Session
 from fedboost.results.budget import SiteBudget
 from fedboost.results.request import Asked, Counts, Decision, Overview, Request, Rule, Standing
 from fedboost.runtime.aggregator.limits import Refusals, noting
@@ -205,7 +205,21 @@ class SiteOffice:
             path = refuse(self._config, entry.digest, entry.analyst, datetime.now(UTC))
             self._log.info("terms refused on the page", **about, file=str(path))
 
-    def audit(self) -> Audit:
+    def audit(self) -> tuple[Audit | None, str]:
+        """The audit of the log; None, and why, if it cannot be read."""
+        try:
+            return self._audit(), ""
+        except ConfigError as error:
+            return None, str(error)
+
+    def session(self, number: int) -> Session:
+        """A session of the log, from 1. Refusal if there is none; ConfigError."""
+        sessions = self._audit().sessions
+        if not 1 <= number <= len(sessions):
+            raise Refusal(HTTPStatus.NOT_FOUND, "the log has no such session")
+        return sessions[number - 1]
+
+    def _audit(self) -> Audit:
         """The audit of the log, as it was read some seconds ago. ConfigError."""
         with self._reading:
             now = time.monotonic()
@@ -231,12 +245,9 @@ class SiteOffice:
         values = policy.model_dump(mode="json", exclude_none=True)
         return [
             Rule(
-                key=key,
-                value=_in_words(values.get(key)),
-                is_set=key in policy.model_fields_set,
-                purpose=purpose,
+                key=key, value=_in_words(values.get(key)), is_set=key in policy.model_fields_set, purpose=why
             )
-            for key, purpose in PROTECTS.items()
+            for key, why in PROTECTS.items()
         ]
 
 
@@ -266,19 +277,26 @@ MAX_AT_ONCE = 4
 DECISIONS = {"approve": True, "refuse": False}
 
 
+Shown = Callable[[SiteOffice, Reader, Mapping[str, Any]], Document]
+"""A page: the document of a site for a reader, at an address with these parameters."""
+PAGES: dict[str, Shown] = {
+    "/": lambda office, reader, at: site.overview(office.overview()),
+    "/requests": lambda office, reader, at: site.requests(office.requests()),
+    "/requests/{name}": lambda office, reader, at: site.decision(office.decision(at["name"]), reader),
+    "/audit": lambda office, reader, at: site.audit(*office.audit()),
+    "/audit/{number:int}": lambda office, reader, at: site.session(office.session(at["number"])),
+    "/budget": lambda office, reader, at: site.budget(*office.budget()),
+    "/policy": lambda office, reader, at: site.policy(office.policy()),
+}
+
+
 def application(office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> App:
     """The application. pool: threads that read files and rows, which sessions do not need."""
     own = _Pages(office, logins, tokens, pool)
     routes = [
         *asset_routes(ASSETS),
-        Route("/", own.overview),
-        Route("/requests", own.requests),
-        Route("/requests/{name}", own.request),
+        *(Route(path, own.page(shown)) for path, shown in PAGES.items()),
         Route("/requests/{name}", own.decide, methods=["POST"]),
-        Route("/audit", own.audit),
-        Route("/audit/{number:int}", own.session),
-        Route("/budget", own.budget),
-        Route("/policy", own.policy),
         Route("/login", own.log_in, methods=["POST"]),
         Route("/logout", own.log_out, methods=["POST"]),
     ]
@@ -294,51 +312,20 @@ class _Pages:
         self._at_once = Counter[str]()
         """By the name of the token's owner."""
 
-    async def overview(self, request: Asking) -> Response:
-        return await self._page(request, lambda _: site.overview(self._office.overview()))
+    def page(self, shown: Shown) -> Callable[[Asking], Awaitable[Response]]:
+        """What answers a request for a page, which is drawn beside the event loop."""
 
-    async def requests(self, request: Asking) -> Response:
-        return await self._page(request, lambda _: site.requests(self._office.requests()))
+        async def answer(request: Asking) -> Response:
+            reader = self._reader(request)
 
-    async def request(self, request: Asking) -> Response:
-        name = request.path_params["name"]
-        return await self._page(request, lambda reader: site.decision(self._office.decision(name), reader))
+            def drawn() -> str:
+                document = shown(self._office, reader, request.path_params)
+                return site.page(request.url.path, document, reader)
 
-    async def audit(self, request: Asking) -> Response:
-        def drawn(_: Reader) -> Document:
-            try:
-                return site.audit(self._office.audit(), "")
-            except ConfigError as error:
-                return site.audit(None, str(error))
+            text = await self._beside(reader.name, drawn)
+            return HTMLResponse(text, headers={"Content-Security-Policy": site.POLICY})
 
-        return await self._page(request, drawn)
-
-    async def session(self, request: Asking) -> Response:
-        number = request.path_params["number"]
-
-        def drawn(_: Reader) -> Document:
-            sessions = self._office.audit().sessions
-            if not 1 <= number <= len(sessions):
-                raise Refusal(HTTPStatus.NOT_FOUND, "the log has no such session")
-            return site.session(sessions[number - 1])
-
-        return await self._page(request, drawn)
-
-    async def budget(self, request: Asking) -> Response:
-        return await self._page(request, lambda _: site.budget(*self._office.budget()))
-
-    async def policy(self, request: Asking) -> Response:
-        return await self._page(request, lambda _: site.policy(self._office.policy()))
-
-    async def _page(self, request: Asking, view: Callable[[Reader], Document]) -> Response:
-        """A page for who asks, drawn beside the event loop. Raises Refusal."""
-        reader = self._reader(request)
-
-        def drawn() -> str:
-            return site.page(request.url.path, view(reader), reader)
-
-        text = await self._beside(reader.name, drawn)
-        return HTMLResponse(text, headers={"Content-Security-Policy": site.POLICY})
+        return answer
 
     async def decide(self, request: Asking) -> Response:
         caller = self._caller(request)
