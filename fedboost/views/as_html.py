@@ -284,7 +284,7 @@ details { margin: .5rem 0; }
 summary { cursor: pointer; font-weight: 600; padding: .15rem 0; }
 summary h2 { display: inline; }
 section > details { border-top: 1px solid var(--rule); margin: 0; padding: .6rem 0; }
-td details { margin: 0; } td summary { font-weight: 400; }
+td details { margin: 0; min-width: 14rem; } td summary { font-weight: 400; }
 pre { font-size: .8rem; overflow-x: auto; background: var(--panel); padding: .75rem; border-radius: 6px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr));
   gap: 1rem 2rem; align-items: start; margin: .75rem 0; }
@@ -309,7 +309,7 @@ figcaption { font-weight: 600; font-size: .95rem; }
 footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75rem; font-size: .9rem; }
 @media (max-width: 34rem) { html { font-size: 15px; } body { padding: 0 .75rem 2rem; }
   .chart { font-size: 13.5px; } th, td { padding-right: .7rem; }
-  body > nav { display: none; }
+  nav[aria-label=Contents] { display: none; }
   .figures { grid-template-columns: 1fr 1fr; } .figures dd { font-size: 1.15rem; }
   .entries { grid-template-columns: 1fr; gap: 0; } .entries dd { grid-column: 1; }
   .entries dt { margin-top: .5rem; } }

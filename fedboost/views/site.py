@@ -4,6 +4,7 @@ Promises: a page has no script, and asks its own origin alone, for its style and
 outside is text and never markup; what would be allowed is shown whole before the button that allows it.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -175,13 +176,12 @@ def _answer(request: Request) -> Line:
 
 
 def first_sentence(text: str) -> str:
-    """Return the beginning of a text, to the end of a clause that is in no command."""
-    ends = [
-        place
-        for place in range(len(text))
-        if text.startswith(("; ", ". "), place) and text.count("`", 0, place) % 2 == 0
-    ]
-    return f"{text[: ends[0]]} …" if ends and ends[0] < MAX_ANSWER else f"{quoted(text, MAX_ANSWER // 2)}"
+    """Return the beginning of a long text, to the end of a clause, or of a word, that is in no command."""
+    for mark, place in (("; ", 0), (". ", 0), (" ", -1)):
+        ends = [end.start() for end in re.finditer(re.escape(mark), text[:MAX_ANSWER])]
+        if outside := [end for end in ends if text.count("`", 0, end) % 2 == 0]:
+            return f"{text[: outside[place]]} …"
+    return quoted(text, MAX_ANSWER)
 
 
 def decision(decided: Decision, reader: Reader) -> Document:
@@ -402,17 +402,13 @@ def policy(rules: Sequence[Rule]) -> Document:
         "This site takes part under terms that break none of these rules, and under terms that a person "
         "approved. The rules stand under [policy] in the site's file; they are read when the site starts."
     )
-    blocks: list[Block] = [
-        note(about),
-        Section("own", "Rules that the file has", [_rules(own, "Rules that the file has")]),
-        Section("defaults", "Rules by default", [_rules(others, "Rules by default")]),
-    ]
+    blocks = [note(about), _rules(own, "Rules that the file has"), _rules(others, "Rules by default")]
     return Document("Policy", "", blocks)
 
 
 def _rules(rules: Sequence[Rule], caption: str) -> Block:
     if not rules:
-        return note("The file sets no rule." if caption != "Rules by default" else "The file sets all rules.")
+        return note(f"{caption}: none.")
     rows = [(rule.key, rule.value, rule.purpose) for rule in rules]
     return Table(caption, ["rule", "value", "what for"], rows, ())
 
