@@ -319,7 +319,7 @@ GOLDEN = {
     "importance": "4a6aeb2cb56019f9",
     "signatures": "0da43ffe5bd53b95",
     "model": "1172c9a5481079f3",
-    "words of terms": "fb8de46a869736bd",
+    "words of terms": "3ffa0d85a6ae8e0f",
     "files of terms": "8fc97e834528e5cf",
     "status": "cc1fbbdf0690688c",
     "audit log": "07d8998fbd58f0ea",
@@ -343,8 +343,8 @@ GOLDEN = {
     "console, openapi": "8ef15270c9cf4eb5",
     "console, refused": "4ba68a4d55364a6e",
     "console, style and script": "f010388b70c4e0de",
-    "site, budget": "984446eb9d8ed42b",
-    "pages of a site": "4fd4a4e2061a4a97",
+    "site, budget": "3f4580d3e5e26e21",
+    "pages of a site": "f85d86ace0ab565f",
 }
 
 
