@@ -316,7 +316,7 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     assert "to compare   rows of all parties against those of a model of binary:logistic" in told.out
     assert "from columns 3: age, dose, ward" in told.out
     assert "rows by bin of each column and of score         1       1" in told.out
-    assert "with a comparison of rows, the aggregator says" in told.out
+    assert "with a comparison of rows, the aggregator reports" in told.out
     assert "No warnings" in told.out
 
 

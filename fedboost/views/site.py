@@ -274,7 +274,7 @@ def budget(result: SiteBudget | None, fault: str = "") -> Document:
         _datasets(result.datasets),
         note(
             "Epsilons do not add, their costs do: what is left is more than the difference. Sessions without "
-            "noise spend nothing that is counted here, and nothing bounds what they tell of a row."
+            "noise spend nothing that is counted here, and nothing bounds what they reveal of a row."
         ),
         None if result.charges is None else _charges(result),
     )
@@ -323,7 +323,7 @@ def _charges(result: SiteBudget) -> Section:
         (moment(each.at), quoted(each.session, 24), each.release[:DIGITS], f"{each.epsilon:.3g}")
         for each in charges
     ]
-    headings = ["when (UTC)", "session", "release", "epsilon alone"]
+    headings = ["when (UTC)", "session", "release", "its epsilon"]
     table = Table("Releases that were charged", headings, rows, (3,))
     last = note(f"The last {len(charges)} of {charged}.") if charged > len(charges) else None
     return Section("releases", "Releases with noise", unless_empty(last, table))

@@ -228,7 +228,7 @@ def forty_histograms_under_one_round(path):
                 "(1 of 2): see warnings 1, 2 and 3",
                 "(2 of 2), after it had ended: see warnings 1, 2 and 3",
                 "by interval 8 0 96 320 B in all, after it had ended 8 96 320 B",
-                "ended again, with a model, the aggregator says",
+                "ended again, with a model, the aggregator reports",
             ],
         ),
         (
