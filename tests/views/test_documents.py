@@ -33,7 +33,7 @@ def test_many_names_are_counted_on_a_terminal_and_all_shown_on_request():
     assert f"and {MAX_NAMES + 1 - 8} more" in " ".join(short.split())
     assert ('"column 20"' in short, '"column 20"' in " ".join(full.split())) == (False, True)
     assert ("a, b, c" in short, "a, b, c" in full) == (False, True)
-    assert short.endswith("--full shows more: all of features; all of features.")
+    assert short.endswith("--full shows more: all of features.")
     assert "--full" not in full
 
 
