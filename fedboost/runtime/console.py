@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -12,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from cryptography import x509
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
@@ -20,12 +22,22 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity import SERVER_NAME
 from fedboost.protocol.key_exchange import Trust
 from fedboost.results.base import Ended
-from fedboost.runtime.aggregator.archive import MAX_ENDED, Archive, Submissions
+from fedboost.results.session import (
+    AggregatorState,
+    EndedSession,
+    Health,
+    LiveSession,
+    Model,
+    Session,
+    SessionDetail,
+    Site,
+    Submitted,
+)
+from fedboost.runtime.aggregator.archive import MAX_ENDED, MAX_FAILED, Archive, Submissions
 from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
 from fedboost.runtime.config import ConsoleConfig, is_loopback
-from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
 from fedboost.runtime.signed_model import SignedModel, verified, written
 from fedboost.runtime.web.forms import asset_routes, read_form
@@ -38,21 +50,19 @@ from fedboost.runtime.web.guard import (
     Send,
     is_loopback_name,
 )
-from fedboost.runtime.web.logins import Caller, Logins, Tokens
+from fedboost.runtime.web.logins import Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
-from fedboost.views import api as openapi
 from fedboost.views import as_html, shell
 from fedboost.views import console as pages
-from fedboost.views.api import BASE
-from fedboost.views.api import openapi as openapi_document
-from fedboost.views.markup import Markup
+from fedboost.views.api import BASE, interface, openapi
+from fedboost.views.document import Document
 from fedboost.views.results import RESULTS, document
-from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, refused
+from fedboost.views.shell import console_page, drawn, refused
+from fedboost.views.status import sites_of
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
-from fedboost.wire.services import SessionState, SessionStatus
+from fedboost.wire.services import SessionState
 
-# ---- What a console shows of an aggregator, as facts ----------------------------------------------------
-# Promises: nothing is changed by looking.
+# ---- What a console shows of an aggregator --------------------------------------------------------------
 
 
 PHASES = {
@@ -63,8 +73,8 @@ PHASES = {
 }
 
 
-class Office:
-    """The aggregator as its console sees it. log: the last lines of its log."""
+class ConsoleQueries:
+    """The aggregator as its console sees it: nothing changes by looking. log: the last lines of its log."""
 
     def __init__(
         self,
@@ -76,38 +86,39 @@ class Office:
     ) -> None:
         self.archive = archive
         self.submissions = submissions
+        self.metrics = sessions.metrics
+        self.trust = sessions.trust
         self._sessions = sessions
         self._status = status
         self._log = log
 
-    @property
-    def metrics(self) -> AggregatorMetrics:
-        """The metrics of the aggregator."""
-        return self._sessions.metrics
-
-    @property
-    def trust(self) -> Trust | None:
-        """Whom the aggregator trusts; None without keys."""
-        return self._sessions.trust
-
-    def facts(self) -> ConsoleFacts:
-        """The facts now."""
+    def state(self) -> AggregatorState:
+        """The state now."""
         status = self._status.seen_by(None)
-        return ConsoleFacts(status, self._live(), tuple(self.archive.ended), tuple(self._log))
+        return AggregatorState(status, self._live(), tuple(self.archive.ended), tuple(self._log))
 
-    def _live(self) -> LiveFacts | None:
+    def ended(self, name: str) -> EndedSession:
+        """The session of this name that ended; Refusal if none is kept."""
+        found = self.archive.find(name)
+        if found is None:
+            raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
+        return found
+
+    def _live(self) -> LiveSession | None:
         active = self._sessions.active
         if active is None:
             return None
-        session, pace = active.session, active.pace
+        session, pace, meter = active.session, active.pace, active.meter
         waits = pace.waits.get(pace.slowest)
-        return LiveFacts(
-            status=self._status.of(active, SessionState.RUNNING),
+        return LiveSession.of(
+            status := self._status.of(active, SessionState.RUNNING),
+            status=status,
+            task=active.terms.task,
             phase=PHASES.get(session.phase, session.phase),
             turn=session.turn,
-            rounds=tuple(active.meter.history),
-            seconds=active.meter.seconds,
-            traffic=dict(active.meter.traffic),
+            rounds=meter.history,
+            seconds=meter.seconds,
+            traffic=meter.traffic,
             slowest=None if waits is None else (pace.slowest, waits.turns, waits.seconds),
         )
 
@@ -223,11 +234,11 @@ class Reports:
         self._trust = trust
         self._kept: Kept[str] = Kept(MAX_DRAWN)
 
-    async def written(self, ended: EndedFacts) -> str:
+    async def written(self, ended: EndedSession) -> str:
         """The report of a session's model, as a page."""
         return await self._kept.of((ended.name, ended.ended), partial(self._draw, ended))
 
-    def _draw(self, ended: EndedFacts) -> str:
+    def _draw(self, ended: EndedSession) -> str:
         data = self._archive.model(ended.name)
         if data is None:
             raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
@@ -264,19 +275,19 @@ HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 
 Parts = Mapping[str, str]
 """The id of a part of a page to its HTML."""
-Draw = Callable[[ConsoleFacts], Parts]
+View = Callable[[AggregatorState], Document]
 Queue = asyncio.Queue[bytes | None]
 
 
 class Live:
-    """The readers of live pages. pages: how the parts of each page are drawn, by its name."""
+    """The readers of live pages. pages: the view of each page, by its name."""
 
-    def __init__(self, office: Office, pages: Mapping[str, Draw], log: Any) -> None:
-        self._office = office
+    def __init__(self, queries: ConsoleQueries, pages: Mapping[str, View], log: Any) -> None:
+        self._queries = queries
         self._pages = pages
         self._log = log
         self._readers: dict[str, set[Queue]] = {name: set() for name in pages}
-        self._drawn: dict[str, Parts] = {}
+        self._drawn: dict[str, tuple[Document, Parts]] = {}
         self._until: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -297,10 +308,10 @@ class Live:
             for queue in queues:
                 _hang_up(queue)
 
-    def parts(self, page: str) -> Parts:
-        """The parts of a page, as its readers have them; where nobody looks, not older than DRAW_SECONDS."""
+    def drawn(self, page: str) -> tuple[Document, Parts]:
+        """A page and its parts, as its readers have them; without readers, not older than DRAW_SECONDS."""
         if not self._readers[page] and time.monotonic() >= self._until.get(page, 0.0):
-            self._draw(page, self._office.facts())
+            self._draw(page, self._queries.state())
         return self._drawn[page]
 
     async def serve(
@@ -320,7 +331,7 @@ class Live:
             wait = {"Retry-After": "10"}
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_READERS} pages are open already", wait)
         queue: Queue = asyncio.Queue()
-        queue.put_nowait(_event(self.parts(page)))
+        queue.put_nowait(_event(self.drawn(page)[1]))
         self._readers[page].add(queue)
         gone = asyncio.create_task(_until_gone(receive, queue), name="console reader")
         try:
@@ -339,19 +350,20 @@ class Live:
             if not self.readers:
                 continue
             try:
-                facts = self._office.facts()
+                state = self._queries.state()
                 for page, queues in self._readers.items():
-                    if queues and (changed := self._draw(page, facts)):
+                    if queues and (changed := self._draw(page, state)):
                         self._send(queues, _event(changed))
             except Exception as error:  # noqa: BLE001 - a page that cannot be drawn must not end the next one
                 self._log.error("a live page failed", reason=f"{type(error).__name__}: {error}")
                 await asyncio.sleep(QUIET_SECONDS)
 
-    def _draw(self, page: str, facts: ConsoleFacts) -> Parts:
+    def _draw(self, page: str, state: AggregatorState) -> Parts:
         """Draw a page; the parts that changed."""
-        before, parts = self._drawn.get(page, {}), self._pages[page](facts)
-        self._drawn[page], self._until[page] = parts, time.monotonic() + DRAW_SECONDS
-        return {name: part for name, part in parts.items() if before.get(name) != part}
+        before = self._drawn[page][1] if page in self._drawn else {}
+        self._drawn[page] = drawn(self._pages[page](state))
+        self._until[page] = time.monotonic() + DRAW_SECONDS
+        return {name: part for name, part in self._drawn[page][1].items() if before.get(name) != part}
 
     def _send(self, queues: set[Queue], event: bytes) -> None:
         for queue in [*queues]:
@@ -397,19 +409,18 @@ def _event(parts: Parts) -> bytes:
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """The policy of a report, which has its style in it."""
-_STATES = {SessionState.WAITING: "waiting", SessionState.RUNNING: "running", SessionState.FINISHED: "done"}
 
 
 class Api:
     """The answers to programs."""
 
-    def __init__(self, office: Office, logins: Logins) -> None:
-        self._office = office
+    def __init__(self, queries: ConsoleQueries, logins: Logins) -> None:
+        self._queries = queries
         self._logins = logins
-        self._live: Recent[str] = Recent(DRAW_SECONDS)
-        self._kept: Kept[str] = Kept(MAX_ENDED)
-        self._downloads = Downloads(office.archive)
-        self._reports = Reports(office.archive, office.trust)
+        self._live: Recent[bytes] = Recent(DRAW_SECONDS)
+        self._kept: Kept[bytes] = Kept(MAX_ENDED)
+        self._downloads = Downloads(queries.archive)
+        self._reports = Reports(queries.archive, queries.trust)
 
     def routes(self) -> list[BaseRoute]:
         """The routes of the interface."""
@@ -426,52 +437,39 @@ class Api:
         routes: list[BaseRoute] = [Route(f"{BASE}{path}", answer) for path, answer in read.items()]
         return [*routes, Route(f"{BASE}/sessions", self._sessions, methods=["GET", "POST"])]
 
-    def _facts(self, request: Request) -> ConsoleFacts:
-        """The facts, for whoever may read them."""
+    def _state(self, request: Request) -> AggregatorState:
+        """The state, for callers that may read it."""
         self._logins.caller(request.scope)
-        return self._office.facts()
+        return self._queries.state()
 
-    def _ended(self, request: Request) -> EndedFacts:
+    def _ended(self, request: Request) -> EndedSession:
         """The session of the address that is over; Refusal if there is none."""
         self._logins.caller(request.scope)
-        ended = self._office.archive.find(request.path_params["name"])
-        if ended is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
-        return ended
+        return self._queries.ended(request.path_params["name"])
 
     async def _health(self, request: Request) -> Response:
-        status = self._facts(request).status
-        return JSONResponse({"status": "serving", "version": status.version, "since": status.since})
+        status = self._state(request).status
+        return _answer(Health, Health(status="serving", version=status.version, since=status.since))
 
     async def _sites(self, request: Request) -> Response:
-        members = (member for member in self._facts(request).status.members if member.role == "party")
-        sites = [
-            {
-                "name": member.name,
-                "connected": bool(member.since),
-                "since": member.since,
-                "seen": member.seen,
-                "version": member.version,
-            }
-            for member in members
-        ]
-        return JSONResponse(sites)
+        members = sites_of(self._state(request).status)
+        return _answer(list[Site], [Site.of(member) for member in members])
 
     async def _sessions(self, request: Request) -> Response:
         if request.method == "POST":
             return await self._submit(request)
-        facts = self._facts(request)
-        known = {ended.name for ended in facts.ended}
-        shown = [_shown(status) for status in facts.status.sessions if status.name not in known]
-        return JSONResponse([*shown, *(_shown_ended(ended) for ended in facts.ended)])
+        state = self._state(request)
+        known = {ended.name for ended in state.ended}
+        others = [Session.of(each) for each in state.status.sessions if each.name not in known]
+        return _answer(list[Session], [*others, *state.ended])
 
     async def _session(self, request: Request) -> Response:
-        live = self._facts(request).live
-        if live is not None and live.status.name == request.path_params["name"]:
-            text = self._live.of(live.status.name, lambda: _live_json(live))
+        live = self._state(request).live
+        if live is not None and live.name == request.path_params["name"]:
+            text = self._live.of(live.name, lambda: _json(SessionDetail, live))
         else:
             ended = self._ended(request)
-            text = await self._kept.of((ended.name, ended.ended), lambda: _ended_json(ended))
+            text = await self._kept.of((ended.name, ended.ended), lambda: _json(SessionDetail, ended))
         return Response(text, media_type="application/json")
 
     async def _submit(self, request: Request) -> Response:
@@ -481,27 +479,13 @@ class Api:
                 HTTPStatus.FORBIDDEN, "a submission needs the token itself: Authorization: Bearer TOKEN"
             )
         try:
-            asked = await self._office.submissions.submit(await request.body(), caller.name)
+            submitted = await self._queries.submissions.submit(await request.body(), caller.name)
         except ConfigError as error:
             raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, error.public) from None
-        state = "running" if asked.name else "waiting"
-        answer = {"terms": asked.digest, "state": state, "name": asked.name, "missing": asked.missing}
-        return JSONResponse(answer, HTTPStatus.ACCEPTED)
+        return _answer(Submitted, submitted, HTTPStatus.ACCEPTED)
 
     async def _models(self, request: Request) -> Response:
-        models = [
-            {
-                "name": each.name,
-                "ended": each.ended,
-                "analyst": each.analyst,
-                "terms": each.terms,
-                "bytes": each.model_bytes,
-                "report": each.has_report,
-            }
-            for each in self._facts(request).ended
-            if each.model_bytes
-        ]
-        return JSONResponse(models)
+        return _answer(list[Model], [each for each in self._state(request).ended if each.model_bytes])
 
     async def _model(self, request: Request) -> App:
         return partial(self._downloads.serve, self._ended(request).name)
@@ -515,51 +499,20 @@ class Api:
 
     async def _metrics(self, request: Request) -> Response:
         self._logins.caller(request.scope)
-        return Response(generate_latest(self._office.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(self._queries.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def _openapi(self, request: Request) -> Response:
         self._logins.caller(request.scope)
-        return JSONResponse(openapi_document())
+        return JSONResponse(openapi())
 
 
-def _shown(status: SessionStatus) -> dict[str, Any]:
-    return {
-        "name": status.name,
-        "state": _STATES[status.state],
-        "analyst": status.analyst,
-        "terms": status.terms,
-        "program": status.program,
-        "protection": status.protection,
-        "parties": status.parties,
-        "rounds_done": status.done,
-    }
+def _answer(of: Any, value: Any, status: int = HTTPStatus.OK) -> Response:
+    return Response(_json(of, value), status, media_type="application/json")
 
 
-def _shown_ended(ended: EndedFacts) -> dict[str, Any]:
-    return {
-        "name": ended.name,
-        "state": "failed" if ended.reason else "done",
-        "analyst": ended.analyst,
-        "terms": ended.terms,
-        "program": ended.program,
-        "protection": ended.protection,
-        "parties": ended.parties,
-        "rounds_done": len(ended.rounds),
-    }
-
-
-def _live_json(live: LiveFacts) -> str:
-    more = {"rounds": live.rounds, "traffic": live.traffic, "reason": "", "model": False}
-    return _json(_shown(live.status) | more)
-
-
-def _ended_json(ended: EndedFacts) -> str:
-    about = {"reason": ended.reason, "model": ended.model_bytes > 0}
-    return _json(_shown_ended(ended) | {"rounds": ended.rounds, "traffic": ended.traffic} | about)
-
-
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def _json(of: Any, value: Any) -> bytes:
+    """A value as JSON, with the fields of this type only."""
+    return TypeAdapter(of).dump_json(value, by_alias=True)
 
 
 # ---- The pages of a console, and the events of those that are live, as an ASGI application --------------
@@ -568,20 +521,8 @@ def _json(values: dict[str, Any]) -> str:
 # Refuses: pages that there are not, and callers without a token where one is needed (Refusal).
 
 
-Page = Callable[[Mapping[str, str], str], str]
-PAGES: dict[str, tuple[str, Page]] = {
-    "/": (pages.LIVE, pages.page),
-    "/sites": (pages.SITES, pages.sites_page),
-    "/sessions": (pages.SESSIONS, pages.sessions_page),
-    "/log": (pages.LOG, pages.log_page),
-}
-"""By their paths: what their parts are called, and how they are put together."""
-PARTS = {
-    pages.LIVE: pages.parts,
-    pages.SITES: pages.sites_parts,
-    pages.SESSIONS: pages.sessions_parts,
-    pages.LOG: pages.log_parts,
-}
+LIVE = {"overview": pages.overview, "sites": pages.sites, "sessions": pages.sessions, "log": pages.log}
+"""The view of each live page, by the name of its events: the page's path, but for the overview."""
 ASSETS = {
     "/style.css": (shell.STYLE, "text/css"),
     "/script.js": (shell.SCRIPT, "text/javascript"),
@@ -589,14 +530,14 @@ ASSETS = {
 }
 MAX_FIELDS = 4
 """Of the form for a token."""
-MAX_CALLERS = 16
-"""Callers for whom the page of the interface is kept."""
 
 
-def application(office: Office, live: Live, logins: Logins) -> App:
+def application(queries: ConsoleQueries, live: Live, logins: Logins) -> App:
     """The application."""
-    own = _Pages(office, live, logins)
-    routes: list[BaseRoute] = [Route(path, partial(own.page, *page)) for path, page in PAGES.items()]
+    own = _Pages(queries, live, logins)
+    routes: list[BaseRoute] = [
+        Route("/" if name == "overview" else f"/{name}", partial(own.page, name)) for name in LIVE
+    ]
     routes += asset_routes(ASSETS)
     routes += [
         Route("/sessions/{name}", own.session),
@@ -604,39 +545,36 @@ def application(office: Office, live: Live, logins: Logins) -> App:
         Route("/events/{page}", own.events),
         Route("/login", own.log_in, methods=["POST"]),
         Route("/logout", own.log_out, methods=["POST"]),
-        *Api(office, logins).routes(),
+        *Api(queries, logins).routes(),
     ]
     return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
 
-def _page(caller: Caller) -> str:
-    """The name that a page has for its caller: of who logged in, and can log out."""
-    return caller.name if caller.by_cookie else ""
-
-
 class _Pages:
-    def __init__(self, office: Office, live: Live, logins: Logins) -> None:
-        self._office = office
+    def __init__(self, queries: ConsoleQueries, live: Live, logins: Logins) -> None:
+        self._queries = queries
         self._live = live
         self._logins = logins
-        self._ended: Kept[Markup] = Kept(MAX_ENDED)
-        self._interface: Kept[str] = Kept(MAX_CALLERS)
+        self._kept: Kept[Document] = Kept(MAX_ENDED + MAX_FAILED)
 
-    async def page(self, name: str, page: Page, request: Request) -> Response:
+    def _answer(self, request: Request, document: Document, live: str = "") -> Response:
         caller = self._logins.caller(request.scope)
-        return HTMLResponse(page(self._live.parts(name), _page(caller)))
+        name = caller.name if caller.by_cookie else ""  # who logged in can log out
+        return HTMLResponse(console_page(request.url.path, document, live, name))
+
+    async def page(self, name: str, request: Request) -> Response:
+        self._logins.caller(request.scope)
+        return self._answer(request, self._live.drawn(name)[0], name)
 
     async def session(self, request: Request) -> Response:
-        caller = self._logins.caller(request.scope)
-        ended = self._office.archive.find(request.path_params["name"])
-        if ended is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
-        drawn = await self._ended.of((ended.name, ended.ended), partial(pages.session_content, ended))
-        return HTMLResponse(pages.session_page(ended.name, drawn, _page(caller)))
+        self._logins.caller(request.scope)
+        ended = self._queries.ended(request.path_params["name"])
+        draw = partial(_whole, pages.ended_session, ended)
+        return self._answer(request, await self._kept.of((ended.name, ended.ended), draw))
 
     async def api(self, request: Request) -> Response:
-        name = _page(self._logins.caller(request.scope))
-        return HTMLResponse(await self._interface.of(name, partial(openapi.page, name)))
+        self._logins.caller(request.scope)
+        return self._answer(request, await self._kept.of("api", partial(_whole, interface)))
 
     async def events(self, request: Request) -> App:
         check = partial(self._logins.caller, request.scope)
@@ -651,6 +589,12 @@ class _Pages:
     async def log_out(self, request: Request) -> Response:
         cookie = self._logins.log_out(request.scope)
         return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+
+def _whole(view: Callable[..., Document], *of: Any) -> Document:
+    """A document with its content drawn."""
+    document = view(*of)
+    return replace(document, blocks=[as_html.body(document.blocks)])
 
 
 # ---- The console of an aggregator: who may reach it, and its start and stop -----------------------------
@@ -672,7 +616,12 @@ class Console:
     """The console, from `start` to `stop`."""
 
     def __init__(
-        self, config: ConsoleConfig, bundle: Bundle | None, office: Office, refusals: Refusals, log: Any
+        self,
+        config: ConsoleConfig,
+        bundle: Bundle | None,
+        queries: ConsoleQueries,
+        refusals: Refusals,
+        log: Any,
     ) -> None:
         """Listen. ConfigError if that cannot be."""
         local = is_loopback(config.listen)
@@ -689,10 +638,10 @@ class Console:
         tokens = None if config.tokens is None else Tokens(config.tokens, log)
         self._log = log
         note = noting(refusals, EVENT)
-        self._live = Live(office, PARTS, log)
+        self._live = Live(queries, LIVE, log)
         logins = Logins(tokens, is_open=local, encrypted=not local)
         names = is_loopback_name if local or bundle is None else names_of(bundle)
-        pages = application(office, self._live, logins)
+        pages = application(queries, self._live, logins)
         app = Guard(pages, names, note, log, refused, {f"{BASE}/sessions": MAX_BODY})
         folder = None if local or bundle is None else bundle.folder
         pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)

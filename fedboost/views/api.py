@@ -1,110 +1,83 @@
-"""The interface for programs: its OpenAPI document, and the page that shows it.
+"""The HTTP API: its OpenAPI document, made from the types of its answers, and the page that shows it."""
 
-Promises: the page is made of the document, so that the two say the same.
-Refuses: nothing.
-"""
+from collections.abc import Iterator
+from typing import Any, get_args
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from pydantic.json_schema import models_json_schema
 
+from fedboost.results.session import Error, Health, Model, Session, SessionDetail, Site, Submitted
 from fedboost.version import VERSION
-from fedboost.views.elements import items, paragraph, table
-from fedboost.views.markup import Markup, element, joined
-from fedboost.views.shell import document, part
+from fedboost.views.document import Block, Document, Line, Link, Paragraph, Section, Table
 
 BASE = "/api/v1"
 Object = dict[str, Any]
+_REFS = "#/components/schemas/{model}"
+_FAULTS = {
+    400: ("BadRequest", "not such a request"),
+    401: ("NoToken", "no token, or a wrong one"),
+    403: ("Forbidden", "a token of another role, or a page of another website"),
+    404: ("NotFound", "there is no such thing"),
+    413: ("TooLarge", "more bytes than a request may have"),
+    422: ("NotFit", "terms that cannot be, or that the analyst has not signed"),
+    429: ("TooMany", "too many wrong tokens from this address"),
+}
+_JSON, _HTML, _TEXT = "application/json", "text/html", "text/plain"
+_OBJECT: Object = {"type": "object"}
+_SIGNED: Object = {
+    "type": "object",
+    "description": "what the command fedboost sign writes; without request where analysts have no keys",
+    "properties": {
+        "terms": {"type": "string", "description": "canonical JSON", "pattern": "^\\{.*\\}$"},
+        "request": _OBJECT,
+    },
+    "required": ["terms"],
+}
 
 
-def _answer(what: str, kind: str, schema: Object | None = None) -> Object:
-    return {
-        "description": what,
-        "content": {kind: {"schema": {"type": "string"} if schema is None else schema}},
-    }
-
-
-def _named(name: str) -> Object:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _list(name: str) -> Object:
-    return {"type": "array", "items": _named(name)}
+def _answer(what: str, content: Any = None, kind: str = _JSON) -> Object:
+    """Return an answer. content: its type, or a schema; text unless given."""
+    schema = {"type": "string"} if content is None else content
+    if isinstance(content, type):
+        schema = {"$ref": _REFS.format(model=content.__name__)}
+    elif of := get_args(content):
+        schema = {"type": "array", "items": {"$ref": _REFS.format(model=of[0].__name__)}}
+    return {"description": what, "content": {kind: {"schema": schema}}}
 
 
 def _operation(
     summary: str, answer: Object, *refused: int, named: bool = False, status: str = "200", **more: Any
 ) -> Object:
-    faults = {400: "BadRequest", 401: "NoToken", 403: "Forbidden", 404: "NotFound", 413: "TooLarge"}
-    faults |= {422: "NotFit", 429: "TooMany"}
     answers = {status: answer} | {
-        str(code): {"$ref": f"#/components/responses/{faults[code]}"} for code in (401, 403, *refused, 429)
+        str(code): {"$ref": f"#/components/responses/{_FAULTS[code][0]}"}
+        for code in (401, 403, *refused, 429)
     }
     place = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     return {"summary": summary, "responses": answers, **({"parameters": [place]} if named else {}), **more}
 
 
-_JSON, _HTML, _TEXT = "application/json", "text/html", "text/plain"
-_STRING: Object = {"type": "string"}
-_OBJECT: Object = {"type": "object"}
-_INTEGER: Object = {"type": "integer"}
-_NUMBER: Object = {"type": "number"}
-_TIME: Object = {"type": "integer", "description": "seconds since 1970, UTC; 0 for never"}
-_STRINGS: Object = {"type": "array", "items": _STRING}
-_ROUNDS: Object = {"type": "array", "items": {"type": "object", "additionalProperties": _NUMBER}}
-_TRAFFIC: Object = {
-    "type": "object",
-    "description": "party to the bytes that it sent and received",
-    "additionalProperties": {"type": "array", "items": _INTEGER, "minItems": 2, "maxItems": 2},
-}
-
-
-def _schema(**fields: Object) -> Object:
-    return {"type": "object", "properties": fields, "required": [*fields]}
-
-
-_SESSION: Object = {
-    "name": _STRING,
-    "state": {"type": "string", "enum": ["waiting", "running", "done", "failed"]},
-    "analyst": _STRING,
-    "terms": {"type": "string", "description": "digest of the terms"},
-    "program": _STRING,
-    "protection": _STRING,
-    "parties": _STRINGS,
-    "rounds_done": _INTEGER,
-}
-SCHEMAS = {
-    "Error": _schema(error=_STRING),
-    "Health": _schema(status=_STRING, version=_STRING, since=_TIME),
-    "Site": _schema(name=_STRING, connected={"type": "boolean"}, since=_TIME, seen=_TIME, version=_STRING),
-    "Session": _schema(**_SESSION),
-    "SessionDetail": _schema(
-        **_SESSION, rounds=_ROUNDS, traffic=_TRAFFIC, reason=_STRING, model={"type": "boolean"}
-    ),
-    "SignedTerms": {
-        "type": "object",
-        "description": "what the command fedboost sign writes; without request where analysts have no keys",
-        "properties": {
-            "terms": {"type": "string", "description": "canonical JSON", "pattern": "^\\{.*\\}$"},
-            "request": _OBJECT,
-        },
-        "required": ["terms"],
-    },
-    "Submitted": _schema(terms=_STRING, state=_STRING, name=_STRING, missing=_STRINGS),
-    "Model": _schema(
-        name=_STRING, ended=_TIME, analyst=_STRING, terms=_STRING, bytes=_INTEGER, report={"type": "boolean"}
-    ),
-}
-
-
-def _refusal(what: str) -> Object:
-    return _answer(what, _JSON, _named("Error"))
-
-
 def _paths() -> Object:
-    signed = {"required": True, "content": {_JSON: {"schema": _named("SignedTerms")}}}
-    submit = _operation(
+    submitted = _answer("the session runs already, or waits to begin", Submitted)
+    detail = _answer("the session", SessionDetail)
+    signed = {"required": True, "content": {_JSON: {"schema": {"$ref": _REFS.format(model="SignedTerms")}}}}
+    read = {
+        "/health": _operation("Is it up", _answer("it is", Health)),
+        "/sites": _operation("Sites that are or were here", _answer("sites", list[Site])),
+        "/sessions": _operation("Sessions, those that are over last", _answer("sessions", list[Session])),
+        "/sessions/{name}": _operation("A session with its rounds", detail, 404, named=True),
+        "/models": _operation("Models that are kept", _answer("models", list[Model])),
+        "/models/{name}": _operation(
+            "A model file, by its session", _answer("XGBoost JSON", _OBJECT), 404, named=True
+        ),
+        "/models/{name}/report": _operation(
+            "The report of a model", _answer("one page", kind=_HTML), 404, named=True
+        ),
+        "/metrics": _operation("Metrics for Prometheus", _answer("its text format", kind=_TEXT)),
+        "/openapi.json": _operation("This document", _answer("OpenAPI 3.1", _OBJECT)),
+    }
+    paths = {path: {"get": operation} for path, operation in read.items()}
+    paths["/sessions"]["post"] = _operation(
         "Submit signed terms; needs a token of the role analyst, and the analyst's own signature",
-        _answer("the session runs already, or waits to begin", _JSON, _named("Submitted")),
+        submitted,
         400,
         413,
         422,
@@ -112,35 +85,34 @@ def _paths() -> Object:
         requestBody=signed,
         security=[{"analyst": []}],
     )
+    return paths
+
+
+def _schemas() -> Object:
+    types = Error, Health, Site, Session, SessionDetail, Submitted, Model
+    _, made = models_json_schema([(each, "serialization") for each in types], ref_template=_REFS)
     return {
-        "/health": {"get": _operation("Is it up", _answer("it is", _JSON, _named("Health")))},
-        "/sites": {"get": _operation("Sites that are or were here", _answer("sites", _JSON, _list("Site")))},
-        "/sessions": {
-            "get": _operation(
-                "Sessions, those that are over last", _answer("sessions", _JSON, _list("Session"))
-            ),
-            "post": submit,
+        "SignedTerms": _SIGNED,
+        **{
+            each.__name__: {
+                key: _untitled(value)
+                for key, value in made["$defs"][each.__name__].items()
+                if key not in ("title", "description")
+            }
+            for each in types
         },
-        "/sessions/{name}": {
-            "get": _operation(
-                "A session with its rounds",
-                _answer("the session", _JSON, _named("SessionDetail")),
-                404,
-                named=True,
-            )
-        },
-        "/models": {"get": _operation("Models that are kept", _answer("models", _JSON, _list("Model")))},
-        "/models/{name}": {
-            "get": _operation(
-                "A model file, by its session", _answer("XGBoost JSON", _JSON, _OBJECT), 404, named=True
-            )
-        },
-        "/models/{name}/report": {
-            "get": _operation("The report of a model", _answer("one page", _HTML), 404, named=True)
-        },
-        "/metrics": {"get": _operation("Metrics for Prometheus", _answer("its text format", _TEXT))},
-        "/openapi.json": {"get": _operation("This document", _answer("OpenAPI 3.1", _JSON, _OBJECT))},
     }
+
+
+def _untitled(schema: Any) -> Any:
+    """Return a schema without the titles of its parts, which repeat their names."""
+    if isinstance(schema, dict):
+        return {
+            key: _untitled(value)
+            for key, value in schema.items()
+            if key != "title" or not isinstance(value, str)
+        }
+    return [*map(_untitled, schema)] if isinstance(schema, list) else schema
 
 
 def openapi() -> Object:
@@ -158,16 +130,8 @@ def openapi() -> Object:
         "security": [{}, {"viewer": []}, {"analyst": []}],
         "paths": _paths(),
         "components": {
-            "schemas": SCHEMAS,
-            "responses": {
-                "BadRequest": _refusal("not such a request"),
-                "NoToken": _refusal("no token, or a wrong one"),
-                "Forbidden": _refusal("a token of another role, or a page of another website"),
-                "NotFound": _refusal("there is no such thing"),
-                "TooLarge": _refusal("more bytes than a request may have"),
-                "NotFit": _refusal("terms that cannot be, or that the analyst has not signed"),
-                "TooMany": _refusal("too many wrong tokens from this address"),
-            },
+            "schemas": _schemas(),
+            "responses": {name: _answer(what, Error) for name, what in _FAULTS.values()},
             "securitySchemes": {
                 "viewer": {**bearer, "description": "a token of the role viewer"},
                 "analyst": {**bearer, "description": "a token of the role analyst"},
@@ -176,38 +140,40 @@ def openapi() -> Object:
     }
 
 
-def page(caller: str) -> str:
+# ---- The page -------------------------------------------------------------------------------------------
+
+
+def interface() -> Document:
     """Return the page that shows the document."""
-    shown = openapi()
-    about = shown["info"]
-    sections = [part("about", "About", joined(paragraph(about["description"]), _link()))]
-    sections += [
-        part(f"path-{number}", f"{BASE}{path}", joined(*_operations(methods)))
-        for number, (path, methods) in enumerate(shown["paths"].items())
+    shown, to = openapi(), f"{BASE}/openapi.json"
+    headings = ["address", "what it does", "answer", "refused"]
+    schemas = shown["components"]["schemas"].items()
+    blocks: list[Block] = [
+        Paragraph(shown["info"]["description"]),
+        Paragraph(("The same as an OpenAPI document for tools: ", Link(to, to))),
+        Section(
+            "operations",
+            "Operations",
+            [Table("Operations", headings, [*_operations(shown["paths"])], (), folded=False)],
+        ),
+        Section("objects", "Objects", [_object(name, schema) for name, schema in schemas]),
     ]
-    schemas = (_schema_table(name, schema) for name, schema in SCHEMAS.items())
-    sections.append(part("schemas", "Objects", joined(*schemas)))
-    return document("/api", "Interface for programs", *sections, caller=caller)
+    return Document("Interface for programs", "JSON over HTTP", blocks)
 
 
-def _link() -> Markup:
-    to = f"{BASE}/openapi.json"
-    return paragraph("The same as a document for tools: ", element("a", to, href=to), ".")
-
-
-def _operations(methods: Mapping[str, Object]) -> Iterator[Markup]:
-    for method, operation in methods.items():
-        yield element("h3", f"{method.upper()}: {operation['summary']}")
-        if "requestBody" in operation:
-            yield paragraph("Body: an object SignedTerms, as the command fedboost sign writes it.")
-        texts = []
-        for status, answer in operation["responses"].items():
-            if "$ref" in answer:
-                continue
-            kind, content = next(iter(answer["content"].items()))
-            texts.append(f"{status}: {answer['description']} ({kind}{_of(content['schema'])})")
-        others = [status for status, answer in operation["responses"].items() if "$ref" in answer]
-        yield items([*texts, f"{', '.join(others)}: refused, with an object Error"])
+def _operations(paths: Object) -> Iterator[list[Line]]:
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            own, *refused = operation["responses"].items()
+            status, answer = own
+            ((kind, content),) = answer["content"].items()
+            body = "; the body is a SignedTerms" if "requestBody" in operation else ""
+            yield [
+                f"{method.upper()} {BASE}{path}",
+                f"{operation['summary']}{body}",
+                f"{status}: {answer['description']} ({kind}{_of(content['schema'])})",
+                f"{', '.join(code for code, _ in refused)}: an Error",
+            ]
 
 
 def _of(schema: Object) -> str:
@@ -216,7 +182,7 @@ def _of(schema: Object) -> str:
     return f", {'a list of ' if 'items' in schema else ''}{name}" if name else ""
 
 
-def _schema_table(name: str, schema: Object) -> Markup:
+def _object(name: str, schema: Object) -> Table:
     rows = [
         (
             field,
@@ -225,4 +191,4 @@ def _schema_table(name: str, schema: Object) -> Markup:
         )
         for field, values in schema["properties"].items()
     ]
-    return table(name, ["field", "type", "what"], rows, (), folded=False)
+    return Table(name, ["field", "type", "what"], rows, (), folded=False)

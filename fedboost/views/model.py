@@ -202,14 +202,22 @@ def best_round(curve: Curve, grows: bool) -> int | None:
     return (max if grows else min)(known, key=known.__getitem__) if known else None
 
 
-def _first_charts(result: ModelReport) -> Iterator[Block]:
-    curves = [curve for curve in curves_of(result.rounds) if not curve.party]
-    kinds = [*dict.fromkeys(curve.metric for curve in curves)]
-    model, noise, charts = result.model, result.model.terms.noise, list[Block]()
-    mark = (model.kept, f"kept up to round {model.kept}") if model.kept < model.trained else None
-    for kind in kinds[:MAX_CHARTS]:
+def metrics_by_round(rounds: Sequence[Row], mark: tuple[float, str] | None = None) -> list[Block]:
+    """Return a chart of each metric over the rows of all parties, of the first ones. mark: a round."""
+    curves = [curve for curve in curves_of(rounds) if not curve.party]
+    charts = list[Block]()
+    for kind in [*dict.fromkeys(curve.metric for curve in curves)][:MAX_CHARTS]:
         series = [Series(c.rows, [*c.values.items()]) for c in curves if c.metric == kind]
         charts.append(Lines(f"{kind} by round", series, "round", kind, mark=mark, whole=True))
+    return charts
+
+
+def _first_charts(result: ModelReport) -> Iterator[Block]:
+    model, noise = result.model, result.model.terms.noise
+    mark = (model.kept, f"kept up to round {model.kept}") if model.kept < model.trained else None
+    charts = metrics_by_round(result.rounds, mark)
+    curves = [curve for curve in curves_of(result.rounds) if not curve.party]
+    kinds = {curve.metric for curve in curves}
     by_gain = [(name, values[0]) for name, values in result.importance.items()]
     few = f", the first {MAX_BARS} of {len(by_gain)}" if len(by_gain) > MAX_BARS else ""
     if by_gain:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from fedboost.privacy.masked.keys import Group
-from fedboost.results.base import Ended, Result
+from fedboost.results.base import Ended, Result, Row, Traffic
 from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TRAINING
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import SENDS_GRADIENTS, given_to_analyst, not_hidden
@@ -150,7 +150,7 @@ _UNITS = ("bytes", 1.0), ("kilobytes", 1e3), ("megabytes", 1e6), ("gigabytes", 1
 def traffic(session: Ended) -> Iterator[Block]:
     """Yield the time and bytes of each round, where there are any, and the bytes of each party."""
     yield Paragraph(_in_short(session))
-    charts = [*_by_round(session)]
+    charts = [*by_round(session.rounds)]
     if session.traffic:
         order = {party: number for number, party in enumerate(session.terms.parties)}
         parties = sorted(session.traffic, key=lambda party: order.get(party, len(order)))
@@ -160,14 +160,19 @@ def traffic(session: Ended) -> Iterator[Block]:
         if len(parties) > MAX_BARS:
             title += f", the {MAX_BARS} that sent most and least of {len(parties)}"
         charts.append(Bars(title, sent, f"{unit} sent"))
-        rows = [(party, *map(size, session.traffic[party])) for party in parties]
         yield from charts
-        yield Table("Traffic of each party", ["party", "sent", "received"], rows)
+        yield by_party({party: session.traffic[party] for party in parties})
     else:
         yield note("No bytes were counted.")
     if session.rounds:
         rounds = [(str(n), f"{r['seconds']:.3g}", size(r["bytes"])) for n, r in enumerate(session.rounds, 1)]
         yield Table("Time and traffic of each round", ["round", "seconds", "bytes"], rounds, folded=True)
+
+
+def by_party(traffic: Traffic) -> Table:
+    """Return a table of the bytes of each party."""
+    rows = [(party, *map(size, moved)) for party, moved in traffic.items()]
+    return Table("Traffic of each party", ["party", "sent", "received"], rows)
 
 
 def ends(values: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -193,8 +198,9 @@ def _in_short(session: Ended) -> str:
     return f"{text}. Bytes are those of the messages between parties and aggregator, both ways."
 
 
-def _by_round(session: Ended) -> Iterator[Block]:
-    later = [*enumerate(session.rounds, 1)][1:]
+def by_round(rounds: Sequence[Row]) -> Iterator[Block]:
+    """Yield charts of the seconds and bytes of each round: the first has what comes before it."""
+    later = [*enumerate(rounds, 1)][1:]
     if len(later) < 2:
         return
     words, scale = _unit([row["bytes"] for _, row in later])

@@ -30,13 +30,13 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 import fedboost as fb
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.version import VERSION
-from fedboost.views import api as openapi
 from fedboost.views import as_json, shell
 from fedboost.views import console as pages
 from fedboost.views import site as budget
+from fedboost.views.api import interface, openapi
 from fedboost.views.approval import summary
 from fedboost.views.facts import PrivacyFacts, SiteFacts
-from fedboost.views.shell import refused
+from fedboost.views.shell import console_page, drawn, refused
 from fedboost.views.site import BudgetFacts, ChargeFacts, Reader
 from tests.terms.test_golden import SETTINGS as KINDS_OF_TERMS
 from tests.terms.test_golden import terms_of as terms_of_kind
@@ -282,13 +282,13 @@ TEXTS = {
     ),
     "table of terms": lambda: fb.Terms.read(terms().model_dump())._repr_html_(),
     "table of a training": lambda: trained()._repr_html_(),
-    "console, overview": lambda: pages.page(pages.parts(facts()), "marie"),
-    "console, sites": lambda: pages.sites_page(pages.sites_parts(facts()), ""),
-    "console, sessions": lambda: pages.sessions_page(pages.sessions_parts(facts()), ""),
-    "console, session": lambda: pages.session_page("session-1", pages.session_content(ended()), ""),
-    "console, log": lambda: pages.log_page(pages.log_parts(facts()), ""),
-    "console, api": lambda: openapi.page(""),
-    "console, openapi": lambda: as_text(openapi.openapi()),
+    "console, overview": lambda: console_page("/", drawn(pages.overview(facts()))[0], "overview", "marie"),
+    "console, sites": lambda: console_page("/sites", drawn(pages.sites(facts()))[0], "sites"),
+    "console, sessions": lambda: console_page("/sessions", drawn(pages.sessions(facts()))[0], "sessions"),
+    "console, session": lambda: console_page("/sessions/session-1", pages.ended_session(ended())),
+    "console, log": lambda: console_page("/log", drawn(pages.log(facts()))[0], "log"),
+    "console, api": lambda: console_page("/api", interface()),
+    "console, openapi": lambda: as_text(openapi()),
     "console, refused": lambda: refused(401, "no token"),
     "console, style and script": lambda: shell.STYLE + shell.ICON + shell.SCRIPT,
     "site, budget": budget_of_site,

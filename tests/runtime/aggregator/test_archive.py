@@ -1,7 +1,6 @@
 """The sessions that an aggregator keeps for its console."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from console_facts import ended
@@ -51,8 +50,8 @@ def test_the_latest_are_kept_over_a_restart_and_the_oldest_deleted(tmp_path, mon
 def test_failures_and_other_analysts_take_the_place_of_no_model(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_ENDED", 3)
     monkeypatch.setattr(archive, "MAX_FAILED", 2)
-    of_pierre = [replace(ended(number), analyst="pierre") for number in (8, 7, 6, 5)]
-    failed = [replace(ended(number, "refused"), analyst="pierre") for number in (4, 3, 2)]
+    of_pierre = [ended(number).model_copy(update={"analyst": "pierre"}) for number in (8, 7, 6, 5)]
+    failed = [ended(number, "refused").model_copy(update={"analyst": "pierre"}) for number in (4, 3, 2)]
     sessions = [ended(10), ended(9, "refused"), *of_pierre, *failed]
     kept = added(tmp_path, *sessions)
     assert names(kept) == ["02", "05", "06", "09", "0a"]
@@ -62,7 +61,9 @@ def test_failures_and_other_analysts_take_the_place_of_no_model(tmp_path, monkey
 
 def test_of_analysts_with_as_many_the_oldest_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_ENDED", 2)
-    kept = added(tmp_path, *(replace(ended(number), analyst=str(number)) for number in (3, 2, 1)))
+    kept = added(
+        tmp_path, *(ended(number).model_copy(update={"analyst": str(number)}) for number in (3, 2, 1))
+    )
     assert names(kept) == ["01", "02"]
 
 

@@ -9,7 +9,7 @@ from console_facts import ODD, facts
 from consoles import served
 from sites import PATIENCE, rows, terms
 
-from fedboost.runtime.console import Office
+from fedboost.runtime.console import ConsoleQueries
 
 LONG = [pytest.param(path, marks=pytest.mark.long) for path in ("/sessions", "/log", "/api")]
 
@@ -24,7 +24,7 @@ def console(tmp_path):
 @pytest.fixture
 def large(console, monkeypatch):
     """A console of a large consortium."""
-    monkeypatch.setattr(Office, "facts", lambda self: facts())
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: facts())
     console.one.server.pages._archive.ended = list(facts().ended)
     return console
 
@@ -96,7 +96,7 @@ def test_what_is_open_or_focused_stays_so(console, browser, monkeypatch):
         number[0] += 1
         return facts(20 + number[0])
 
-    monkeypatch.setattr(Office, "facts", changing)
+    monkeypatch.setattr(ConsoleQueries, "state", changing)
     with browser.tab(console.url) as tab:
         opened = "#session details"
         tab.do(lambda page: page.click(f"{opened} > summary"))

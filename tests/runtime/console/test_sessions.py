@@ -15,7 +15,7 @@ from submitting import API, ended, signed, submit, until
 import fedboost as fb
 from fedboost.runtime import console as live
 from fedboost.runtime.aggregator.archive import FOLDER
-from fedboost.runtime.console import Office
+from fedboost.runtime.console import ConsoleQueries
 from fedboost.runtime.web import serving
 from fedboost.terms.tasks import terms_to_describe
 
@@ -139,7 +139,7 @@ def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
     """Whatever cannot be drawn, or kept, the training goes on."""
     tables = {"north": rows()}
     with served(tmp_path, tables, tokens=["analyst"], state=tmp_path / "state") as console:
-        monkeypatch.setattr("fedboost.runtime.console.Office.facts", lambda self: 1 / 0)
+        monkeypatch.setattr("fedboost.runtime.console.ConsoleQueries.state", lambda self: 1 / 0)
         monkeypatch.setattr("fedboost.runtime.aggregator.archive.facts_of", lambda session: 1 / 0)
         answer = console.ask("/")
         assert (answer.status, answer.json["error"]) == (500, "this page failed; the log has the reason")
@@ -199,7 +199,7 @@ def test_a_reader_that_does_not_keep_up_is_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(live, "DRAW_SECONDS", 0.005)
     monkeypatch.setattr(serving, "UNREAD_SECONDS", 0.2)
     monkeypatch.setattr(serving, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(Office, "facts", lambda self: facts(next(numbers) % 100))
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: facts(next(numbers) % 100))
     with served(tmp_path) as console:
         ask = f"GET /events/overview HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode()
         readers = console.one.server.pages.console._live
