@@ -7,7 +7,7 @@ from pydantic.json_schema import models_json_schema
 
 from fedboost.results.session import Error, Health, Model, Session, SessionDetail, Site, Submitted
 from fedboost.version import VERSION
-from fedboost.views.document import Block, Document, Line, Link, Paragraph, Section, Table
+from fedboost.views.document import Beside, Block, Document, Line, Link, Paragraph, Section, Table
 
 BASE = "/api/v1"
 Object = dict[str, Any]
@@ -154,9 +154,9 @@ def interface() -> Document:
         Section(
             "operations",
             "Operations",
-            [Table("Operations", headings, [*_operations(shown["paths"])], (), folded=False)],
+            [Table("A refusal is an Error", headings, [*_operations(shown["paths"])], (), folded=False)],
         ),
-        Section("objects", "Objects", [_object(name, schema) for name, schema in schemas]),
+        Section("objects", "Objects", [Beside([_object(name, schema) for name, schema in schemas])]),
     ]
     return Document("Interface for programs", "JSON over HTTP", blocks)
 
@@ -172,7 +172,7 @@ def _operations(paths: Object) -> Iterator[list[Line]]:
                 f"{method.upper()} {BASE}{path}",
                 f"{operation['summary']}{body}",
                 f"{status}: {answer['description']} ({kind}{_of(content['schema'])})",
-                f"{', '.join(code for code, _ in refused)}: an Error",
+                ", ".join(code for code, _ in refused),
             ]
 
 

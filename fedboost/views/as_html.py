@@ -237,8 +237,9 @@ STYLE = """
 html { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", Helvetica, Arial,
   sans-serif; }
 body { max-width: 68rem; margin: 0 auto; padding: 0 1.25rem 3rem; overflow-wrap: break-word; }
-header { background: var(--head); color: var(--on-head); box-shadow: 0 0 0 100vmax var(--head);
-  clip-path: inset(0 -100vmax); display: flex; flex-wrap: wrap; align-items: center; gap: .25rem 1.75rem;
+header { background: var(--head); color: var(--on-head);
+  border-image: linear-gradient(var(--head), var(--head)) fill 0 / 0 / 0 100vmax;
+  display: flex; flex-wrap: wrap; align-items: center; gap: .25rem 1.75rem;
   padding: .6rem 0; margin-bottom: 1.5rem; }
 .brand { margin: 0; font-size: 1.05rem; color: var(--head-link); }
 .brand span { font-weight: 700; color: var(--on-head); font-size: 1.2rem; letter-spacing: .01em; }
@@ -332,6 +333,8 @@ figcaption { font-weight: 600; font-size: .95rem; }
 @media (prefers-color-scheme: dark) { .tree .scroll { filter: invert(.93) hue-rotate(180deg); } }
 footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75rem; font-size: .9rem; }
 @media (max-width: 34rem) { html { font-size: 15px; } body { padding: 0 .75rem 2rem; }
+  header { justify-content: space-between; } header ul { gap: 0 1rem; }
+  header nav { flex-basis: 100%; order: 1; }
   .chart { font-size: 13.5px; } th, td { padding-right: .7rem; }
   .figures { grid-template-columns: 1fr 1fr; } .figures dd { font-size: 1.15rem; }
   .entries { grid-template-columns: 1fr; gap: 0; } .entries dd { grid-column: 1; }
@@ -346,6 +349,8 @@ footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75re
   html { font-size: 10.5pt; }
   body { max-width: none; padding: 0; }
   nav, .skip { display: none; }
+  header { color: #000000; border-image: none; background: none; border-bottom: 1px solid #999999; }
+  .brand, .brand span { color: #000000; }
   details::details-content { content-visibility: visible; display: block; height: auto; }
   summary { list-style: none; } summary::-webkit-details-marker { display: none; }
   .scroll, pre { overflow: visible !important; max-height: none !important; }

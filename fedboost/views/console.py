@@ -4,7 +4,9 @@ Each part of a page can be read without the others, and a part that did not chan
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 
 from fedboost.gbdt.metrics.registry import VALIDATION
 from fedboost.results.session import AggregatorState, EndedSession, LiveSession, SessionDetail
@@ -52,6 +54,8 @@ MAX_ENDED = 10
 """Sessions that the overview has of those that ended; the page of sessions has all."""
 MAX_REASON = 160
 """Characters of the reason of a failure in a table."""
+MAX_AWAITED = 5
+"""Awaited sites that the verdict names; the tables have all."""
 MAX_METRICS = 3
 """Metrics among the key figures."""
 SAID_ROUNDS = 10
@@ -69,9 +73,9 @@ def overview(state: AggregatorState) -> Document:
         _said(live),
         [
             Section("session", "Now", [*_now(state)], live=True),
-            Section("curves", "Curves", _charts(live) if live else [], live=True),
             Section("queue", "Waiting to begin", [_queue(state)], live=True),
             Section("sites", "Sites", [*_sites(state.status)], live=True),
+            Section("curves", "Curves", _charts(live) if live else [], live=True),
             Section("ended", "Ended last", [ended_table(state.ended[:MAX_ENDED])], live=True),
             Section("traffic", "Traffic", [by_party(live.traffic)] if live else [], live=True),
         ],
@@ -92,9 +96,14 @@ def _now(state: AggregatorState) -> Iterator[Block]:
         yield Verdict("No session is running.")
         return
     status, done = live.status, len(live.rounds)
+    more = [f"Turn {live.turn}: it {live.phase}."]
+    if 0 < len(status.awaited) <= MAX_AWAITED:
+        more.append(f"Missing: {waits_for(state.status, status)}.")
     late = f" It waits for {counted(len(status.awaited), 'site')}." if status.awaited else ""
     running = f"A {task_of(live.task)} is running: round {done} of {status.rounds}."
-    yield Verdict(f"{running}{late}", "unclear" if late else "good", [f"Turn {live.turn}: it {live.phase}."])
+    if task_of(live.task)[0] in "aeiou":
+        running = f"An {running[2:]}"
+    yield Verdict(f"{running}{late}", "unclear" if late else "good", more)
     most = max(status.rounds, 1)
     yield element("progress", max=str(most), value=str(min(done, most)), aria_label="Rounds done")
     left, moved = live.seconds_left, sum(map(sum, live.traffic.values()))
@@ -108,8 +117,6 @@ def _now(state: AggregatorState) -> Iterator[Block]:
         waited = f"{party}: last in {counted(turns, 'turn')}"
         figures.append(Figure("waited for the slowest site", duration(seconds), waited))
     yield Figures(figures)
-    if status.awaited:
-        yield Paragraph((Badge("waits for", "unclear"), f" {waits_for(state.status, status)}"))
     yield Fold("More about this session", [about(state.status, status)])
 
 
@@ -128,7 +135,7 @@ def _metrics(session: SessionDetail) -> Iterator[Figure]:
 
 def _charts(session: SessionDetail) -> list[Block]:
     """Return charts of the rounds; nothing before there are any."""
-    charts = [*metrics_by_round(session.rounds), *by_round(session.rounds)]
+    charts = [*metrics_by_round(session.rounds), *islice(by_round(session.rounds), 1)]  # not the bytes
     return [Beside(charts)] if charts else []
 
 
@@ -137,15 +144,15 @@ def _queue(state: AggregatorState) -> Block:
         (
             session.analyst or WITHOUT_KEYS,
             task_of(session.program),
+            Names(session.awaited) if session.awaited else "the session that runs",
             f"{time_of(session.since)} UTC",
             str(session.rounds),
             str(len(session.parties)),
-            Names(session.awaited) if session.awaited else "the session that runs",
         )
         for session in state.queue
     ]
-    headings = ["analyst", "task", "requested", "rounds", "sites", "waits for"]
-    return Table("Sessions that wait to begin", headings, rows, (3, 4)) if rows else note("No session waits.")
+    headings = ["analyst", "task", "waits for", "requested", "rounds", "sites"]
+    return Table("Sessions that wait to begin", headings, rows, (4, 5)) if rows else note("No session waits.")
 
 
 def _sites(status: Status) -> Iterator[Block]:
@@ -171,8 +178,11 @@ def sites(state: AggregatorState) -> Document:
     said = f"{here} of {counted(len(known), 'site')} connected."
     own: list[Block] = [note("No site has connected yet.")]
     if known:
+        awaited = awaited_in(status)
+        late = [member for member in known if member.name in awaited or not member.since]
         own = [Verdict(said, "good" if here == len(known) else "unclear")]
-        own.append(members("Sites", known, awaited_in(status), folded=False))
+        own += [members("Sites that are away or waited for", late, awaited, folded=False)] if late else []
+        own.append(members("Sites that are connected", [each for each in known if each not in late]))
     none = note("No analyst is connected.")
     others = members("Analysts", analysts, folded=False) if analysts else none
     blocks = [
@@ -198,19 +208,19 @@ def ended_table(ended: Iterable[EndedSession]) -> Block:
     rows = [
         (
             Link(_name(each), f"/sessions/{each.name}"),
+            (_badge(each), f" {shorten(each.reason, MAX_REASON) or _left(each, _result(each))}"),
             f"{time_of(each.ended)} UTC",
             each.analyst or WITHOUT_KEYS,
             each.protection,
             str(len(each.rounds)),
             duration(each.seconds),
-            (_badge(each), f" {shorten(each.reason, MAX_REASON) or _left(each)}"),
         )
         for each in ended
     ]
-    headings = ["session", "ended", "analyst", "protection", "rounds", "duration", "result"]
+    headings = ["session", "result", "ended", "analyst", "protection", "rounds", "duration"]
     if not rows:
         return note("No session has ended yet.")
-    return Table("Sessions that ended", headings, rows, (4, 5), folded=False)
+    return Table("Sessions that ended", headings, rows, (5, 6), folded=False)
 
 
 def _name(ended: EndedSession) -> str:
@@ -221,14 +231,17 @@ def _task(ended: EndedSession) -> str:
     return task_of(ended.task or ended.program)
 
 
+def _result(ended: EndedSession) -> str:
+    task = _task(ended)
+    return "model" if task == TRAINING else task
+
+
 def _badge(ended: EndedSession) -> Badge:
     return Badge("failed", "bad") if ended.reason else Badge("done", "good")
 
 
-def _left(ended: EndedSession) -> str:
-    """Return what a session left."""
-    task = _task(ended)
-    what = "model" if task == TRAINING else task
+def _left(ended: EndedSession, what: str) -> str:
+    """Return what a session left. what: its name for it."""
     return f"{what} of {size(ended.model_bytes)}" if ended.model_bytes else f"no {what}"
 
 
@@ -240,9 +253,10 @@ def ended_session(ended: EndedSession) -> Document:
     if ended.model_bytes:
         kind = "Model file (XGBoost JSON)" if task == TRAINING else f"File of the {task} (JSON)"
         links.append(Link(f"{kind}, {size(ended.model_bytes)}", address, f"{ended.name}.json"))
-    end = Verdict(f"The {task} failed: {ended.reason}.", "bad")
+    end = Verdict(f"The {task} failed: {ended.reason.strip()}.", "bad")
     if not ended.reason:
-        end = Verdict(f"The {task} ended with {_left(ended)}.", "good")
+        what = "model" if task == TRAINING else "result"
+        end = Verdict(f"The {task} is done: {_left(ended, what)}.", "good")
     figures = [
         Figure("rounds", str(len(ended.rounds))),
         Figure("duration", duration(ended.seconds)),
@@ -267,8 +281,8 @@ def ended_session(ended: EndedSession) -> Document:
         Items(links) if links else None,
         Figures(figures),
         Section("curves", "Rounds", charts) if charts else None,
-        Section("about", "About this session", [Entries(entries)]),
-        Section("traffic", "Traffic", [by_party(ended.traffic)]),
+        Section("about", "About this session", [Entries(entries)], folded=True),
+        Section("traffic", "Traffic", [replace(by_party(ended.traffic), folded=False)], folded=True),
     )
     return Document(_name(ended), f"ended {after}", blocks)
 

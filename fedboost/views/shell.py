@@ -30,11 +30,18 @@ main form { background: var(--panel); border: 1px solid var(--rule); border-radi
   padding: .75rem 1rem; max-width: 46rem; }
 main button { background: var(--bar); border-color: var(--bar); color: var(--paper); }
 progress { width: 100%; height: .8rem; accent-color: var(--bar); display: block; }
-#ended td:last-child, #queue td:last-child { min-width: 14rem; }
+#ended td:nth-child(2), #queue td:nth-child(3) { min-width: 14rem; }
+section table { width: 100%; } .scroll[tabindex] table { min-width: 40rem; }
+h2 + div > .scroll:first-child caption { position: absolute; width: 1px; height: 1px;
+  overflow: hidden; clip-path: inset(50%); }
+main > .verdict + ul { display: flex; flex-wrap: wrap; gap: .5rem; list-style: none; padding: 0; }
+main > .verdict + ul a { display: block; border: 1px solid var(--bar); border-radius: 6px;
+  padding: .35rem .9rem; text-decoration: none; font-weight: 600; }
+dd details, dd summary { margin: 0; padding: 0; font-weight: 400; }
 section:has(> div[id]:empty) { display: none; }
 .log { white-space: pre-wrap; overflow-wrap: anywhere; }
 .log .warning, .log .error, .log .critical { font-weight: 700; }
-@media print { .state, form { display: none; } }
+@media print { .state, form { display: none; } .scroll[tabindex] table { min-width: 0; } }
 """
 )
 
@@ -146,7 +153,7 @@ def frame(
             content,
             id="content",
         ),
-        element("footer", element("p", f"fedboost {VERSION}. This page asks {served.asks} only.")),
+        element("footer", element("p", f"fedboost {VERSION}. This page loads from {served.asks} only.")),
         live=live or None,
     )
 

@@ -76,7 +76,7 @@ def test_a_page_follows_a_session_without_being_loaded_again(console, browser):
     """Also what is open, and where the focus is, stays."""
     with browser.tab(console.url) as tab:
         tab.run("window.kept = 1")
-        assert "No session is under way." in tab.run("document.getElementById('session').innerText")
+        assert "No session is running." in tab.run("document.getElementById('session').innerText")
         training = asyncio.run_coroutine_threadsafe(console.one.train(terms(["north"])), console._loop)
         tab.do(lambda page: page.wait_for_selector("#ended td >> text=model of"))
         assert len(training.result(PATIENCE).history) == 3
