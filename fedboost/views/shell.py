@@ -32,7 +32,7 @@ main button { background: var(--bar); border-color: var(--bar); color: var(--pap
 progress { width: 100%; height: .8rem; accent-color: var(--bar); display: block; }
 #ended td:nth-child(2), #queue td:nth-child(3) { min-width: 14rem; }
 section table { width: 100%; } .scroll[tabindex] table { min-width: 40rem; }
-h2 + div > .scroll:first-child caption { position: absolute; width: 1px; height: 1px;
+h2 + div[id] > .scroll:first-child caption { position: absolute; width: 1px; height: 1px;
   overflow: hidden; clip-path: inset(50%); }
 main > .verdict + ul { display: flex; flex-wrap: wrap; gap: .5rem; list-style: none; padding: 0; }
 main > .verdict + ul a { display: block; border: 1px solid var(--bar); border-radius: 6px;
