@@ -11,13 +11,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 
 from fedboost.results.base import Part
-from fedboost.wire.services import Member, SessionState, SessionStatus, Status
+from fedboost.terms.session import TASKS, task_of
+from fedboost.wire.messages import Member, SessionState, SessionStatus, Status
 
 RECENT = 10
 """Rounds whose median time decides the remaining time."""
 
 Time = Annotated[int, Field(description="seconds since 1970, UTC; 0 for never")]
 Digest = Annotated[str, Field(description="digest of the terms")]
+_Task = Annotated[str, Field(pattern=f"^({'|'.join(TASKS)})$")]
 State = Literal["waiting", "running", "done", "failed"]
 _Metric = Annotated[int | float, WithJsonSchema({"type": "number"})]
 _PAIR = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
@@ -100,7 +102,7 @@ class LiveSession(SessionDetail):
     reason: str = ""
     model: bool = False
     status: SessionStatus
-    task: str
+    task: _Task
     phase: str
     turn: int
     seconds: float
@@ -128,14 +130,14 @@ class Model(Part):
 
 
 class EndedSession(SessionDetail, Model):
-    """A session that ended, as the archive keeps it. task: of its terms, '' in records of older versions;
+    """A session that ended, as the archive keeps it. task: of its terms;
     seconds: its duration; model_bytes: 0 without a model or result; request: nonce of its signed request, ''
     without keys."""
 
     state: State = "done"
     rounds_done: int = 0
     model: bool = False
-    task: str = ""
+    task: _Task = "train"
     seconds: float
     request: str = ""
 
@@ -145,8 +147,13 @@ class EndedSession(SessionDetail, Model):
         """The record, and what follows from it: older versions did not write that."""
         if type(values) is not dict or type(values.get("rounds")) is not list:
             return values
-        state, model = "failed" if values.get("reason") else "done", bool(values.get("model_bytes"))
-        return {**values, "state": state, "rounds_done": len(values["rounds"]), "model": model}
+        return {
+            "task": task_of(values.get("program")).name,
+            **values,
+            "state": "failed" if values.get("reason") else "done",
+            "rounds_done": len(values["rounds"]),
+            "model": bool(values.get("model_bytes")),
+        }
 
 
 class Submitted(Part):

@@ -60,7 +60,7 @@ from fedboost.views.results import RESULTS, document
 from fedboost.views.shell import console_page, drawn, refused
 from fedboost.views.status import sites_of
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
-from fedboost.wire.services import SessionState
+from fedboost.wire.messages import SessionState
 
 # ---- What a console shows of an aggregator --------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class ConsoleQueries:
         return LiveSession.of(
             status := self._status.of(active, SessionState.RUNNING),
             status=status,
-            task=active.terms.task,
+            task=active.terms.task.name,
             phase=PHASES.get(session.phase, session.phase),
             turn=session.turn,
             rounds=meter.history,
@@ -244,9 +244,9 @@ class Reports:
             raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
         model = SignedModel.from_bytes(data, ended.name)
         session = Ended(model.terms, tuple(model.attestations), ended.traffic, ended.rounds)
-        if model.terms.task in RESULTS:
+        if kind := RESULTS.get(model.terms.task.name):
             try:
-                result = RESULTS[model.terms.task].read(model.summary, session)
+                result = kind.read(model.summary, session)
             except PeerError:
                 reason = "this session left no result under its terms"
                 raise Refusal(HTTPStatus.NOT_FOUND, reason) from None

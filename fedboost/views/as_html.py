@@ -183,15 +183,13 @@ def report(document: Document) -> str:
     return page(
         head,
         element("a", "Skip to the report", class_="skip", href="#report"),
-        bar("fedboost report"),
-        element(
-            "main",
+        bar(
+            "fedboost report",
             element("h1", document.title),
             element("p", document.lead, class_="lead"),
-            body(document.blocks),
-            id="report",
         ),
         element("nav", element("ul", *links), aria_label="Contents") if len(sections) > 1 else "",
+        element("main", body(document.blocks), id="report"),
         element("footer", element("p", made_from)),
     )
 
@@ -245,6 +243,7 @@ header { background: var(--head); color: var(--on-head);
 .brand span { font-weight: 700; color: var(--on-head); font-size: 1.2rem; letter-spacing: .01em; }
 .brand span::before { content: ""; display: inline-block; width: .8rem; height: .8rem; margin-right: .5rem;
   border: .2rem solid var(--head-link); border-radius: 4px 4px 4px 0; vertical-align: -.05rem; }
+header h1, header .lead { flex-basis: 100%; margin: 0; color: inherit; }
 header nav { border: 0; margin: 0; padding: 0; flex: 1; }
 header a { color: var(--head-link); text-decoration: none; padding: .3rem 0; display: inline-block; }
 header a:hover { color: var(--on-head); text-decoration: underline; }
@@ -259,9 +258,8 @@ a { color: var(--link); }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 .skip { position: absolute; left: -100rem; }
 .skip:focus { position: static; }
-nav { border-top: 1px solid var(--rule); margin-top: 2.5rem; padding-top: .75rem; }
 nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; padding: 0; list-style: none;
-  max-width: none; }
+  max-width: none; font-size: .9rem; }
 .lead, .soft, .remark, footer { color: var(--soft); }
 .lead { margin: 0; }
 code { font-size: .875em; overflow-wrap: anywhere; }
@@ -312,9 +310,9 @@ section > details { border-top: 1px solid var(--rule); margin: 0; padding: .6rem
 td details { margin: 0; } td summary { font-weight: 400; }
 pre { font-size: .8rem; overflow-x: auto; background: var(--panel); padding: .75rem; border-radius: 6px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr));
-  gap: 1rem 2rem; align-items: start; }
+  gap: 1rem 2rem; align-items: start; margin: .75rem 0; }
 figure { margin: .75rem 0; max-width: 34rem; }
-.charts > * { margin: 0; min-width: 0; }
+.charts > * { margin: 0; min-width: 0; max-width: 34rem; }
 figcaption { font-weight: 600; font-size: .95rem; }
 .chart { width: 100%; height: auto; display: block; font-size: 12px; }
 .chart text { fill: var(--ink); }
@@ -336,6 +334,7 @@ footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75re
   header { justify-content: space-between; } header ul { gap: 0 1rem; }
   header nav { flex-basis: 100%; order: 1; }
   .chart { font-size: 13.5px; } th, td { padding-right: .7rem; }
+  body > nav { display: none; }
   .figures { grid-template-columns: 1fr 1fr; } .figures dd { font-size: 1.15rem; }
   .entries { grid-template-columns: 1fr; gap: 0; } .entries dd { grid-column: 1; }
   .entries dt { margin-top: .5rem; } }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt.metrics.registry import by_party
+from fedboost.gbdt.metrics import by_party
 from fedboost.results.base import Traffic
 from fedboost.views.audit import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
 from fedboost.views.estimates import ColumnsFacts, LayoutsFacts
@@ -29,7 +29,7 @@ from fedboost.views.privacy import Outlook, Planned, PrivacyReport
 from fedboost.views.training import ColumnsDemoFacts, metrics_of
 
 if TYPE_CHECKING:
-    from fedboost.wire.services import SiteReply, Status
+    from fedboost.wire.messages import SiteReply, Status
 
 
 Object = Mapping[str, Any]

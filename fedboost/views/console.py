@@ -8,8 +8,10 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 
-from fedboost.gbdt.metrics.registry import VALIDATION
+from fedboost.gbdt.metrics import VALIDATION
 from fedboost.results.session import AggregatorState, EndedSession, LiveSession, SessionDetail
+from fedboost.terms.session import TASKS, task_of
+from fedboost.views.approval import MADE
 from fedboost.views.document import (
     Badge,
     Beside,
@@ -36,19 +38,18 @@ from fedboost.views.markup import Markup, element, lines
 from fedboost.views.model import curves_of, metrics_by_round
 from fedboost.views.session import by_party, by_round
 from fedboost.views.status import (
-    TRAINING,
+    DOES,
     WITHOUT_KEYS,
     about,
     analysts_of,
     awaited_in,
     members,
     sites_of,
-    task_of,
     time_of,
     waits_for,
 )
 from fedboost.views.words import MINUTE, capital, counted, duration, shorten, size
-from fedboost.wire.services import Status
+from fedboost.wire.messages import Status
 
 MAX_ENDED = 10
 """Sessions that the overview has of those that ended; the page of sessions has all."""
@@ -100,9 +101,7 @@ def _now(state: AggregatorState) -> Iterator[Block]:
     if 0 < len(status.awaited) <= MAX_AWAITED:
         more.append(f"Missing: {waits_for(state.status, status)}.")
     late = f" It waits for {counted(len(status.awaited), 'site')}." if status.awaited else ""
-    running = f"A {task_of(live.task)} is running: round {done} of {status.rounds}."
-    if task_of(live.task)[0] in "aeiou":
-        running = f"An {running[2:]}"
+    running = f"{capital(DOES[live.task])}: round {done} of {status.rounds} is done."
     yield Verdict(f"{running}{late}", "unclear" if late else "good", more)
     most = max(status.rounds, 1)
     yield element("progress", max=str(most), value=str(min(done, most)), aria_label="Rounds done")
@@ -143,7 +142,7 @@ def _queue(state: AggregatorState) -> Block:
     rows = [
         (
             session.analyst or WITHOUT_KEYS,
-            task_of(session.program),
+            DOES[task_of(session.program).name],
             Names(session.awaited) if session.awaited else "the session that runs",
             f"{time_of(session.since)} UTC",
             str(session.rounds),
@@ -208,7 +207,7 @@ def ended_table(ended: Iterable[EndedSession]) -> Block:
     rows = [
         (
             Link(_name(each), f"/sessions/{each.name}"),
-            (_badge(each), f" {shorten(each.reason, MAX_REASON) or _left(each, _result(each))}"),
+            (_badge(each), f" {shorten(each.reason, MAX_REASON) or _left(each)}"),
             f"{time_of(each.ended)} UTC",
             each.analyst or WITHOUT_KEYS,
             each.protection,
@@ -224,39 +223,36 @@ def ended_table(ended: Iterable[EndedSession]) -> Block:
 
 
 def _name(ended: EndedSession) -> str:
-    return f"{capital(_task(ended))} {ended.name.removeprefix('session-')[:8]}"
-
-
-def _task(ended: EndedSession) -> str:
-    return task_of(ended.task or ended.program)
-
-
-def _result(ended: EndedSession) -> str:
-    task = _task(ended)
-    return "model" if task == TRAINING else task
+    return f"{capital(DOES[ended.task])} {ended.name.removeprefix('session-')[:8]}"
 
 
 def _badge(ended: EndedSession) -> Badge:
     return Badge("failed", "bad") if ended.reason else Badge("done", "good")
 
 
-def _left(ended: EndedSession, what: str) -> str:
-    """Return what a session left. what: its name for it."""
-    return f"{what} of {size(ended.model_bytes)}" if ended.model_bytes else f"no {what}"
+def _left(ended: EndedSession) -> str:
+    """Return what a session left."""
+    made = MADE[ended.task]
+    return f"{made}, {size(ended.model_bytes)}" if ended.model_bytes else f"no {made}"
 
 
 def ended_session(ended: EndedSession) -> Document:
     """Return the page of one session that ended."""
-    address, task = f"/api/v1/models/{ended.name}", _task(ended)
+    address, did = f"/api/v1/models/{ended.name}", capital(DOES[ended.task])
     after = f"{time_of(ended.ended)} UTC, after {duration(ended.seconds)}"
     links: list[Inline] = [Link("Report", f"{address}/report")] if ended.has_report else []
     if ended.model_bytes:
-        kind = "Model file (XGBoost JSON)" if task == TRAINING else f"File of the {task} (JSON)"
-        links.append(Link(f"{kind}, {size(ended.model_bytes)}", address, f"{ended.name}.json"))
-    end = Verdict(f"The {task} failed: {ended.reason.strip()}.", "bad")
+        kind = "XGBoost JSON" if TASKS[ended.task].makes_model else "JSON"
+        links.append(
+            Link(
+                f"File of the {MADE[ended.task]} ({kind}), {size(ended.model_bytes)}",
+                address,
+                f"{ended.name}.json",
+            )
+        )
+    end = Verdict(f"{did} failed: {ended.reason.strip()}.", "bad")
     if not ended.reason:
-        what = "model" if task == TRAINING else "result"
-        end = Verdict(f"The {task} is done: {_left(ended, what)}.", "good")
+        end = Verdict(f"{did} done: {_left(ended)}.", "good")
     figures = [
         Figure("rounds", str(len(ended.rounds))),
         Figure("duration", duration(ended.seconds)),

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError, printable
 from fedboost.privacy import noise as accounting
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.terms.noise import CUT_POINTS, SUMMARY, TREES, Release
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import RELEASES

@@ -7,33 +7,28 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from fedboost.errors import printable
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TUNE
+from fedboost.terms.session import task_of
 from fedboost.views import words
 from fedboost.views.document import Badge, Block, Code, Document, Entries, Inline, Line, Names, Table, note
 from fedboost.views.words import counted, delimited, duration, entry, paragraph
-from fedboost.wire.services import Member, SessionState, SessionStatus, SiteReply, Status
+from fedboost.wire.messages import Member, SessionState, SessionStatus, SiteReply, Status
 
 NEVER = "has never connected to this aggregator"
 WITHOUT_KEYS = "without keys"
-TRAINING = "training"
-TASKS = {
-    TO_DESCRIBE: "description",
-    TO_EVALUATE: "evaluation",
-    TO_DRIFT: "drift check",
-    TO_TUNE: "tuning",
-    TO_PREDICT: "prediction",
+DOES = {
+    "train": "training",
+    "tune": "tuning",
+    "describe": "description",
+    "evaluate": "evaluation",
+    "drift": "drift check",
+    "predict": "prediction",
 }
-"""What a session does, by its program; any other program trains."""
+"""What a session does, by its task."""
 _STATES = {
     SessionState.WAITING: "waits to begin",
     SessionState.RUNNING: "runs",
     SessionState.FINISHED: "is over, its model not fetched yet",
 }
-
-
-def task_of(program: str) -> str:
-    """Return what a session of this program does."""
-    return TASKS.get(program, TRAINING)
 
 
 def time_of(seconds: int) -> str:
@@ -121,7 +116,7 @@ def about(facts: Status, session: SessionStatus) -> Entries:
         ("analyst", Names((session.analyst,)) if session.analyst else WITHOUT_KEYS),
         ("requested", f"{time_of(session.since)} UTC, {_age(facts, session.since)} ago"),
         ("terms", (Code(f"{session.terms[:12]}..."), f", {session.rounds} rounds")),
-        ("program", f"{session.program}, protection {session.protection}"),
+        ("task", f"{DOES[task_of(session.program).name]}, protection {session.protection}"),
         ("parties", (f"{len(session.parties)}: ", Names(session.parties))),
     ]
     if session.awaited or session.state is SessionState.WAITING:

@@ -7,12 +7,11 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.registry import grows, own_name
+from fedboost.gbdt.metrics import grows, own_name
 from fedboost.results.base import Traffic
 from fedboost.results.model import ModelSummary, Verification
-from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms
 from fedboost.views.facts import (
     DemoFacts,
@@ -34,7 +33,7 @@ def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
 def figures(row: Mapping[str, float], terms: Terms, between: str = " ") -> str:
     """Return the same in words, a dash for those that are not published; where candidates are tried, the best
     value of the metric that is watched."""
-    if terms.task == TO_TUNE:
+    if terms.task.takes_candidates:
         return _best_of_candidates(row, terms)
     whole = [rows for rows in terms.sets if metrics.OF_PARTY not in rows]
     names = [("" if rows == metrics.TRAIN else f"{rows}-") + name for rows in whole for name in terms.metrics]
@@ -326,7 +325,7 @@ def _repeats(terms: Terms) -> str:
     """What it means that rows of a label holder may have the same id."""
     if not terms.vertical.repeated_ids:
         return ""
-    if terms.vertical.predicts:
+    if not terms.task.trains:
         return "; the label holder may have several rows of one"
     return "; the label holder may have several rows of one, and each other site is told how many of each"
 

@@ -34,7 +34,6 @@ from fedboost.runtime.aggregator.parties import check_signed
 from fedboost.runtime.aggregator.sessions import ActiveSession
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import PART_BEGINS, from_json
-from fedboost.terms.session import TO_DRIFT, TO_PREDICT, TO_TRAIN
 from fedboost.terms.terms import Terms
 from fedboost.views.results import RESULTS
 
@@ -45,8 +44,6 @@ MAX_FAILED = 64
 MAX_IN_MEMORY = 4
 """Models that are kept in memory: those that are not on the disk."""
 FOLDER = "ended"
-REPORTED = {TO_TRAIN, *RESULTS} - {TO_DRIFT}
-"""Tasks whose result has a report; that of drift needs the reference in the model's file."""
 _NAME = re.compile(r"session-[0-9a-f]{16}")
 
 
@@ -181,9 +178,11 @@ def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
     """The facts of a session that is over, and its model file, empty if it has none."""
     terms, model = session.terms, session.model
     whole = bool(model) and not model.startswith(PART_BEGINS.encode())
+    task = terms.task  # a drift check has no report here: it needs the reference in the file of the model
+    is_shown = task.makes_model or (task.name in RESULTS and not task.uses_reference)
     facts = EndedSession(
         name=session.session.name,
-        task=terms.task,
+        task=task.name,
         analyst=session.analyst_name,
         terms=terms.digest,
         program=terms.session.program,
@@ -195,7 +194,7 @@ def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
         rounds=session.meter.history,
         traffic=session.meter.traffic,
         model_bytes=len(model),
-        has_report=whole and terms.task in REPORTED,
+        has_report=whole and is_shown,
         request=nonce_of(session.session.request),
     )
     return facts, model
@@ -233,7 +232,7 @@ class Submissions:
         caller = f"analyst {name!r}"
         text, request = await self._analysts.reader.run(caller, len(data), lambda: from_json(data))
         terms = await self._analysts.read(caller, text, request, name)
-        if terms.task == TO_PREDICT:
+        if not terms.task.by_analyst:
             raise Refused("a prediction is asked for by its label holder alone: fedboost predict --party")
         analyst = self._signer(terms, request, name)
         self._check_unused(nonce_of(request))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.holders.evaluation import TableOf
+from fedboost.holders.other_tasks import TableOf
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.check import absent, of_ids, unfit
@@ -25,8 +25,19 @@ from fedboost.runtime.site.rows import KeyOf, ModelOf, SiteRows, SiteTable, Stam
 from fedboost.runtime.telemetry import logger
 from fedboost.runtime.workers import hold as link
 from fedboost.runtime.workers.dask_engine import DaskEngine
-from fedboost.runtime.workers.engine import Engine, Running, Worker, WorkerLost
-from fedboost.runtime.workers.hold import Held, Load
+from fedboost.runtime.workers.hold import (
+    Engine,
+    Heads,
+    Held,
+    Load,
+    Running,
+    Worker,
+    WorkerLost,
+    group_end_of,
+    heads_of,
+    schema_in,
+    stamp_of,
+)
 from fedboost.runtime.workers.hold import hold as hold_rows
 from fedboost.runtime.workers.holder import (
     Share,
@@ -37,7 +48,6 @@ from fedboost.runtime.workers.holder import (
     shares_of,
     undeclared_of,
 )
-from fedboost.runtime.workers.source import Heads, group_end_of, heads_of, schema_in, stamp_of
 from fedboost.terms.terms import Terms
 from fedboost.views.oddities import CheckFacts, Oddity
 from fedboost.views.words import shorten

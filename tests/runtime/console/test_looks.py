@@ -78,7 +78,7 @@ def test_a_page_follows_a_session_without_being_loaded_again(console, browser):
         tab.run("window.kept = 1")
         assert "No session is running." in tab.run("document.getElementById('session').innerText")
         training = asyncio.run_coroutine_threadsafe(console.one.train(terms(["north"])), console._loop)
-        tab.do(lambda page: page.wait_for_selector("#ended td >> text=model of"))
+        tab.do(lambda page: page.wait_for_selector("#ended td >> text=model, "))
         assert len(training.result(PATIENCE).history) == 3
         assert tab.run("window.kept") == 1
         assert [url for url in tab.asked if url.endswith("/events/overview")] != []

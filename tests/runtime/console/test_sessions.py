@@ -163,7 +163,7 @@ def test_live_events_while_a_session_trains(tmp_path, monkeypatch):
             heard = b""
             console.run(console.one.train(terms(["north"], rounds=3)))
             end = time.monotonic() + PATIENCE
-            while b"model of" not in heard:
+            while b"model, " not in heard:
                 assert time.monotonic() < end
                 heard += reader.recv(1 << 16)
         assert heard.startswith(b"HTTP/1.1 200")
