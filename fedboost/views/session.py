@@ -273,7 +273,9 @@ def _who_saw_a_result(terms: Terms) -> Iterator[tuple[str, str]]:
     yield "aggregator", _aggregator(terms, ", of however few rows,")
     yield "each other site", f"the terms{_TOLD[terms.task.name]}; no other result"
     yield from _helpers(terms)
-    yield "analyst", f"{given_to_analyst(terms)}; bytes of each party"
+    of_candidates = "of each candidate the settings, the rounds and the metric of the validation rows"
+    given = of_candidates if terms.task.takes_candidates else given_to_analyst(terms)
+    yield "analyst", f"{given}; bytes of each party"
     yield _ON_THE_NETWORK
     yield "anyone with this page", "what the analyst is given"
 
