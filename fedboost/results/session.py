@@ -141,6 +141,11 @@ class EndedSession(SessionDetail, Model):
     seconds: float
     request: str = ""
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """What differs from all other sessions, also one of the same name."""
+        return self.name, self.ended
+
     @model_validator(mode="before")
     @classmethod
     def _with_state(cls, values: Any) -> Any:
@@ -178,3 +183,10 @@ class AggregatorState:
     def queue(self) -> list[SessionStatus]:
         """The sessions that wait to begin."""
         return [session for session in self.status.sessions if session.state is SessionState.WAITING]
+
+    @property
+    def sessions(self) -> list[Session]:
+        """All sessions, those that ended last."""
+        known = {ended.name for ended in self.ended}
+        others = [Session.of(each) for each in self.status.sessions if each.name not in known]
+        return [*others, *self.ended]

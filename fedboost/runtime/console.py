@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -20,15 +20,12 @@ from starlette.routing import BaseRoute, Route, Router
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity import SERVER_NAME
-from fedboost.protocol.key_exchange import Trust
 from fedboost.results.base import Ended
 from fedboost.results.session import (
     AggregatorState,
     EndedSession,
     Health,
     LiveSession,
-    Model,
-    Session,
     SessionDetail,
     Site,
     Submitted,
@@ -54,7 +51,7 @@ from fedboost.runtime.web.logins import Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
 from fedboost.views import as_html, shell
 from fedboost.views import console as pages
-from fedboost.views.api import BASE, interface, openapi
+from fedboost.views.api import BASE, READ, interface, openapi
 from fedboost.views.document import Document
 from fedboost.views.results import RESULTS, document
 from fedboost.views.shell import console_page, drawn, refused
@@ -104,6 +101,24 @@ class ConsoleQueries:
             raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
         return found
 
+    def report(self, ended: EndedSession) -> str:
+        """The report of a session's model or result, as a page; Refusal if it is gone."""
+        data = self.archive.model(ended.name)
+        if data is None:
+            raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
+        model = SignedModel.from_bytes(data, ended.name)
+        session = Ended(model.terms, tuple(model.attestations), ended.traffic, ended.rounds)
+        if kind := RESULTS.get(model.terms.task.name):
+            try:
+                return as_html.report(document(kind.read(model.summary, session)))
+            except PeerError:
+                reason = "this session left no result under its terms"
+                raise Refusal(HTTPStatus.NOT_FOUND, reason) from None
+        trust, known = self.trust, None
+        if trust is not None:
+            known = verified(model, "model", trust.roots, trust.clock(), trust.denied)
+        return written(model, verification=known, session=session)
+
     def _live(self) -> LiveSession | None:
         active = self._sessions.active
         if active is None:
@@ -148,22 +163,6 @@ class Kept(Generic[T]):
                 drawn = await asyncio.to_thread(draw)
                 self._drawn = {**dict([*self._drawn.items()][1 - self._most :]), key: drawn}
             return self._drawn[key]
-
-
-class Recent(Generic[T]):
-    """The drawing of what changes: the last one, for some seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._drawn: tuple[Hashable, T] | None = None
-        self._until = 0.0
-
-    def of(self, key: Hashable, draw: Callable[[], T]) -> T:
-        """The drawing of this key."""
-        if self._drawn is None or self._drawn[0] != key or time.monotonic() >= self._until:
-            self._drawn = key, draw()
-            self._until = time.monotonic() + self._seconds
-        return self._drawn[1]
 
 
 # ---- Model files on their way to readers, in parts ------------------------------------------------------
@@ -215,47 +214,6 @@ class Downloads:
             while not head_only and (part := await asyncio.to_thread(opened.read, PART_BYTES)):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
-
-
-# ---- Reports of the models that a console keeps, drawn beside the event loop, one at a time -------------
-# Promises: the last ones are drawn once.
-# Refuses: models that are gone (Refusal).
-
-
-MAX_DRAWN = 4
-"""Reports that are kept."""
-
-
-class Reports:
-    """The reports of an archive's models. trust: by which signatures are checked; None without keys."""
-
-    def __init__(self, archive: Archive, trust: Trust | None) -> None:
-        self._archive = archive
-        self._trust = trust
-        self._kept: Kept[str] = Kept(MAX_DRAWN)
-
-    async def written(self, ended: EndedSession) -> str:
-        """The report of a session's model, as a page."""
-        return await self._kept.of((ended.name, ended.ended), partial(self._draw, ended))
-
-    def _draw(self, ended: EndedSession) -> str:
-        data = self._archive.model(ended.name)
-        if data is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
-        model = SignedModel.from_bytes(data, ended.name)
-        session = Ended(model.terms, tuple(model.attestations), ended.traffic, ended.rounds)
-        if kind := RESULTS.get(model.terms.task.name):
-            try:
-                result = kind.read(model.summary, session)
-            except PeerError:
-                reason = "this session left no result under its terms"
-                raise Refusal(HTTPStatus.NOT_FOUND, reason) from None
-            return as_html.report(document(result))
-        trust = self._trust
-        known = None
-        if trust is not None:
-            known = verified(model, "model", trust.roots, trust.clock(), trust.denied)
-        return written(model, verification=known, session=session)
 
 
 # ---- Live pages: what changed is drawn once for all that look, and sent as server-sent events -----------
@@ -411,66 +369,58 @@ REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none';
 """The policy of a report, which has its style in it."""
 
 
+MAX_DRAWN = 4
+"""Reports that are kept."""
+LISTS: dict[str, Callable[[AggregatorState], Any]] = {
+    "/health": lambda state: Health(status="serving", version=state.status.version, since=state.status.since),
+    "/sites": lambda state: [Site.of(member) for member in sites_of(state.status)],
+    "/sessions": lambda state: state.sessions,
+    "/models": lambda state: [each for each in state.ended if each.model_bytes],
+}
+"""What is answered under these addresses, in the type that the interface has for it."""
+
+
 class Api:
     """The answers to programs."""
 
     def __init__(self, queries: ConsoleQueries, logins: Logins) -> None:
         self._queries = queries
         self._logins = logins
-        self._live: Recent[bytes] = Recent(DRAW_SECONDS)
+        self._live: Kept[bytes] = Kept(1)
         self._kept: Kept[bytes] = Kept(MAX_ENDED)
+        self._reports: Kept[str] = Kept(MAX_DRAWN)
         self._downloads = Downloads(queries.archive)
-        self._reports = Reports(queries.archive, queries.trust)
 
     def routes(self) -> list[BaseRoute]:
         """The routes of the interface."""
-        read = {
-            "/health": self._health,
-            "/sites": self._sites,
+        answers: dict[str, Callable[[Request], Awaitable[Response | App]]] = {
+            **{path: partial(self._list, path) for path in LISTS},
             "/sessions/{name}": self._session,
-            "/models": self._models,
             "/models/{name}": self._model,
             "/models/{name}/report": self._report,
             "/metrics": self._metrics,
             "/openapi.json": self._openapi,
         }
-        routes: list[BaseRoute] = [Route(f"{BASE}{path}", answer) for path, answer in read.items()]
-        return [*routes, Route(f"{BASE}/sessions", self._sessions, methods=["GET", "POST"])]
-
-    def _state(self, request: Request) -> AggregatorState:
-        """The state, for callers that may read it."""
-        self._logins.caller(request.scope)
-        return self._queries.state()
+        routes: list[BaseRoute] = [Route(f"{BASE}{path}", answer) for path, answer in answers.items()]
+        return [Route(f"{BASE}/sessions", self._submit, methods=["POST"]), *routes]
 
     def _ended(self, request: Request) -> EndedSession:
-        """The session of the address that is over; Refusal if there is none."""
+        """The session of the address that ended; Refusal if there is none."""
         self._logins.caller(request.scope)
         return self._queries.ended(request.path_params["name"])
 
-    async def _health(self, request: Request) -> Response:
-        status = self._state(request).status
-        return _answer(Health, Health(status="serving", version=status.version, since=status.since))
-
-    async def _sites(self, request: Request) -> Response:
-        members = sites_of(self._state(request).status)
-        return _answer(list[Site], [Site.of(member) for member in members])
-
-    async def _sessions(self, request: Request) -> Response:
-        if request.method == "POST":
-            return await self._submit(request)
-        state = self._state(request)
-        known = {ended.name for ended in state.ended}
-        others = [Session.of(each) for each in state.status.sessions if each.name not in known]
-        return _answer(list[Session], [*others, *state.ended])
+    async def _list(self, path: str, request: Request) -> Response:
+        self._logins.caller(request.scope)
+        return _answer(_json(READ[path].content, LISTS[path](self._queries.state())))
 
     async def _session(self, request: Request) -> Response:
-        live = self._state(request).live
+        self._logins.caller(request.scope)
+        live = self._queries.state().live
         if live is not None and live.name == request.path_params["name"]:
-            text = self._live.of(live.name, lambda: _json(SessionDetail, live))
-        else:
-            ended = self._ended(request)
-            text = await self._kept.of((ended.name, ended.ended), lambda: _json(SessionDetail, ended))
-        return Response(text, media_type="application/json")
+            now = live.name, time.monotonic() // DRAW_SECONDS
+            return _answer(await self._live.of(now, partial(_json, SessionDetail, live)))
+        ended = self._ended(request)
+        return _answer(await self._kept.of(ended.key, partial(_json, SessionDetail, ended)))
 
     async def _submit(self, request: Request) -> Response:
         caller = self._logins.need(request.scope, "analyst")
@@ -482,10 +432,7 @@ class Api:
             submitted = await self._queries.submissions.submit(await request.body(), caller.name)
         except ConfigError as error:
             raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, error.public) from None
-        return _answer(Submitted, submitted, HTTPStatus.ACCEPTED)
-
-    async def _models(self, request: Request) -> Response:
-        return _answer(list[Model], [each for each in self._state(request).ended if each.model_bytes])
+        return _answer(_json(Submitted, submitted), HTTPStatus.ACCEPTED)
 
     async def _model(self, request: Request) -> App:
         return partial(self._downloads.serve, self._ended(request).name)
@@ -494,7 +441,7 @@ class Api:
         ended = self._ended(request)
         if not ended.has_report:
             raise Refusal(HTTPStatus.NOT_FOUND, "this session left no model that a report can be drawn of")
-        text = await self._reports.written(ended)
+        text = await self._reports.of(ended.key, partial(self._queries.report, ended))
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
     async def _metrics(self, request: Request) -> Response:
@@ -506,8 +453,8 @@ class Api:
         return JSONResponse(openapi())
 
 
-def _answer(of: Any, value: Any, status: int = HTTPStatus.OK) -> Response:
-    return Response(_json(of, value), status, media_type="application/json")
+def _answer(text: bytes, status: int = HTTPStatus.OK) -> Response:
+    return Response(text, status, media_type="application/json")
 
 
 def _json(of: Any, value: Any) -> bytes:
@@ -570,7 +517,7 @@ class _Pages:
         self._logins.caller(request.scope)
         ended = self._queries.ended(request.path_params["name"])
         draw = partial(_whole, pages.ended_session, ended)
-        return self._answer(request, await self._kept.of((ended.name, ended.ended), draw))
+        return self._answer(request, await self._kept.of(ended.key, draw))
 
     async def api(self, request: Request) -> Response:
         self._logins.caller(request.scope)

@@ -1,13 +1,13 @@
 """The HTTP API: its OpenAPI document, made from the types of its answers, and the page that shows it."""
 
-from collections.abc import Iterator
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args
 
 from pydantic.json_schema import models_json_schema
 
 from fedboost.results.session import Error, Health, Model, Session, SessionDetail, Site, Submitted
 from fedboost.version import VERSION
-from fedboost.views.document import Beside, Block, Document, Line, Link, Paragraph, Section, Table
+from fedboost.views.document import Beside, Block, Document, Link, Paragraph, Section, Table
 
 BASE = "/api/v1"
 Object = dict[str, Any]
@@ -21,7 +21,7 @@ _FAULTS = {
     422: ("NotFit", "terms that cannot be, or that the analyst has not signed"),
     429: ("TooMany", "too many wrong tokens from this address"),
 }
-_JSON, _HTML, _TEXT = "application/json", "text/html", "text/plain"
+_JSON = "application/json"
 _OBJECT: Object = {"type": "object"}
 _SIGNED: Object = {
     "type": "object",
@@ -34,57 +34,69 @@ _SIGNED: Object = {
 }
 
 
-def _answer(what: str, content: Any = None, kind: str = _JSON) -> Object:
-    """Return an answer. content: its type, or a schema; text unless given."""
-    schema = {"type": "string"} if content is None else content
-    if isinstance(content, type):
-        schema = {"$ref": _REFS.format(model=content.__name__)}
+class Operation(NamedTuple):
+    """What is under an address. content: the type of the answer, a schema, or the media type of a text."""
+
+    summary: str
+    answer: str
+    content: Any
+    refused: Sequence[int] = ()
+    status: int = 200
+
+
+READ = {
+    "/health": Operation("Is it up", "it is", Health),
+    "/sites": Operation("Sites that are or were here", "sites", list[Site]),
+    "/sessions": Operation("Sessions, those that are over last", "sessions", list[Session]),
+    "/sessions/{name}": Operation("A session with its rounds", "the session", SessionDetail, [404]),
+    "/models": Operation("Models that are kept", "models", list[Model]),
+    "/models/{name}": Operation("A model file, by its session", "XGBoost JSON", _OBJECT, [404]),
+    "/models/{name}/report": Operation("The report of a model", "one page", "text/html", [404]),
+    "/metrics": Operation("Metrics for Prometheus", "its text format", "text/plain"),
+    "/openapi.json": Operation("This document", "OpenAPI 3.1", _OBJECT),
+}
+SUBMIT = Operation(
+    "Submit signed terms; needs a token of the role analyst, and the analyst's own signature",
+    "the session runs already, or waits to begin",
+    Submitted,
+    [400, 413, 422],
+    202,
+)
+
+
+def _ref(kind: type) -> Object:
+    return {"$ref": _REFS.format(model=kind.__name__)}
+
+
+def _answer(what: str, content: Any) -> Object:
+    kind, schema = _JSON, content
+    if isinstance(content, str):
+        kind, schema = content, {"type": "string"}
     elif of := get_args(content):
-        schema = {"type": "array", "items": {"$ref": _REFS.format(model=of[0].__name__)}}
+        schema = {"type": "array", "items": _ref(*of)}
+    elif isinstance(content, type):
+        schema = _ref(content)
     return {"description": what, "content": {kind: {"schema": schema}}}
 
 
-def _operation(
-    summary: str, answer: Object, *refused: int, named: bool = False, status: str = "200", **more: Any
-) -> Object:
-    answers = {status: answer} | {
+def _described(operation: Operation, named: bool = False) -> Object:
+    refused = {
         str(code): {"$ref": f"#/components/responses/{_FAULTS[code][0]}"}
-        for code in (401, 403, *refused, 429)
+        for code in (401, 403, *operation.refused, 429)
     }
+    answers = {str(operation.status): _answer(operation.answer, operation.content)} | refused
     place = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    return {"summary": summary, "responses": answers, **({"parameters": [place]} if named else {}), **more}
+    return {"summary": operation.summary, "responses": answers, **({"parameters": [place]} if named else {})}
 
 
 def _paths() -> Object:
-    submitted = _answer("the session runs already, or waits to begin", Submitted)
-    detail = _answer("the session", SessionDetail)
     signed = {"required": True, "content": {_JSON: {"schema": {"$ref": _REFS.format(model="SignedTerms")}}}}
-    read = {
-        "/health": _operation("Is it up", _answer("it is", Health)),
-        "/sites": _operation("Sites that are or were here", _answer("sites", list[Site])),
-        "/sessions": _operation("Sessions, those that are over last", _answer("sessions", list[Session])),
-        "/sessions/{name}": _operation("A session with its rounds", detail, 404, named=True),
-        "/models": _operation("Models that are kept", _answer("models", list[Model])),
-        "/models/{name}": _operation(
-            "A model file, by its session", _answer("XGBoost JSON", _OBJECT), 404, named=True
-        ),
-        "/models/{name}/report": _operation(
-            "The report of a model", _answer("one page", kind=_HTML), 404, named=True
-        ),
-        "/metrics": _operation("Metrics for Prometheus", _answer("its text format", kind=_TEXT)),
-        "/openapi.json": _operation("This document", _answer("OpenAPI 3.1", _OBJECT)),
+    paths = {path: {"get": _described(row, "{name}" in path)} for path, row in READ.items()}
+    paths["/sessions"]["post"] = {
+        **_described(SUBMIT),
+        "requestBody": signed,
+        "security": [{"analyst": []}],
     }
-    paths = {path: {"get": operation} for path, operation in read.items()}
-    paths["/sessions"]["post"] = _operation(
-        "Submit signed terms; needs a token of the role analyst, and the analyst's own signature",
-        submitted,
-        400,
-        413,
-        422,
-        status="202",
-        requestBody=signed,
-        security=[{"analyst": []}],
-    )
     return paths
 
 
@@ -146,40 +158,35 @@ def openapi() -> Object:
 def interface() -> Document:
     """Return the page that shows the document."""
     shown, to = openapi(), f"{BASE}/openapi.json"
-    headings = ["address", "what it does", "answer", "refused"]
+    rows = [("GET", path, row) for path, row in READ.items()]
+    rows.append(
+        ("POST", "/sessions", SUBMIT._replace(summary=f"{SUBMIT.summary}; the body is a SignedTerms"))
+    )
+    lines = [
+        (
+            f"{method} {BASE}{path}",
+            row.summary,
+            f"{row.status}: {row.answer} ({_name(row.content)})",
+            ", ".join(map(str, (401, 403, *row.refused, 429))),
+        )
+        for method, path, row in rows
+    ]
+    headings = ["address", "what it does", "answer", "refused, with an Error"]
     schemas = shown["components"]["schemas"].items()
     blocks: list[Block] = [
         Paragraph(shown["info"]["description"]),
         Paragraph(("The same as an OpenAPI document for tools: ", Link(to, to))),
-        Section(
-            "operations",
-            "Operations",
-            [Table("A refusal is an Error", headings, [*_operations(shown["paths"])], (), folded=False)],
-        ),
+        Section("operations", "Operations", [Table("All addresses", headings, lines, (), folded=False)]),
         Section("objects", "Objects", [Beside([_object(name, schema) for name, schema in schemas])]),
     ]
     return Document("Interface for programs", "JSON over HTTP", blocks)
 
 
-def _operations(paths: Object) -> Iterator[list[Line]]:
-    for path, methods in paths.items():
-        for method, operation in methods.items():
-            own, *refused = operation["responses"].items()
-            status, answer = own
-            ((kind, content),) = answer["content"].items()
-            body = "; the body is a SignedTerms" if "requestBody" in operation else ""
-            yield [
-                f"{method.upper()} {BASE}{path}",
-                f"{operation['summary']}{body}",
-                f"{status}: {answer['description']} ({kind}{_of(content['schema'])})",
-                ", ".join(code for code, _ in refused),
-            ]
-
-
-def _of(schema: Object) -> str:
-    inner = schema.get("items", schema)
-    name = inner.get("$ref", "").rpartition("/")[2]
-    return f", {'a list of ' if 'items' in schema else ''}{name}" if name else ""
+def _name(content: Any) -> str:
+    """Return the name of what an answer has."""
+    if of := get_args(content):
+        return f"a list of {of[0].__name__}"
+    return content if isinstance(content, str) else getattr(content, "__name__", "an object")
 
 
 def _object(name: str, schema: Object) -> Table:
