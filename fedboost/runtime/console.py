@@ -401,8 +401,10 @@ class Api:
             "/metrics": self._metrics,
             "/openapi.json": self._openapi,
         }
-        routes: list[BaseRoute] = [Route(f"{BASE}{path}", answer) for path, answer in answers.items()]
-        return [Route(f"{BASE}/sessions", self._submit, methods=["POST"]), *routes]
+        return [
+            Route(f"{BASE}{path}", answer, methods=["GET", *(["POST"] if path == "/sessions" else [])])
+            for path, answer in answers.items()
+        ]
 
     def _ended(self, request: Request) -> EndedSession:
         """The session of the address that ended; Refusal if there is none."""
@@ -410,6 +412,8 @@ class Api:
         return self._queries.ended(request.path_params["name"])
 
     async def _list(self, path: str, request: Request) -> Response:
+        if request.method == "POST":
+            return await self._submit(request)
         self._logins.caller(request.scope)
         return _answer(_json(READ[path].content, LISTS[path](self._queries.state())))
 
