@@ -24,7 +24,6 @@ from fedboost.views.document import (
     Fold,
     Inline,
     Items,
-    Line,
     Link,
     Names,
     Paragraph,
@@ -41,6 +40,7 @@ from fedboost.views.status import (
     DOES,
     WITHOUT_KEYS,
     about,
+    agreed,
     analysts_of,
     awaited_in,
     members,
@@ -87,8 +87,11 @@ def _said(live: LiveSession | None) -> str:
     if live is None:
         return "No session is running."
     done = len(live.rounds) // SAID_ROUNDS * SAID_ROUNDS
-    late = f" It waits for {counted(len(live.status.awaited), 'site')}." if live.status.awaited else ""
-    return f"A session is running; rounds done: at least {done} of {live.status.rounds}.{late}"
+    return f"A session is running; rounds done: at least {done} of {live.status.rounds}.{_late(live)}"
+
+
+def _late(live: LiveSession) -> str:
+    return f" It waits for {counted(len(live.status.awaited), 'site')}." if live.status.awaited else ""
 
 
 def _now(state: AggregatorState) -> Iterator[Block]:
@@ -96,21 +99,18 @@ def _now(state: AggregatorState) -> Iterator[Block]:
     if live is None:
         yield Verdict("No session is running.")
         return
-    status, done = live.status, len(live.rounds)
+    status, done, left = live.status, len(live.rounds), live.seconds_left
     more = [f"Turn {live.turn}: it {live.phase}."]
     if 0 < len(status.awaited) <= MAX_AWAITED:
         more.append(f"Missing: {waits_for(state.status, status)}.")
-    late = f" It waits for {counted(len(status.awaited), 'site')}." if status.awaited else ""
-    running = f"{capital(DOES[live.task])}: round {done} of {status.rounds} is done."
-    yield Verdict(f"{running}{late}", "unclear" if late else "good", more)
+    running = f"{capital(DOES[live.task])} is running: {done} of {status.rounds} rounds done.{_late(live)}"
+    yield Verdict(running, "unclear" if status.awaited else "good", more)
     most = max(status.rounds, 1)
     yield element("progress", max=str(most), value=str(min(done, most)), aria_label="Rounds done")
-    left, moved = live.seconds_left, sum(map(sum, live.traffic.values()))
-    figures = [
-        Figure("remaining time", "not known yet" if left is None else f"about {_about(left)}"),
-        *_metrics(live),
-        Figure("traffic", size(moved), f"of {counted(len(status.parties), 'site')}"),
-    ]
+    time = "not known yet"
+    if left is not None:
+        time = f"about {left:.0f} s" if left < MINUTE else f"about {duration(left)}"
+    figures = [Figure("remaining time", time), *_metrics(live), _traffic(live)]
     if live.slowest is not None:
         party, turns, seconds = live.slowest
         waited = f"{party}: last in {counted(turns, 'turn')}"
@@ -119,8 +119,9 @@ def _now(state: AggregatorState) -> Iterator[Block]:
     yield Fold("More about this session", [about(state.status, status)])
 
 
-def _about(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < MINUTE else duration(seconds)
+def _traffic(session: SessionDetail) -> Figure:
+    moved = sum(map(sum, session.traffic.values()))
+    return Figure("traffic", size(moved), f"of {counted(len(session.parties), 'site')}")
 
 
 def _metrics(session: SessionDetail) -> Iterator[Figure]:
@@ -207,7 +208,9 @@ def ended_table(ended: Iterable[EndedSession]) -> Block:
     rows = [
         (
             Link(_name(each), f"/sessions/{each.name}"),
-            (_badge(each), f" {shorten(each.reason, MAX_REASON) or _left(each)}"),
+            (Badge("failed", "bad"), f" {shorten(each.reason, MAX_REASON)}")
+            if each.reason
+            else (Badge("done", "good"), f" {_left(each)}"),
             f"{time_of(each.ended)} UTC",
             each.analyst or WITHOUT_KEYS,
             each.protection,
@@ -226,10 +229,6 @@ def _name(ended: EndedSession) -> str:
     return f"{capital(DOES[ended.task])} {ended.name.removeprefix('session-')[:8]}"
 
 
-def _badge(ended: EndedSession) -> Badge:
-    return Badge("failed", "bad") if ended.reason else Badge("done", "good")
-
-
 def _left(ended: EndedSession) -> str:
     """Return what a session left."""
     made = MADE[ended.task]
@@ -243,13 +242,8 @@ def ended_session(ended: EndedSession) -> Document:
     links: list[Inline] = [Link("Report", f"{address}/report")] if ended.has_report else []
     if ended.model_bytes:
         kind = "XGBoost JSON" if TASKS[ended.task].makes_model else "JSON"
-        links.append(
-            Link(
-                f"File of the {MADE[ended.task]} ({kind}), {size(ended.model_bytes)}",
-                address,
-                f"{ended.name}.json",
-            )
-        )
+        text = f"File of the {MADE[ended.task]} ({kind}), {size(ended.model_bytes)}"
+        links.append(Link(text, address, f"{ended.name}.json"))
     end = Verdict(f"{did} failed: {ended.reason.strip()}.", "bad")
     if not ended.reason:
         end = Verdict(f"{did} done: {_left(ended)}.", "good")
@@ -257,20 +251,10 @@ def ended_session(ended: EndedSession) -> Document:
         Figure("rounds", str(len(ended.rounds))),
         Figure("duration", duration(ended.seconds)),
         *_metrics(ended),
-        Figure(
-            "traffic",
-            size(sum(map(sum, ended.traffic.values()))),
-            f"of {counted(len(ended.parties), 'site')}",
-        ),
+        _traffic(ended),
     ]
-    entries: list[tuple[str, Line]] = [
-        ("session", Code(ended.name)),
-        ("ended", after),
-        ("analyst", ended.analyst or WITHOUT_KEYS),
-        ("program", f"{ended.program}, protection {ended.protection}"),
-        ("digest of the terms", Code(ended.terms)),
-        ("parties", Names(ended.parties)),
-    ]
+    entries: list[tuple[str, Line]] = [("session", Code(ended.name)), ("ended", after)]
+    entries += [*agreed(ended, ended.task), ("digest of the terms", Code(ended.terms))]
     charts = _charts(ended)
     blocks = unless_empty(
         end,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from fedboost.errors import printable
+from fedboost.results.session import Session
 from fedboost.terms.session import task_of
 from fedboost.views import words
 from fedboost.views.document import Badge, Block, Code, Document, Entries, Inline, Line, Names, Table, note
@@ -113,15 +114,20 @@ def about(facts: Status, session: SessionStatus) -> Entries:
     done = f", {session.done} of {session.rounds} rounds done" if session.name else ""
     lines: list[tuple[str, Line]] = [
         ("session", (Code(session.name or "a session"), f" {_STATES[session.state]}{done}")),
-        ("analyst", Names((session.analyst,)) if session.analyst else WITHOUT_KEYS),
         ("requested", f"{time_of(session.since)} UTC, {_age(facts, session.since)} ago"),
+        *agreed(session, task_of(session.program).name),
         ("terms", (Code(f"{session.terms[:12]}..."), f", {session.rounds} rounds")),
-        ("task", f"{DOES[task_of(session.program).name]}, protection {session.protection}"),
-        ("parties", (f"{len(session.parties)}: ", Names(session.parties))),
     ]
     if session.awaited or session.state is SessionState.WAITING:
         lines.append(("waits for", waits_for(facts, session)))
     return Entries(lines)
+
+
+def agreed(session: SessionStatus | Session, task: str) -> Iterator[tuple[str, Line]]:
+    """Yield whose session it is, what it does and with whom."""
+    yield "analyst", Names((session.analyst,)) if session.analyst else WITHOUT_KEYS
+    yield "task", f"{DOES[task]}, protection {session.protection}"
+    yield "parties", (f"{len(session.parties)}: ", Names(session.parties))
 
 
 def waits_for(facts: Status, session: SessionStatus) -> str:

@@ -1,6 +1,7 @@
 """The sessions that an aggregator keeps for its console."""
 
 import asyncio
+import json
 
 import pytest
 from console_facts import ended
@@ -45,6 +46,25 @@ def test_the_latest_are_kept_over_a_restart_and_the_oldest_deleted(tmp_path, mon
     assert len([*(tmp_path / FOLDER).iterdir()]) == 6
     assert again.model("session-0000000000000004") is None
     assert again.model("../../tokens") is None
+
+
+def test_a_record_of_an_older_version_is_read(tmp_path):
+    """Without what follows from the rest: the state, the number of rounds, and the task."""
+    (tmp_path / FOLDER).mkdir()
+    old = {
+        **{"name": ended(1).name, "analyst": "marie", "terms": "cd" * 32, "program": "describe"},
+        **{"protection": "masked", "parties": ["north"], "ended": 1_795_000_000, "seconds": 3.5},
+        **{"reason": "", "rounds": [], "traffic": {"north": [12, 34]}, "model_bytes": 7},
+        **{"has_report": True, "request": "ab"},
+    }
+    (tmp_path / FOLDER / f"{ended(1).name}.json").write_text(json.dumps(old))
+    (read,) = added(tmp_path).ended
+    assert (read.task, read.state, read.rounds_done, read.model) == ("describe", "done", 0, True)
+    assert {key: getattr(read, key) for key in old} == {
+        **old,
+        "parties": ("north",),
+        "traffic": {"north": (12, 34)},
+    }
 
 
 def test_failures_and_other_analysts_take_the_place_of_no_model(tmp_path, monkeypatch):
