@@ -24,6 +24,7 @@ from fedboost.views.document import (
     Fold,
     Inline,
     Items,
+    Line,
     Link,
     Names,
     Paragraph,
