@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -218,15 +220,12 @@ class Downloads:
 
 # ---- Live pages: what changed is drawn once for all that look, and sent as server-sent events -----------
 # Promises: nothing is drawn while nobody looks, and at most every DRAW_SECONDS otherwise, however many ask;
-# a reader that does not keep up is dropped, and holds nobody up; one that may read no more is sent nothing
-# more.
-# Refuses: more than MAX_READERS at a time (Refusal).
+# a reader that is slow gets the latest parts when it has read the ones before, and holds nobody up; one that
+# may read no more is sent nothing more.
 
 
 DRAW_SECONDS = 0.5
 MAX_READERS = 256
-UNREAD_EVENTS = 8
-"""Events that wait for one reader; one with more is dropped."""
 QUIET_SECONDS = 15.0
 """A reader is sent a sign of life after this."""
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -234,7 +233,6 @@ HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 Parts = Mapping[str, str]
 """The id of a part of a page to its HTML."""
 View = Callable[[AggregatorState], Document]
-Queue = asyncio.Queue[bytes | None]
 
 
 class Live:
@@ -244,15 +242,20 @@ class Live:
         self._queries = queries
         self._pages = pages
         self._log = log
-        self._readers: dict[str, set[Queue]] = {name: set() for name in pages}
+        self._readers = Counter[str]()
         self._drawn: dict[str, tuple[Document, Parts]] = {}
         self._until: dict[str, float] = {}
+        self._events: dict[str, tuple[Parts, Parts, bytes]] = {}
+        """By page the last event: what its readers had, what they have then, and the event."""
+        self._changed = asyncio.Event()
+        """Set at the next change, and then replaced."""
         self._task: asyncio.Task[None] | None = None
+        self._is_over = False
 
     @property
     def readers(self) -> int:
         """How many look now."""
-        return sum(map(len, self._readers.values()))
+        return self._readers.total()
 
     def start(self) -> None:
         """Draw, in a task of the running event loop."""
@@ -262,45 +265,61 @@ class Live:
         """Draw no more, and say good-bye to all readers."""
         if self._task is not None:
             self._task.cancel()
-        for queues in self._readers.values():
-            for queue in queues:
-                _hang_up(queue)
+        self._is_over = True
+        self._changed.set()
 
     def drawn(self, page: str) -> tuple[Document, Parts]:
         """A page and its parts, as its readers have them; without readers, not older than DRAW_SECONDS."""
-        if not self._readers[page] and time.monotonic() >= self._until.get(page, 0.0):
+        if page not in self._drawn or (not self._readers[page] and time.monotonic() >= self._until[page]):
             self._draw(page, self._queries.state())
         return self._drawn[page]
 
     async def serve(
         self, page: str, check: Callable[[], object], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Send the parts of a page, and then each part that changes, until the reader is gone or dropped.
-        check: raises Refusal if the reader may not read, and is asked before each event. Raises Refusal if
-        this is no page, or one reader too many."""
+        """Send the parts of a page, and then each part that changes, until the reader is gone. check: raises
+        Refusal if the reader may not read; called before each event. Raises Refusal if this is no page, or
+        one reader too many."""
         if page not in self._pages:
             raise Refusal(HTTPStatus.NOT_FOUND, "there is no such page")
-        start = {"type": "http.response.start", "status": 200, "headers": HEADERS}
-        if scope["method"] == "HEAD":
-            await send(start)
-            await send({"type": "http.response.body", "body": b""})
-            return
-        if self.readers >= MAX_READERS:
+        if scope["method"] != "HEAD" and self.readers >= MAX_READERS:
             wait = {"Retry-After": "10"}
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_READERS} pages are open already", wait)
-        queue: Queue = asyncio.Queue()
-        queue.put_nowait(_event(self.drawn(page)[1]))
-        self._readers[page].add(queue)
-        gone = asyncio.create_task(_until_gone(receive, queue), name="console reader")
-        try:
-            await send(start)
-            while (event := await _next(queue)) is not None:
-                check()
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            self._readers[page].discard(queue)
-            gone.cancel()
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        if scope["method"] != "HEAD":
+            self.drawn(page)  # now, if it was drawn for nobody
+            self._readers[page] += 1
+            gone = asyncio.create_task(_until_gone(receive), name="console reader")
+            sending = asyncio.create_task(self._send_on(page, check, send), name="console events")
+            try:
+                await asyncio.wait([gone, sending], return_when=asyncio.FIRST_COMPLETED)
+                if sending.done():
+                    sending.result()
+            finally:
+                self._readers[page] -= 1
+                gone.cancel()
+                sending.cancel()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _send_on(self, page: str, check: Callable[[], object], send: Send) -> None:
+        known: Parts = {}
+        while not self._is_over:
+            check()
+            changed, parts = self._changed, self._drawn[page][1]
+            event = self._event(page, known, parts)
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            known = parts
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), QUIET_SECONDS)
+
+    def _event(self, page: str, known: Parts, parts: Parts) -> bytes:
+        """What a reader with these parts is sent to have the others: the same for all that are in step."""
+        before, after, event = self._events.get(page, ({}, {}, b""))
+        if before is not known or after is not parts:
+            new = {name: part for name, part in parts.items() if known.get(name) != part}
+            event = f"data: {json.dumps(new)}\n\n".encode() if new else b":\n\n"
+            self._events[page] = known, parts, event
+        return event
 
     async def _draw_on(self) -> None:
         while True:
@@ -309,53 +328,26 @@ class Live:
                 continue
             try:
                 state = self._queries.state()
-                for page, queues in self._readers.items():
-                    if queues and (changed := self._draw(page, state)):
-                        self._send(queues, _event(changed))
+                for page in +self._readers:
+                    self._draw(page, state)
             except Exception as error:  # noqa: BLE001 - a page that cannot be drawn must not end the next one
                 self._log.error("a live page failed", reason=f"{type(error).__name__}: {error}")
                 await asyncio.sleep(QUIET_SECONDS)
 
-    def _draw(self, page: str, state: AggregatorState) -> Parts:
-        """Draw a page; the parts that changed."""
-        before = self._drawn[page][1] if page in self._drawn else {}
-        self._drawn[page] = drawn(self._pages[page](state))
+    def _draw(self, page: str, state: AggregatorState) -> None:
+        """Draw a page, and wake the readers if it changed."""
         self._until[page] = time.monotonic() + DRAW_SECONDS
-        return {name: part for name, part in self._drawn[page][1].items() if before.get(name) != part}
-
-    def _send(self, queues: set[Queue], event: bytes) -> None:
-        for queue in [*queues]:
-            if queue.qsize() < UNREAD_EVENTS:
-                queue.put_nowait(event)
-            else:
-                queues.discard(queue)
-                _hang_up(queue)
+        now = drawn(self._pages[page](state))
+        if page not in self._drawn or self._drawn[page][1] != now[1]:
+            self._drawn[page] = now
+            self._changed.set()
+            self._changed = asyncio.Event()
 
 
-async def _until_gone(receive: Receive, queue: Queue) -> None:
+async def _until_gone(receive: Receive) -> None:
     """Wait until a reader hangs up."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    _hang_up(queue)
-
-
-async def _next(queue: Queue) -> bytes | None:
-    """The next event of a reader; a sign of life where there is none for a while."""
-    try:
-        async with asyncio.timeout(QUIET_SECONDS):
-            return await queue.get()
-    except TimeoutError:
-        return b":\n\n"
-
-
-def _hang_up(queue: Queue) -> None:
-    while not queue.empty():
-        queue.get_nowait()
-    queue.put_nowait(None)
-
-
-def _event(parts: Parts) -> bytes:
-    return f"data: {json.dumps(dict(parts))}\n\n".encode()
 
 
 # ---- The console's interface for programs ---------------------------------------------------------------

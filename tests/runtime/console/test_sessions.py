@@ -173,7 +173,6 @@ def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
 def test_live_events_while_a_session_trains(tmp_path, monkeypatch):
     """A page hears of every change, is drawn once for all, and who reads nothing is dropped."""
     monkeypatch.setattr("fedboost.runtime.console.DRAW_SECONDS", 0.05)
-    monkeypatch.setattr("fedboost.runtime.console.UNREAD_EVENTS", 2)
     with served(tmp_path, {"north": rows()}) as console:
         ask = f"GET /events/overview HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode()
         with console.open() as reader:
