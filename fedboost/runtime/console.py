@@ -350,19 +350,15 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-# ---- The console's interface for programs ---------------------------------------------------------------
-# JSON under /api/v1, as `views.api` describes it.
-# Promises: what is read is what the pages show; a submission needs an analyst's token and the analyst's own
-# signature, which this process cannot make.
-# Refuses: as the guard does, with JSON `{"error": ...}`.
+# ---- The pages of a console, its events, and its interface for programs, as an ASGI application ---------
+# JSON is under /api/v1, as `views.api` describes it.
+# Promises: each answer is for callers that may read; a submission needs an analyst's token and the analyst's
+# own signature, which this process cannot make.
+# Refuses: pages that there are not, and callers without a token where one is needed (Refusal).
 
 
-REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
-"""The policy of a report, which has its style in it."""
-
-
-MAX_DRAWN = 4
-"""Reports that are kept."""
+LIVE = {"overview": pages.overview, "sites": pages.sites, "sessions": pages.sessions, "log": pages.log}
+"""The view of each live page, by the name of its events: the page's path, but for the overview."""
 LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/health": lambda state: Health(status="serving", version=state.status.version, since=state.status.since),
     "/sites": lambda state: [Site.of(member) for member in sites_of(state.status)],
@@ -370,53 +366,99 @@ LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/models": lambda state: [each for each in state.ended if each.model_bytes],
 }
 """What is answered under these addresses, in the type that the interface has for it."""
+ASSETS = {
+    "/style.css": (shell.STYLE, "text/css"),
+    "/script.js": (shell.SCRIPT, "text/javascript"),
+    "/icon.svg": (shell.ICON, "image/svg+xml"),
+}
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+"""The policy of a report, which has its style in it."""
+MAX_DRAWN = 4
+"""Reports that are kept."""
+MAX_FIELDS = 4
+"""Of the form for a token."""
+SUBMITTED = f"{BASE}/sessions"
+"""The one address that takes a POST of programs."""
+Answer = Callable[[Request], Awaitable[Response | App]]
 
 
-class Api:
-    """The answers to programs."""
+class Answers:
+    """The answers to readers and programs."""
 
-    def __init__(self, queries: ConsoleQueries, logins: Logins) -> None:
+    def __init__(self, queries: ConsoleQueries, live: Live, logins: Logins) -> None:
         self._queries = queries
+        self._live = live
         self._logins = logins
-        self._live: Kept[bytes] = Kept(1)
-        self._kept: Kept[bytes] = Kept(MAX_ENDED)
+        self._running: Kept[bytes] = Kept(1)
+        self._json: Kept[bytes] = Kept(MAX_ENDED)
+        self._pages: Kept[Document] = Kept(MAX_ENDED + MAX_FAILED)
         self._reports: Kept[str] = Kept(MAX_DRAWN)
         self._downloads = Downloads(queries.archive)
 
-    def routes(self) -> list[BaseRoute]:
-        """The routes of the interface."""
-        answers: dict[str, Callable[[Request], Awaitable[Response | App]]] = {
-            **{path: partial(self._list, path) for path in LISTS},
-            "/sessions/{name}": self._session,
-            "/models/{name}": self._model,
-            "/models/{name}/report": self._report,
-            "/metrics": self._metrics,
-            "/openapi.json": self._openapi,
+    @property
+    def application(self) -> App:
+        """The application."""
+        read: dict[str, Answer] = {
+            **{"/" if name == "overview" else f"/{name}": partial(self._page, name) for name in LIVE},
+            "/sessions/{name}": self._session_page,
+            "/api": self._interface,
+            "/events/{page}": self._events,
+            **{f"{BASE}{path}": partial(self._list, path) for path in LISTS},
+            f"{BASE}/sessions/{{name}}": self._session,
+            f"{BASE}/models/{{name}}": self._model,
+            f"{BASE}/models/{{name}}/report": self._report,
+            f"{BASE}/metrics": self._metrics,
+            f"{BASE}/openapi.json": self._openapi,
         }
-        return [
-            Route(f"{BASE}{path}", answer, methods=["GET", *(["POST"] if path == "/sessions" else [])])
-            for path, answer in answers.items()
+        routes: list[BaseRoute] = [
+            Route(path, partial(self._read, answer), methods=["GET", "POST"] if path == SUBMITTED else None)
+            for path, answer in read.items()
         ]
+        routes += asset_routes(ASSETS)
+        routes.append(Route("/login", self.log_in, methods=["POST"]))
+        routes.append(Route("/logout", self.log_out, methods=["POST"]))
+        return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
-    def _ended(self, request: Request) -> EndedSession:
-        """The session of the address that ended; Refusal if there is none."""
+    async def _read(self, answer: Answer, request: Request) -> Response | App:
+        """The answer, if the caller may read."""
         self._logins.caller(request.scope)
-        return self._queries.ended(request.path_params["name"])
+        return await answer(request)
+
+    async def _page(self, name: str, request: Request) -> Response:
+        return self._drawn(request, self._live.drawn(name)[0], name)
+
+    async def _session_page(self, request: Request) -> Response:
+        ended = self._ended(request)
+        draw = partial(_whole, pages.ended_session, ended)
+        return self._drawn(request, await self._pages.of(ended.key, draw))
+
+    async def _interface(self, request: Request) -> Response:
+        return self._drawn(request, await self._pages.of("api", partial(_whole, interface)))
+
+    def _drawn(self, request: Request, document: Document, live: str = "") -> Response:
+        caller = self._logins.caller(request.scope)
+        name = caller.name if caller.by_cookie else ""  # who logged in can log out
+        return HTMLResponse(console_page(request.url.path, document, live, name))
+
+    async def _events(self, request: Request) -> App:
+        check = partial(self._logins.caller, request.scope)
+        return partial(self._live.serve, request.path_params["page"], check)
+
+    async def log_in(self, request: Request) -> Response:
+        """Answer the form for a token."""
+        form = await read_form(request, MAX_FIELDS)
+        cookie = self._logins.log_in(form("token"), request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+    async def log_out(self, request: Request) -> Response:
+        """End a login."""
+        cookie = self._logins.log_out(request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
 
     async def _list(self, path: str, request: Request) -> Response:
         if request.method == "POST":
             return await self._submit(request)
-        self._logins.caller(request.scope)
         return _answer(_json(READ[path].content, LISTS[path](self._queries.state())))
-
-    async def _session(self, request: Request) -> Response:
-        self._logins.caller(request.scope)
-        live = self._queries.state().live
-        if live is not None and live.name == request.path_params["name"]:
-            now = live.name, time.monotonic() // DRAW_SECONDS
-            return _answer(await self._live.of(now, partial(_json, SessionDetail, live)))
-        ended = self._ended(request)
-        return _answer(await self._kept.of(ended.key, partial(_json, SessionDetail, ended)))
 
     async def _submit(self, request: Request) -> Response:
         caller = self._logins.need(request.scope, "analyst")
@@ -430,6 +472,18 @@ class Api:
             raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, error.public) from None
         return _answer(_json(Submitted, submitted), HTTPStatus.ACCEPTED)
 
+    def _ended(self, request: Request) -> EndedSession:
+        """The session of the address that ended; Refusal if there is none."""
+        return self._queries.ended(request.path_params["name"])
+
+    async def _session(self, request: Request) -> Response:
+        live = self._queries.state().live
+        if live is not None and live.name == request.path_params["name"]:
+            now = live.name, time.monotonic() // DRAW_SECONDS
+            return _answer(await self._running.of(now, partial(_json, SessionDetail, live)))
+        ended = self._ended(request)
+        return _answer(await self._json.of(ended.key, partial(_json, SessionDetail, ended)))
+
     async def _model(self, request: Request) -> App:
         return partial(self._downloads.serve, self._ended(request).name)
 
@@ -441,11 +495,9 @@ class Api:
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
     async def _metrics(self, request: Request) -> Response:
-        self._logins.caller(request.scope)
         return Response(generate_latest(self._queries.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def _openapi(self, request: Request) -> Response:
-        self._logins.caller(request.scope)
         return JSONResponse(openapi())
 
 
@@ -456,82 +508,6 @@ def _answer(text: bytes, status: int = HTTPStatus.OK) -> Response:
 def _json(of: Any, value: Any) -> bytes:
     """A value as JSON, with the fields of this type only."""
     return TypeAdapter(of).dump_json(value, by_alias=True)
-
-
-# ---- The pages of a console, and the events of those that are live, as an ASGI application --------------
-# Promises: each page and event is for callers that may read; what is wrong is a Refusal, which the guard
-# answers and logs.
-# Refuses: pages that there are not, and callers without a token where one is needed (Refusal).
-
-
-LIVE = {"overview": pages.overview, "sites": pages.sites, "sessions": pages.sessions, "log": pages.log}
-"""The view of each live page, by the name of its events: the page's path, but for the overview."""
-ASSETS = {
-    "/style.css": (shell.STYLE, "text/css"),
-    "/script.js": (shell.SCRIPT, "text/javascript"),
-    "/icon.svg": (shell.ICON, "image/svg+xml"),
-}
-MAX_FIELDS = 4
-"""Of the form for a token."""
-
-
-def application(queries: ConsoleQueries, live: Live, logins: Logins) -> App:
-    """The application."""
-    own = _Pages(queries, live, logins)
-    routes: list[BaseRoute] = [
-        Route("/" if name == "overview" else f"/{name}", partial(own.page, name)) for name in LIVE
-    ]
-    routes += asset_routes(ASSETS)
-    routes += [
-        Route("/sessions/{name}", own.session),
-        Route("/api", own.api),
-        Route("/events/{page}", own.events),
-        Route("/login", own.log_in, methods=["POST"]),
-        Route("/logout", own.log_out, methods=["POST"]),
-        *Api(queries, logins).routes(),
-    ]
-    return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
-
-
-class _Pages:
-    def __init__(self, queries: ConsoleQueries, live: Live, logins: Logins) -> None:
-        self._queries = queries
-        self._live = live
-        self._logins = logins
-        self._kept: Kept[Document] = Kept(MAX_ENDED + MAX_FAILED)
-
-    def _answer(self, request: Request, document: Document, live: str = "") -> Response:
-        caller = self._logins.caller(request.scope)
-        name = caller.name if caller.by_cookie else ""  # who logged in can log out
-        return HTMLResponse(console_page(request.url.path, document, live, name))
-
-    async def page(self, name: str, request: Request) -> Response:
-        self._logins.caller(request.scope)
-        return self._answer(request, self._live.drawn(name)[0], name)
-
-    async def session(self, request: Request) -> Response:
-        self._logins.caller(request.scope)
-        ended = self._queries.ended(request.path_params["name"])
-        draw = partial(_whole, pages.ended_session, ended)
-        return self._answer(request, await self._kept.of(ended.key, draw))
-
-    async def api(self, request: Request) -> Response:
-        self._logins.caller(request.scope)
-        return self._answer(request, await self._kept.of("api", partial(_whole, interface)))
-
-    async def events(self, request: Request) -> App:
-        check = partial(self._logins.caller, request.scope)
-        check()
-        return partial(self._live.serve, request.path_params["page"], check)
-
-    async def log_in(self, request: Request) -> Response:
-        form = await read_form(request, MAX_FIELDS)
-        cookie = self._logins.log_in(form("token"), request.scope)
-        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
-
-    async def log_out(self, request: Request) -> Response:
-        cookie = self._logins.log_out(request.scope)
-        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
 
 
 def _whole(view: Callable[..., Document], *of: Any) -> Document:
@@ -584,8 +560,8 @@ class Console:
         self._live = Live(queries, LIVE, log)
         logins = Logins(tokens, is_open=local, encrypted=not local)
         names = is_loopback_name if local or bundle is None else names_of(bundle)
-        pages = application(queries, self._live, logins)
-        app = Guard(pages, names, note, log, refused, {f"{BASE}/sessions": MAX_BODY})
+        pages = Answers(queries, self._live, logins).application
+        app = Guard(pages, names, note, log, refused, {SUBMITTED: MAX_BODY})
         folder = None if local or bundle is None else bundle.folder
         pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)
         self._server = WebServer(WHAT, config.listen, app, log, note, pair)
