@@ -27,12 +27,14 @@ from fedboost.runtime.site.rows import Names, SiteTable, site_rows
 from fedboost.runtime.site.workers import check_workers
 from fedboost.runtime.terms_file import read_terms
 from fedboost.terms.tasks import terms_to_describe
-from fedboost.views import as_json, oddities
+from fedboost.views import as_json
 from fedboost.views import status as text
+from fedboost.views.as_text import text as as_text
+from fedboost.views.check import check as checked_table
 
 if TYPE_CHECKING:
+    from fedboost.results.check import Checked
     from fedboost.terms.terms import Terms
-    from fedboost.views.oddities import CheckFacts
 
 
 CHECK_EPILOG = (
@@ -138,12 +140,12 @@ def _check_table(
         raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
     if site is not None and site.workers is not None:
         site = site.model_copy(update={"read": site.read.model_copy(update=read.options.chosen)})
-        facts = check_workers(site, agreed, label, exclude)
+        result = check_workers(site, agreed, label, exclude)
     else:
-        facts = _checked(table, site, read, label, agreed, exclude, holder)
+        result = _checked(table, site, read, label, agreed, exclude, holder)
     with unless_nobody_reads():
-        show(json, oddities.as_json(facts), oddities.check(facts))
-    if facts.serious:
+        show(json, result.lines, as_text(checked_table(result)))
+    if result.is_serious:
         raise typer.Exit(ODD)
 
 
@@ -155,8 +157,8 @@ def _checked(
     agreed: "Terms | None",
     exclude: list[str],
     party: str,
-) -> "CheckFacts":
-    """The facts about a table that this process reads: this one, or that of a site's file."""
+) -> "Checked":
+    """What is odd in a table that this process reads: this one, or that of a site's file."""
     if site is None:
         assert table is not None
         source: Path | str | Database = read.source(table)
@@ -168,9 +170,9 @@ def _checked(
     rows = site_table.under(None if agreed is None else agreed.columns.row_id)
     for name in exclude:
         column_of(dense_of(rows), name)
-    facts = checked.check(shown(source), rows, label, agreed, exclude, party)
-    both = [replace(oddity, column=site_table.both(oddity.column)) for oddity in facts.oddities]
-    return replace(facts, oddities=both)
+    result = checked.check(shown(source), rows, label, agreed, exclude, party)
+    both = [replace(oddity, column=site_table.both(oddity.column)) for oddity in result.oddities]
+    return result.model_copy(update={"oddities": both})
 
 
 # ---- `fedboost check TERMS --aggregator HOST:PORT`: would the sites take part under these terms? --------

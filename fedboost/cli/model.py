@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from fedboost.cli.common import Data, Force, InsecureLoopback, Json, MinCount, ModelFile, Wait, reads_a_table
@@ -30,8 +31,10 @@ from fedboost.runtime.model import assemble as assembled
 from fedboost.runtime.net.keys import read_certificates, read_trust
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.predictions import (
+    PREDICTION,
     Columns,
     Predictor,
+    as_csv,
     check_form,
     csv_writer,
     predicted_columns,
@@ -41,7 +44,7 @@ from fedboost.runtime.signed_model import verified, written
 from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.session import TO_TRAIN
-from fedboost.views import as_json
+from fedboost.views.as_text import text
 from fedboost.views.status import waiting
 from fedboost.views.training import importances, verification
 from fedboost.views.words import one_line
@@ -263,7 +266,7 @@ def verify(
         altered = {"model": str(model), "holds": False, "conclusion": str(error)}
         show(json, [altered], [f"It does NOT hold: {error}"])
         raise typer.Exit(DOES_NOT_HOLD) from None
-    show(json, [facts.summary], verification(facts))
+    show(json, [facts.summary], text(verification(facts)))
     if not facts.holds:
         raise typer.Exit(DOES_NOT_HOLD)
 
@@ -372,8 +375,10 @@ def _importances(model: Path, json: bool) -> None:
     trained = Model.load(model)
     by_kind = {kind: trained.importance(kind) for kind in IMPORTANCES}
     by_feature = {name: [values[name] for values in by_kind.values()] for name in by_kind[IMPORTANCES[0]]}
-    text = importances(trained.booster, trained.terms, IMPORTANCES, by_feature)
-    show(json, as_json.importances(IMPORTANCES, by_feature), text)
+    objects = (
+        {"feature": name, **dict(zip(by_kind, values, strict=True))} for name, values in by_feature.items()
+    )
+    show(json, objects, text(importances(trained.booster, trained.terms, IMPORTANCES, by_feature)))
 
 
 def _tree(model: Path, tree: int, svg: Path | None) -> None:
@@ -392,8 +397,14 @@ def _contributions(model: Path, data: "str | Database", read: "Reading", out: Pa
     features = to_features(table, columns, shown(data), trained.booster.target_means)
     values = trained.booster.contributions(features, base_margin)
     notice_undeclared(table, columns)
-    classes = trained.classes if values.ndim == 3 else ()
-    write(as_json.contributions(values, trained.booster.features, classes), out)
+    several = values.ndim == 3
+    names = [[name] for name in trained.classes] if several else [[]]
+    rows = (
+        [*name, *output]
+        for row in values
+        for name, output in zip(names, np.atleast_2d(row).tolist(), strict=True)
+    )
+    write(as_csv([*(["class"] if several else []), *trained.booster.features, "bias"], rows), out)
 
 
 def _dependence(model: Path, feature: str, data: "str | Database", read: "Reading", out: Path | None) -> None:
@@ -401,4 +412,5 @@ def _dependence(model: Path, feature: str, data: "str | Database", read: "Readin
     trained, table = Model.load(model), read_table(data, None, read.options)
     grid, means = trained.partial_dependence(table, feature)
     notice_undeclared(table, trained.terms.columns)
-    write(as_json.dependence(feature, grid, means, trained.classes if means.ndim == 2 else ()), out)
+    rows = ([value, *np.atleast_1d(mean).tolist()] for value, mean in zip(grid, means, strict=True))
+    write(as_csv([feature, *(trained.classes if means.ndim == 2 else [PREDICTION])], rows), out)

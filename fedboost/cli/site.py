@@ -46,7 +46,7 @@ from fedboost.terms.tasks import terms_to_describe
 from fedboost.views import approval as text
 from fedboost.views import as_json
 from fedboost.views.approval import summary
-from fedboost.views.oddities import lines, worth_a_line
+from fedboost.views.check import lines
 from fedboost.views.words import (
     Block,
     all_shown,
@@ -436,7 +436,8 @@ def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], sourc
 
 def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], row_id: str | None) -> None:
     """Print what is odd in a table, and why columns are not offered."""
-    for line in lines(filter(worth_a_line, of_offer(table, drafted.left_out, aside))):
+    odd = of_offer(table, drafted.left_out, aside)
+    for line in lines(each for each in odd if each.is_worth_a_line):
         notice(line)
     if row_id is not None:
         _notice_ids(table, row_id)

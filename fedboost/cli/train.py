@@ -33,6 +33,7 @@ from fedboost.cli.common import (
 from fedboost.cli.output import notice, print_json, show
 from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.results.base import Ended, Traffic
+from fedboost.results.training import Training as EndOfTraining
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address
 from fedboost.runtime.data.check import alike_sites
@@ -53,9 +54,10 @@ from fedboost.runtime.terms_file import read_training
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
-from fedboost.views import as_json, status, training
+from fedboost.views import status, training
 from fedboost.views.approval import not_hidden
-from fedboost.views.facts import TrainingFacts
+from fedboost.views.as_text import text
+from fedboost.views.check import lines
 from fedboost.views.training import figures
 from fedboost.views.words import MINUTE, duration, one_line, shorten, size
 
@@ -112,8 +114,7 @@ def train(
         save(model, out, reproducible)
         if report is not None:
             write_report(report, model, session, keys)
-        facts = facts_of(model, session.traffic, out, session.uncounted)
-        show(json, as_json.training(facts), training.conclusion(facts))
+        show_end(json, model, session.traffic, out, session.uncounted)
         notice_parts(model)
         if log is not None:
             log.log_model(model)
@@ -150,8 +151,8 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, colu
             f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of "
             f"{shown(data)} names {listing(list(sites))}"
         )
-    for oddity in alike_sites(sites):
-        notice(oddity.line)
+    for line in lines(alike_sites(sites)):
+        notice(line)
     return sites
 
 
@@ -215,7 +216,7 @@ def notice_shared_groups(table: "pa.Table", group: str, site: str) -> None:
         )
 
 
-# ---- Models that commands trained: saved, and the facts of them -----------------------------------------
+# ---- Models that commands trained: saved, and shown ----------------------------------------------------
 # Promises: the model file appears whole or not at all; a model that cannot be saved where it was to be is
 # saved elsewhere.
 
@@ -232,12 +233,18 @@ def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> No
         raise ConfigError(f"{error}; the model is in {spare}") from None
 
 
-def facts_of(
-    model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
-) -> TrainingFacts:
-    """Return the facts of a finished training."""
-    shares = model.importance if isinstance(model, PartyModel) else None
-    return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart, shares)
+def show_end(
+    json: bool, model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
+) -> None:
+    """Show the end of a training. file: of the model, if it was saved."""
+    saved_as, shares = str(file) if file else None, shares_of(model)
+    end = EndOfTraining.ended(model.outline, traffic, saved_as, shares, since_restart)
+    show(json, [end.summary], text(training.training(end)))
+
+
+def shares_of(model: SignedModel) -> Mapping[str, float] | None:
+    """Return the share of each party of the gains, where parties keep parts of the model."""
+    return model.importance if isinstance(model, PartyModel) else None
 
 
 def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, force: bool) -> None:
@@ -310,7 +317,7 @@ def notice_not_hidden(terms: Terms) -> None:
 def progress(terms: Terms, json: bool) -> Iterator[Draw]:
     """Show the rounds of a training."""
     if json:
-        yield lambda row: print_json(as_json.round_of(row))
+        yield lambda row: print_json({"event": "round", **row})
     elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         with _bar_of_rounds(terms) as draw:
             yield draw
@@ -595,8 +602,7 @@ def simulate(
     if site is not None and agreed.columns.group is not None:
         notice_shared_groups(tables[ALL], agreed.columns.group, site)
     save(result.model, out)
-    facts = facts_of(result.model, result.traffic, out)
-    show(json, as_json.training(facts), training.conclusion(facts))
+    show_end(json, result.model, result.traffic, out)
 
 
 def _sources(

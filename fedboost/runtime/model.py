@@ -59,8 +59,8 @@ from fedboost.terms.reading import nearest
 from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
 from fedboost.terms.tasks import kept_settings
 from fedboost.terms.terms import Terms
-from fedboost.views import notebook as html
 from fedboost.views import tree_drawing
+from fedboost.views.training import model_html
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,7 +206,7 @@ class Model(SignedModel):
         return base
 
     def _repr_html_(self) -> str:
-        return html.model_html(self.outline, self.importance())
+        return model_html(self.outline, self.importance())
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
@@ -379,7 +379,7 @@ class Result:
         return saved(report_of(self.model, data, keys, min_count, session), path)
 
     def _repr_html_(self) -> str:
-        return html.result_html(self.model.outline, self.model.importance(), self.traffic)
+        return model_html(self.model.outline, self.model.importance(), self.traffic)
 
 
 def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ()) -> Result:

@@ -31,12 +31,12 @@ from fedboost.protocol.messages import Attest, Request
 from fedboost.protocol.parts import UNTOLD_SCORE, digest_of, packed
 from fedboost.results.base import Ended
 from fedboost.results.model import KINDS, DrawnTree, GivenRows, ModelReport, ModelSummary, Verification
+from fedboost.results.privacy import PrivacyCard
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
 from fedboost.views import as_html
 from fedboost.views.model import report
-from fedboost.views.privacy import report_of
 from fedboost.views.tree_drawing import tree_svg, tree_text
 from fedboost.wire.codec import MAX_REQUEST
 
@@ -82,7 +82,11 @@ class Facts:
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
             **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
             **({SUMMARY: json.dumps(self.summary)} if self.summary else {}),
-            **({_PREFIX + "privacy": json.dumps(report_of(terms))} if terms.noise is not None else {}),
+            **(
+                {_PREFIX + "privacy": json.dumps(PrivacyCard.of(terms).summary)}
+                if terms.noise is not None
+                else {}
+            ),
             **(self.session_attributes() if session else {}),
         }
 

@@ -13,6 +13,7 @@ from typing import Any
 from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
 from fedboost.results.base import Row
 from fedboost.results.model import KINDS, Dependence, DrawnTree, GivenRows, ModelReport
+from fedboost.results.training import ACCOUNTED
 from fedboost.views.approval import not_hidden
 from fedboost.views.charts import MAX_BARS, MAX_SERIES
 from fedboost.views.document import (
@@ -42,7 +43,7 @@ from fedboost.views.evaluation import key_figures, number, quality, remarks
 from fedboost.views.markup import Markup, element
 from fedboost.views.privacy import strength
 from fedboost.views.session import NO_NOISE, agreed, part_of, privacy, traffic
-from fedboost.views.training import ACCOUNTED, absences
+from fedboost.views.training import absences
 from fedboost.views.words import capital, counted, listed
 
 GIVE_DATA = "give a table of rows with labels (--data TABLE)"

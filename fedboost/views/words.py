@@ -115,11 +115,11 @@ def moment(time: str) -> str:
     return time.replace("T", " ").removesuffix("Z")
 
 
-def cell(text: str) -> "Text":
-    """Return a name as a cell of a table, which takes it as it is."""
+def cell(text: str, style: str = "") -> "Text":
+    """Return a name as a cell of a table, which takes it as it is, or a line in a style."""
     from rich.text import Text
 
-    return Text(one_line(text))
+    return Text(one_line(text), style)
 
 
 def table(

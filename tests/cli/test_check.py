@@ -133,7 +133,7 @@ QUIET = {
 @pytest.mark.parametrize("usual", QUIET.values(), ids=QUIET)
 def test_a_table_in_order_is_quiet(usual):
     assert oddities(table(usual), "--label", "label") == {}
-    assert done("check", "t.csv", "--label", "label").out.endswith("\n\nnothing odd\n")
+    assert "\n\nNothing is odd\n\n" in done("check", "t.csv", "--label", "label").out
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedboost.errors import ConfigError, Refused, TableWarning
+from fedboost.results.check import Checked, Oddity
 from fedboost.runtime.data.draft import Draft, draft_schema
 from fedboost.runtime.data.oddities import MAX_EXAMPLES, evenly, oddities
 from fedboost.runtime.data.parquet import ParquetTable
@@ -24,7 +25,7 @@ from fedboost.runtime.data.values import UNKNOWN, codes_of, column_of, finite, t
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
-from fedboost.views.oddities import CheckFacts, Oddity, lines, worth_a_line
+from fedboost.views.check import lines
 from fedboost.views.words import delimited, shorten
 
 # ---- Fit of a table to terms ----------------------------------------------------------------------------
@@ -128,8 +129,8 @@ def check(
     terms: Terms | None,
     exclude: Sequence[str] = (),
     party: str = "",
-) -> CheckFacts:
-    """Return the facts about a table: of the columns that the terms name, or of all. party: whose table it
+) -> Checked:
+    """Return what is odd in a table: of the columns that the terms name, or of all. party: whose table it
     is, where the terms say which columns each party has."""
     rows = _rows(table, MAX_STORED_ROWS)
     if rows.num_rows == 0:
@@ -153,7 +154,15 @@ def check(
             else:
                 sentence = label_sentence(rows, label, draft.objective, draft.columns.positive)
         odd += of_draft(rows, label, draft, exclude)
-    return CheckFacts(source, rows.num_rows, table.num_rows, len(rows.column_names), sentence, odd)
+    return Checked(
+        event="checked",
+        table=source,
+        rows=table.num_rows,
+        rows_checked=rows.num_rows,
+        columns=len(rows.column_names),
+        label=sentence,
+        oddities=odd,
+    )
 
 
 def of_draft(
@@ -255,7 +264,7 @@ def warn(odd: Iterable[Oddity], where: str = "") -> None:
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "fedboost":
         level, frame = level + 1, frame.f_back
-    for line in lines(filter(worth_a_line, odd)):
+    for line in lines(each for each in odd if each.is_worth_a_line):
         warnings.warn(TableWarning(where + line), stacklevel=level)
 
 

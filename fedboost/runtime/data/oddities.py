@@ -19,8 +19,8 @@ from pyarrow import compute, types
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
+from fedboost.results.check import Oddity
 from fedboost.runtime.data.values import MISSING_NUMBERS, column_of, exact_numbers, is_text, plain, texts
-from fedboost.views.oddities import Oddity
 from fedboost.views.words import shorten
 
 # ---- Oddities of a column of numbers --------------------------------------------------------------------
