@@ -27,9 +27,7 @@ from fedboost.runtime.site.rows import Names, SiteTable, site_rows
 from fedboost.runtime.site.workers import check_workers
 from fedboost.runtime.terms_file import read_terms
 from fedboost.terms.tasks import terms_to_describe
-from fedboost.views import as_json
 from fedboost.views import status as text
-from fedboost.views.as_text import text as as_text
 from fedboost.views.check import check as checked_table
 
 if TYPE_CHECKING:
@@ -144,7 +142,7 @@ def _check_table(
     else:
         result = _checked(table, site, read, label, agreed, exclude, holder)
     with unless_nobody_reads():
-        show(json, result.lines, as_text(checked_table(result)))
+        show(json, result.lines, checked_table(result))
     if result.is_serious:
         raise typer.Exit(ODD)
 
@@ -198,6 +196,6 @@ def check_sites(
     agreed = terms_to_describe(agreed) if describe else agreed
     connection = connect(aggregator, keys, insecure_loopback)
     sites = connection.check(agreed, wait, lambda who: notice(text.waiting(who, {})))
-    show(json, map(as_json.site_reply, sites), text.check(sites))
+    show(json, [site.summary for site in sites], text.check(sites))
     if not all(site.would for site in sites):
         raise typer.Exit(REFUSED)

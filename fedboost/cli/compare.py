@@ -35,7 +35,7 @@ from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import read_training
-from fedboost.views import as_html, as_text, comparison
+from fedboost.views import as_html, comparison
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Reading
@@ -95,7 +95,7 @@ def compare(
     shown_as = comparison.comparison(result)
     if report is not None:
         write(as_html.report(shown_as), report)
-    show(json, comparison.as_lines(result), as_text.text(shown_as))
+    show(json, comparison.as_lines(result), shown_as)
 
 
 def _of_sites(

@@ -51,7 +51,6 @@ from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.views import training
-from fedboost.views.as_text import text
 from fedboost.views.words import one_line
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
     about |= {"equal": equal, "held_out": scores, "log": log}
     about |= {"parts": {party: str(file) for party, file in parts.items()}}
     end = ColumnsDemo.of(model.outline, traffic, str(out / "model.json"), shares_of(model), **about)
-    show(json, [end.summary], text(training.demo(end)))
+    show(json, [end.summary], training.demo(end))
     if not equal:
         raise FedboostError("the joined model differs from the pooled one: please report this")
 
@@ -232,7 +231,7 @@ def _demo_rows(
     scores, equal = _compare(terms, sites, model)
     log = shlex.quote(str(audit_log(out, next(iter(sites.tables)))))
     end = Demo.of(model.outline, traffic, str(file), None, equal=equal, held_out=scores, log=log)
-    show(json, [end.summary], text(training.demo(end)))
+    show(json, [end.summary], training.demo(end))
     if not equal:
         raise FedboostError("the federated model differs from the pooled one: please report this")
 

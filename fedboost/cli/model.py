@@ -44,7 +44,6 @@ from fedboost.runtime.signed_model import verified, written
 from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.session import TO_TRAIN
-from fedboost.views.as_text import text
 from fedboost.views.status import waiting
 from fedboost.views.training import importances, verification
 from fedboost.views.words import one_line
@@ -266,7 +265,7 @@ def verify(
         altered = {"model": str(model), "holds": False, "conclusion": str(error)}
         show(json, [altered], [f"It does NOT hold: {error}"])
         raise typer.Exit(DOES_NOT_HOLD) from None
-    show(json, [facts.summary], text(verification(facts)))
+    show(json, [facts.summary], verification(facts))
     if not facts.holds:
         raise typer.Exit(DOES_NOT_HOLD)
 
@@ -378,7 +377,7 @@ def _importances(model: Path, json: bool) -> None:
     objects = (
         {"feature": name, **dict(zip(by_kind, values, strict=True))} for name, values in by_feature.items()
     )
-    show(json, objects, text(importances(trained.booster, trained.terms, IMPORTANCES, by_feature)))
+    show(json, objects, importances(trained.booster, trained.terms, IMPORTANCES, by_feature))
 
 
 def _tree(model: Path, tree: int, svg: Path | None) -> None:

@@ -21,16 +21,18 @@ import typer
 from typer.core import TyperGroup
 
 from fedboost.errors import ConfigError, FedboostError
+from fedboost.views.as_text import text
+from fedboost.views.document import Document
 from fedboost.views.words import Block, one_line
 
 
-def show(json: bool, objects: Iterable[Mapping[str, Any]], blocks: Iterable[Block]) -> None:
-    """Print the objects as JSON, or else the blocks of text."""
+def show(json: bool, objects: Iterable[Mapping[str, Any]], shown: Document | Iterable[Block]) -> None:
+    """Print the objects as JSON, or else a document, or blocks of text."""
     if json:
         for values in objects:
             print_json(values)
     else:
-        print_text(blocks)
+        print_text(text(shown) if isinstance(shown, Document) else shown)
 
 
 def print_json(values: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import read_terms, read_training
 from fedboost.views import as_json, privacy
-from fedboost.views.as_text import markdown, text
+from fedboost.views.as_text import markdown
 from fedboost.views.estimates import estimates
 from fedboost.views.facts import SiteFacts
 
@@ -116,7 +116,7 @@ def plan(
     if epsilon is not None:
         agreed = agreed.changed(noise={**noise.model_dump(), "epsilon": epsilon})
     planned = Plan.of(agreed, (rows,) if rows else EXAMPLES)
-    show(json, planned.lines, text(privacy.plan(planned)))
+    show(json, planned.lines, privacy.plan(planned))
 
 
 @privacy_app.command(epilog="Example: fedboost privacy explain model.json > card.md")
@@ -202,7 +202,7 @@ def estimate(
     if total < number:
         raise ConfigError(f"--rows is {total}: {number} parties need a row each at least")
     result = local.estimate(agreed, total, number, table, link, workers)
-    show(json, result.lines, text(estimates(result)))
+    show(json, result.lines, estimates(result))
 
 
 def _by_columns(
@@ -226,7 +226,7 @@ def _by_columns(
             "give --rows, the rows that the parties have in common, or a table of all columns by --data"
         )
     result = local.estimate_columns(agreed, total, table)
-    show(json, result.lines, text(estimates(result)))
+    show(json, result.lines, estimates(result))
 
 
 def _of_features(terms: "Terms", features: int) -> "Terms":

@@ -56,7 +56,6 @@ from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
 from fedboost.views import status, training
 from fedboost.views.approval import not_hidden
-from fedboost.views.as_text import text
 from fedboost.views.check import lines
 from fedboost.views.training import figures
 from fedboost.views.words import MINUTE, duration, one_line, shorten, size
@@ -239,7 +238,7 @@ def show_end(
     """Show the end of a training. file: of the model, if it was saved."""
     saved_as, shares = str(file) if file else None, shares_of(model)
     end = EndOfTraining.ended(model.outline, traffic, saved_as, shares, since_restart)
-    show(json, [end.summary], text(training.training(end)))
+    show(json, [end.summary], training.training(end))
 
 
 def shares_of(model: SignedModel) -> Mapping[str, float] | None:

@@ -6,47 +6,36 @@ from typing import Any, Literal
 from fedboost.results.base import Part
 
 
-class Estimate(Part):
-    """Under one protection, with all processes on this machine: seconds of a round, and of the training with
-    its start; megabytes a party sends in a round; round trips of a round; seconds of a round where each
-    process has a machine of its own, without the network. A round's megabytes and round trips are the mean,
-    with those before the first."""
+class Costs(Part):
+    """Under one protection: seconds of a round and of the training with its start; round trips of a round;
+    rows of all parties, or that they have in common. A round's figures are the mean, with what comes before
+    the first."""
 
     protection: str
     seconds_a_round: float
     seconds: float
-    megabytes: float
     round_trips: float
-    seconds_apart: float
     rows: int
+
+
+class Estimate(Costs):
+    """With all processes on this machine: megabytes a party sends in a round; seconds of a round where each
+    process has a machine of its own, without the network."""
+
+    megabytes: float
+    seconds_apart: float
     parties: int
 
 
-class Layout(Part):
-    """In one layout over links: its protection, empty where rows are shipped; seconds of a round and of the
-    training; megabytes a party sends in all; round trips of a round; the links, without a bandwidth where any
-    number of bytes pass at once."""
+class Layout(Costs):
+    """In one layout over links, without a protection where rows are shipped: megabytes a party sends in all;
+    no bandwidth where any number of bytes pass at once."""
 
     layout: str
-    protection: str
-    seconds_a_round: float
-    seconds: float
     megabytes: float
-    round_trips: float
+    parties: int
     rtt_ms: float
     bandwidth_mbit: float | None = None
-    rows: int
-    parties: int
-
-
-class Layouts(Part):
-    """The layouts over a link. no_votes: why there is none with votes, or empty; fastest: under the
-    protection of the terms, or plain where that one could not be tried."""
-
-    layouts: tuple[Layout, ...]
-    no_votes: str
-    protection: str
-    fastest: str
 
 
 class Workers(Part):
@@ -73,27 +62,21 @@ class PartyCosts(Part):
     memory: float
 
 
-class ColumnsEstimate(Part):
-    """Where parties hold different columns, under one protection, with all processes on this machine, one
-    thread each: seconds of a round, of the training, and of matching rows before it; seconds of a round where
-    each process has a machine of its own, without the network; round trips of a round; of a round, the
-    seconds of what encryption adds; each party. A round's figures are the mean, with what comes before the
-    first. rows: that the parties have in common."""
+class ColumnsEstimate(Costs):
+    """Where parties hold different columns, with all processes on this machine, one thread each: seconds of
+    matching rows before the training; seconds of a round where each process has a machine of its own, without
+    the network; of a round, the seconds of what encryption adds; each party."""
 
-    protection: str
-    seconds_a_round: float
-    seconds: float
     seconds_to_match: float
     seconds_apart: float
-    round_trips: float
     stages: dict[str, float]
     by_party: dict[str, PartyCosts]
-    rows: int
 
 
 class Estimates(Part):
     """The estimates of a training. protection: of its terms; missing: protections without an estimate, and
-    the reason of each; matches: rows are matched by their ids."""
+    the reason of each; matches: rows are matched by their ids; layouts: over a link; no_votes: why there is
+    no layout with votes."""
 
     protection: str
     rounds: int
@@ -101,12 +84,13 @@ class Estimates(Part):
     by_rows: tuple[Estimate, ...] = ()
     by_columns: tuple[ColumnsEstimate, ...] = ()
     matches: bool = False
-    layouts: Layouts | None = None
+    layouts: tuple[Layout, ...] = ()
+    no_votes: str = ""
     workers: Workers | None = None
 
     @property
     def lines(self) -> Iterator[dict[str, Any]]:
         """The JSON of each."""
-        layouts = () if self.layouts is None else self.layouts.layouts
         workers = () if self.workers is None else (self.workers,)
-        yield from (each.summary for each in (*self.by_rows, *self.by_columns, *layouts, *workers))
+        every = (*self.by_rows, *self.by_columns, *self.layouts, *workers)
+        yield from (each.summary for each in every)

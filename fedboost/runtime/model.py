@@ -59,7 +59,7 @@ from fedboost.terms.reading import nearest
 from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
 from fedboost.terms.tasks import kept_settings
 from fedboost.terms.terms import Terms
-from fedboost.views import tree_drawing
+from fedboost.views import charts
 from fedboost.views.training import model_html
 
 
@@ -138,12 +138,12 @@ class Model(SignedModel):
 
     def tree_text(self, number: int) -> str:
         """Tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
-        return tree_drawing.tree_text(self._tree(number), self.booster.features)
+        return charts.tree_text(self._tree(number), self.booster.features)
 
     def tree_svg(self, number: int) -> str:
         """Tree `number`, from 0, as a picture: an SVG document."""
         tree, title = self._tree(number), self.tree_title(number)
-        return tree_drawing.tree_svg(tree, self.booster.features, self.terms.columns.categorical, title)
+        return charts.tree_svg(tree, self.booster.features, self.terms.columns.categorical, title)
 
     def tree_title(self, number: int) -> str:
         """Which tree that is, in words: its number, round, class, and place among parallel ones."""

@@ -36,8 +36,8 @@ from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
 from fedboost.views import as_html
+from fedboost.views.charts import tree_svg, tree_text
 from fedboost.views.model import report
-from fedboost.views.tree_drawing import tree_svg, tree_text
 from fedboost.wire.codec import MAX_REQUEST
 
 # ---- fedboost's own facts in the attributes of a model file: terms, metrics, signatures -----------------

@@ -6,14 +6,10 @@ Refuses: nothing.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedboost.views.audit import AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
 from fedboost.views.facts import PrivacyFacts
-
-if TYPE_CHECKING:
-    from fedboost.wire.services import SiteReply, Status
-
 
 Object = Mapping[str, Any]
 
@@ -99,14 +95,3 @@ def _session(session: SessionFacts) -> Object:
 def spent(datasets: Sequence[PrivacyFacts]) -> Iterator[Object]:
     """Yield the privacy that was spent of each dataset."""
     yield from map(asdict, datasets)
-
-
-def status(facts: "Status") -> Object:
-    """Return the status of an aggregator; times are seconds since 1970, 0 for never."""
-    sessions = [{**asdict(session), "state": session.state.name.lower()} for session in facts.sessions]
-    return {**asdict(facts), "sessions": sessions}
-
-
-def site_reply(site: "SiteReply") -> Object:
-    """Return a site's answer to a check of terms."""
-    return {**asdict(site), "would": site.would}

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedboost.results.estimate import ColumnsEstimate, Estimate, Estimates, Layouts, Workers
-from fedboost.views.document import Block, Document, Items, Section, Table, Verdict, note
+from fedboost.results.estimate import ColumnsEstimate, Estimate, Estimates, Workers
+from fedboost.views.document import Block, Document, Entries, Items, Section, Table, Verdict, note
 from fedboost.views.words import duration, size
 
 
@@ -11,13 +11,13 @@ def estimates(result: Estimates) -> Document:
     """Return the estimates of a training as people read them."""
     known: Sequence[Estimate | ColumnsEstimate] = result.by_rows or result.by_columns
     own = next((each for each in known if each.protection == result.protection), known[0])
-    takes = f"About {duration(own.seconds)} on this machine, {result.rounds} rounds under {own.protection}."
-    blocks: list[Block] = [Verdict(takes)]
+    takes = f"{result.rounds} rounds take about {duration(own.seconds)} on this machine."
+    blocks: list[Block] = [Verdict(f"Under {own.protection}, {takes}")]
     blocks += _by_rows(result) if result.by_rows else _by_columns(result)
     if result.missing:
         blocks.append(Items([f"{name}: {reason}" for name, reason in result.missing.items()]))
-    if result.layouts is not None:
-        blocks.append(_layouts(result.layouts, result.rounds))
+    if result.layouts:
+        blocks.append(_layouts(result))
     if result.workers is not None:
         blocks.append(_workers(result.workers))
     return Document("Estimate", "", blocks)
@@ -84,8 +84,12 @@ def _parties(each: ColumnsEstimate, rounds: int) -> Table:
     )
 
 
-def _layouts(result: Layouts, rounds: int) -> Section:
-    link = result.layouts[0]
+def _layouts(result: Estimates) -> Section:
+    link, of_terms = result.layouts[0], result.protection
+    tried = of_terms in {each.protection for each in result.layouts}
+    protection = of_terms if tried else link.protection
+    own = (each for each in result.layouts if each.protection == protection)
+    fastest = min(own, key=lambda each: each.seconds).layout
     rows = [
         (
             each.layout,
@@ -96,9 +100,9 @@ def _layouts(result: Layouts, rounds: int) -> Section:
         for each in result.layouts
     ]
     wide = "" if link.bandwidth_mbit is None else f" and {link.bandwidth_mbit:g} Mbit/s"
-    headings = ["layout", "protection", "a round", f"{rounds} rounds", "sent", "trips"]
+    headings = ["layout", "protection", "a round", f"{result.rounds} rounds", "sent", "trips"]
     blocks: list[Block] = [
-        Verdict(f"Under {result.protection}, {result.fastest} take least time."),
+        Verdict(f"Under {protection}, {fastest} take least time."),
         Table(f"Over links of {link.rtt_ms:g} ms{wide}", headings, rows, range(2, 6)),
         note(
             "Each party and the aggregator on a machine of its own: a round is its round trips (trips), its "
@@ -113,13 +117,14 @@ def _layouts(result: Layouts, rounds: int) -> Section:
 
 
 def _workers(result: Workers) -> Section:
-    memory = size(result.loading_bytes), size(result.growing_bytes)
-    inside = size(result.bytes_a_round), duration(result.seconds_a_round)
-    headings = ["workers", "rows of one", "its memory to load", "to grow trees", "inside, a round", "in"]
+    memory = f"{size(result.loading_bytes)} to load its rows, {size(result.growing_bytes)} to grow trees"
+    inside = f"{size(result.bytes_a_round)} a round, in {duration(result.seconds_a_round)}"
+    entries = [
+        ("workers", f"{result.workers} of one thread, each with {result.rows:,} rows and a core of its own"),
+        ("memory", f"of one: {memory}"),
+        ("inside", f"between them and the site's own process: {inside}, without the network"),
+    ]
     about = note(
-        "The workers of one site, each of one thread and with a core of its own. What is inside goes between "
-        "them and the site's own process, and does not leave the site: what leaves is what a party sends, as "
-        "without workers. The network inside is not counted."
+        "What is inside does not leave the site: what leaves is what a party sends, as without workers."
     )
-    row = (f"{result.workers}", f"{result.rows:,}", *memory, *inside)
-    return Section("workers", "Workers of a site", [Table("Of a site", headings, [row], range(6)), about])
+    return Section("workers", "Workers of a site", [Entries(entries), about])

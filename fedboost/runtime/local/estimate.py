@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -33,7 +33,6 @@ from fedboost.results.estimate import (
     Estimate,
     Estimates,
     Layout,
-    Layouts,
     PartyCosts,
     Workers,
 )
@@ -231,9 +230,9 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shr
     most = max(0, min(1000, (1 << bits - 1) // parties - 1))  # so that the sum fits its cell
     values: Int64 = np.random.default_rng(0).integers(-most, most + 1, cells)
     parts = {names[0]: [*sealers[names[0]].seal(values, tag)]}  # tables are made, the first time
-    parts[names[1]], sealing = _timed(lambda: [*sealers[names[1]].seal(values, tag)])
+    parts[names[1]], sealing = timed(lambda: [*sealers[names[1]].seal(values, tag)])
     parts |= {name: [*sealers[name].seal(values, tag)] for name in names[2:]}
-    begin = time.perf_counter()
+    begin = time.process_time()
     for name in names:
         for number, part in enumerate(parts[name]):
             opener.add(name, number, part)
@@ -242,24 +241,17 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shr
     while requests := opener.requests():
         trips += 1
         for name, request in requests.items():
-            answer, took = _timed(partial(sealers[name].assist, request))
+            answer, took = timed(partial(sealers[name].assist, request))
             helped += took
             opener.assist(name, answer)
             beside += len(answer) if name == names[0] else 0
     total = opener.open()
-    whole = time.perf_counter() - begin
+    whole = time.process_time() - begin
     if not np.array_equal(total, parties * values):
         raise AssertionError("the sum that was opened is another one")
     size = sum(map(len, parts[names[0]])) / cells
     opening = (whole - helped) / cells / parties
     return Speed(sealing / cells, helped / cells, opening, size, beside, trips)
-
-
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    """The result of `work`, and the seconds that it took."""
-    begin = time.perf_counter()
-    result = work()
-    return result, time.perf_counter() - begin
 
 
 def _ends(
@@ -734,6 +726,12 @@ class Link:
             raise ConfigError(f"--bandwidth is {bandwidth:g}; give Mbit/s {limits}")
         return link
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """The fields of a layout over this link."""
+        limited = {"bandwidth_mbit": self.bandwidth_mbit} if math.isfinite(self.bandwidth_mbit) else {}
+        return {"rtt_ms": self.rtt_ms, **limited}
+
     def seconds(self, round_trips: float, megabytes: float) -> float:
         """Seconds of so many round trips, one after the other, and of these bytes in one direction."""
         return round_trips * self.rtt_ms / 1e3 + megabytes * 1e6 / (self.bandwidth_mbit * MBIT)
@@ -742,7 +740,8 @@ class Link:
 def over_link(layout: str, own: Estimate, rounds: int, link: Link) -> Layout:
     """A training over a link, each party and the aggregator on a machine of its own."""
     a_round = own.seconds_apart + link.seconds(own.round_trips, own.megabytes)
-    return _layout(layout, own, link, a_round, a_round * rounds, own.megabytes * rounds)
+    changed = {"seconds_a_round": a_round, "seconds": a_round * rounds, "megabytes": own.megabytes * rounds}
+    return Layout(**{**vars(own), **changed, **link.facts}, layout=layout)
 
 
 def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
@@ -750,29 +749,14 @@ def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
     values, rounds = len(terms.columns.features) + len(terms.columns.others), terms.trees.rounds
     sent = plain.rows / plain.parties * values * VALUE_BYTES / 1e6
     a_round = plain.seconds_a_round - plain.round_trips * plain.parties * MESSAGE_SECONDS
-    shipped = plain.model_copy(update={"protection": "", "round_trips": 1 / rounds})
-    return _layout(ONE_PLACE, shipped, link, a_round, link.seconds(1, sent) + a_round * rounds, sent)
+    changed = {"protection": "", "round_trips": 1 / rounds, "megabytes": sent}
+    changed |= {"seconds_a_round": a_round, "seconds": link.seconds(1, sent) + a_round * rounds}
+    return Layout(**{**vars(plain), **changed, **link.facts}, layout=ONE_PLACE)
 
 
-def _layout(
-    layout: str, own: Estimate, link: Link, a_round: float, seconds: float, megabytes: float
-) -> Layout:
-    return Layout(
-        layout=layout,
-        protection=own.protection,
-        seconds_a_round=a_round,
-        seconds=seconds,
-        megabytes=megabytes,
-        round_trips=own.round_trips,
-        rtt_ms=link.rtt_ms,
-        bandwidth_mbit=link.bandwidth_mbit if math.isfinite(link.bandwidth_mbit) else None,
-        rows=own.rows,
-        parties=own.parties,
-    )
-
-
-def layouts(terms: Terms, table: Any, known: list[Estimate], link: Link) -> Layouts:
-    """Each layout over a link. known: the estimates of the terms as they are."""
+def layouts(terms: Terms, table: Any, known: list[Estimate], link: Link) -> tuple[list[Layout], str]:
+    """Each layout over a link, and why there is none with votes, or empty. known: the estimates of the terms
+    as they are."""
     rounds, top_k = terms.trees.rounds, terms.histograms.vote_top_k
     usual, other = (VOTES, HISTOGRAMS) if top_k else (HISTOGRAMS, VOTES)
     every, no_votes = [over_link(usual, each, rounds, link) for each in known], ""
@@ -787,20 +771,11 @@ def layouts(terms: Terms, table: Any, known: list[Estimate], link: Link) -> Layo
         else:
             further = estimates(costs_of(changed, plain.rows, plain.parties, table), changed, plain.parties)
             every += [over_link(other, each, rounds, link) for each in further]
-    every.append(in_one_place(terms, plain, link))
-    tried = terms.hiding.protection in {each.protection for each in every}
-    protection = terms.hiding.protection if tried else plain.protection
-    fastest = min((each for each in every if each.protection == protection), key=lambda each: each.seconds)
-    return Layouts(layouts=tuple(every), no_votes=no_votes, protection=protection, fastest=fastest.layout)
+    return [*every, in_one_place(terms, plain, link)], no_votes
 
 
 def estimate(
-    terms: Terms,
-    rows: int,
-    parties: int,
-    table: Any = None,
-    link: Link | None = None,
-    workers: int | None = None,
+    terms: Terms, rows: int, parties: int, table: Any, link: Link | None, workers: int | None
 ) -> Estimates:
     """The estimates where parties hold different rows. table: as `costs_of`; link: compares layouts; workers:
     of a site."""
@@ -808,11 +783,13 @@ def estimate(
         raise ConfigError("--workers: with vote_top_k they send other bytes, which are not estimated")
     costs = costs_of(terms, rows, parties, table)
     known = estimates(costs, terms, parties)
+    over_links, no_votes = ([], "") if link is None else layouts(terms, table, known, link)
     return Estimates(
         protection=terms.hiding.protection,
         rounds=terms.trees.rounds,
         missing=missing(known, parties),
         by_rows=tuple(known),
-        layouts=None if link is None else layouts(terms, table, known, link),
+        layouts=tuple(over_links),
+        no_votes=no_votes,
         workers=None if workers is None else of_workers(costs, terms, parties, workers),
     )
