@@ -70,7 +70,7 @@ class PrivacyCard(Part):
             raise ConfigError(
                 "the terms have no noise: nothing bounds what the sums and the model tell of a row"
             )
-        cost, names = terms.plan.cost, Released.model_fields
+        cost = terms.plan.cost
         return cls(
             epsilon=noise.epsilon,
             delta=noise.delta,
@@ -87,7 +87,7 @@ class PrivacyCard(Part):
             protection=terms.hiding.protection,
             terms=terms.digest,
             releases=tuple(
-                Released(**{name: getattr(release, name) for name in names})
+                Released.model_validate(release, from_attributes=True)
                 for release in terms.plan.releases.values()
             ),
             not_covered=NOT_COVERED,

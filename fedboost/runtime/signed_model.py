@@ -19,7 +19,7 @@ from fedboost import __version__
 from fedboost.boosting.queries.base import view_of
 from fedboost.boosting.state import structure as structure_of
 from fedboost.errors import Altered, ConfigError, PeerError
-from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.booster import IMPORTANCES, Booster
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy import identity as signatures_identity
@@ -30,7 +30,7 @@ from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Attest, Request
 from fedboost.protocol.parts import UNTOLD_SCORE, digest_of, packed
 from fedboost.results.base import Ended
-from fedboost.results.model import KINDS, DrawnTree, GivenRows, ModelReport, ModelSummary, Verification
+from fedboost.results.model import DrawnTree, GivenRows, ModelReport, ModelSummary, Verification
 from fedboost.results.privacy import PrivacyCard
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import Bundle
@@ -531,7 +531,7 @@ def written(
     session: Ended | None = None,
 ) -> str:
     """Return the report of a model as HTML. session: that which trained it, where it was followed."""
-    by_kind = [model.booster.importance(kind) for kind in KINDS]
+    by_kind = [model.booster.importance(kind) for kind in IMPORTANCES]
     importance = {name: [values[name] for values in by_kind] for name in by_kind[0]}
     trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
     has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS

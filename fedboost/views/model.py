@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from fedboost.gbdt.booster import IMPORTANCES
 from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
 from fedboost.results.base import Row
-from fedboost.results.model import KINDS, Dependence, DrawnTree, GivenRows, ModelReport
+from fedboost.results.model import Dependence, DrawnTree, GivenRows, ModelReport
 from fedboost.results.training import ACCOUNTED
 from fedboost.views.approval import not_hidden
 from fedboost.views.charts import MAX_BARS, MAX_SERIES
@@ -241,7 +242,7 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
         "what the trees are made of, not what a feature does for a prediction."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in result.importance.items()]
-    yield Table("Importance of each feature that splits", ["feature", *KINDS], rows, folded=True)
+    yield Table("Importance of each feature that splits", ["feature", *IMPORTANCES], rows, folded=True)
 
 
 def _by_site(result: ModelReport) -> Iterator[Section]:
