@@ -123,9 +123,10 @@ class GivenRows:
 @dataclass(frozen=True)
 class ModelReport:
     """A model, and what a report says of it. rounds: the metrics of each round, as in the model file;
-    importance: feature to its IMPORTANCES, the highest gain first; trees: the first ones; classes: of a label of classes; made: when the session was requested, UTC, if that is known;
-    training_rows: of all parties, if that is known; verification: None where signatures could not be checked;
-    rows: None where no table was given; session: None where the model file is all there is."""
+    importance: feature to its IMPORTANCES, the highest gain first; trees: the first ones; classes: of a label
+    of classes; made: when the session was requested, UTC, if that is known; training_rows: of all parties, if
+    that is known; verification: None where signatures could not be checked; rows: None where no table was
+    given; session: None where the model file is all there is."""
 
     model: ModelSummary
     rounds: Sequence[Row]
