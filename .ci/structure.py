@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MAX_FILE_LINES = 900
-LAZY = {"fedboost", "fedboost.estimators"}
+LAZY = {"fedboost"}
 """Modules that import names for users, when those are asked for."""
 
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
+from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.registry import grows
+from fedboost.gbdt.metrics import grows
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.holders.shard import Shard
 from fedboost.results.comparison import ALONE, FEDERATED, Figure, SiteComparison

@@ -16,7 +16,7 @@ settings.load_profile("fedboost")
 fork_parties()
 
 if find_spec("phe") and find_spec("gmpy2"):
-    from fedboost.privacy.encrypted import paillier
+    from fedboost.privacy import paillier
 
     paillier.POOL = 32  # powers made in advance
 

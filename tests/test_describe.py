@@ -2,12 +2,10 @@
 
 import asyncio
 import itertools
-import json
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from fedboost.views.tasks import describe as text_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sites import bundles_of, consortium, in_time, rows, shared_out, terms
@@ -26,6 +24,8 @@ from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.terms.noise import SUMMARY
 from fedboost.terms.tasks import MISSING, SHARES, UNDECLARED, terms_to_describe
+from fedboost.views.as_text import text as blocks_of
+from fedboost.views.description import description as view
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 
@@ -46,14 +46,16 @@ def test_it_is_that_of_the_pooled_table(parties, protection):
     shards = [table.filter(pa.array(np.arange(900) % 7 % parties == number)) for number in range(parties)]
     known = fb.describe(terms(protection=protection, max_bin=256), shards, min_count=1)
     pooled = table.to_pandas()
-    age, dose, ward = known.columns
+    age, dose, ward = known.summary["columns"]
     assert known.rows == len(pooled)
     assert dose["missing"] == pooled.dose.isna().sum()
     assert ward["missing"] == pooled.ward.isna().sum()
     counts = pooled.ward.value_counts()
     assert ward["levels"] == {level: counts[level] for level in "abc"}
     assert ward["undeclared"] == counts["d"]
-    assert known.label["levels"] == {str(value): count for value, count in pooled.y.value_counts().items()}
+    assert known.summary["label"]["levels"] == {
+        str(value): count for value, count in pooled.y.value_counts().items()
+    }
     for column, values in ((age, pooled.age), (dose, pooled.dose)):
         values = values.astype(np.float32)
         for share in SHARES:
@@ -66,12 +68,12 @@ def test_a_label_that_is_a_number_has_quantiles_and_classes_have_counts():
     table = rows(600)
     numbers = table.set_column(table.schema.get_field_index("y"), "y", table["age"])
     known = fb.describe(terms(objective="reg:squarederror"), shared_out(2, numbers))
-    low, high = known.label["quantiles"]["0.5"]
+    low, high = known.summary["label"]["quantiles"]["0.5"]
     assert low <= np.quantile(table["age"].to_numpy().astype(np.float32), 0.5, method="lower") <= high
     named = {"objective": "multi:softprob", "columns": {**COLUMNS, "label": "ward", "classes": list("cab")}}
     named["columns"].pop("categorical")
     known = fb.describe(terms(**named), shared_out(2, table), min_count=1)
-    assert known.label["levels"] == table.to_pandas().ward.value_counts()[list("cab")].to_dict()
+    assert known.summary["label"]["levels"] == table.to_pandas().ward.value_counts()[list("cab")].to_dict()
 
 
 def test_over_grpc_it_is_the_same_and_each_party_signs_it(tmp_path):
@@ -95,7 +97,7 @@ def test_counts_are_to_the_nearest_unit():
     table = table.set_column(table.schema.get_field_index("ward"), "ward", pa.array(wards))
     dose = [None] * 4 + [1.0] * 896
     table = table.set_column(table.schema.get_field_index("dose"), "dose", pa.array(dose))
-    age, dose, ward = fb.describe(terms(), shared_out(3, table)).columns
+    age, dose, ward = fb.describe(terms(), shared_out(3, table)).summary["columns"]
     assert ward["levels"] == {"a": 10, "b": 300, "c": 590}
     assert (ward["missing"], dose["missing"]) == (0, 0)
     assert age["quantiles"]["0.01"] is None
@@ -112,7 +114,7 @@ def test_levels_are_told_alike_whatever_else_is_declared(few):
     told = {"a": 0 if few < 5 else 10, "b": 300, "c": 600 if few < 6 else 590}
     for levels in ("abc", "ac", "ab", "cb", "a", "b", "c"):
         agreed = terms(columns={**COLUMNS, "categorical": {"ward": [*levels]}})
-        (*_, ward) = fb.describe(agreed, shared_out(3, table)).columns
+        (*_, ward) = fb.describe(agreed, shared_out(3, table)).summary["columns"]
         assert ward["levels"] == {level: told[level] for level in levels}
         assert ward["undeclared"] % 10 == 0
 
@@ -137,7 +139,7 @@ def test_quantiles_do_not_tell_how_many_rows_have_no_value(count):
         dose = pa.array([None] * missing + [*map(float, range(count - missing))], pa.float64())
         table = table.set_column(table.schema.get_field_index("dose"), "dose", dose)
         known = fb.describe(terms(columns={"label": "y", "numeric": ["dose"]}), shared_out(2, table))
-        told.append([share for share, value in known.columns[0]["quantiles"].items() if value])
+        told.append([share for share, value in known.summary["columns"][0]["quantiles"].items() if value])
     assert told[0] == told[1] == told[2]
 
 
@@ -191,12 +193,12 @@ def test_no_two_ends_of_several_descriptions_have_few_rows_between_them(seed):
     ]
     for place, name in enumerate(names):
         values = table[name].to_pandas().dropna().astype(np.float32)
-        ends = sorted({end for known in sessions for end in ends_of(known.columns[place])})
+        ends = sorted({end for known in sessions for end in ends_of(known.summary["columns"][place])})
         for low, high in itertools.combinations(ends, 2):
             between = ((values >= low) & (values < high)).sum()
             assert between == 0 or between >= least, (name, low, high)
         for known in sessions:
-            for share, interval in known.columns[place]["quantiles"].items():
+            for share, interval in known.summary["columns"][place]["quantiles"].items():
                 if interval is not None:
                     low, high = interval
                     assert low <= values.quantile(float(share), interpolation="lower") <= high
@@ -231,16 +233,16 @@ def test_columns_without_values_and_labels_that_are_intervals(objective):
     table = table.set_column(table.schema.get_field_index("dose"), "dose", pa.nulls(300, pa.float64()))
     table = table.append_column("end", table["age"])
     known = fb.describe(terms(columns=columns, objective=objective), shared_out(2, table))
-    assert known.columns[1]["missing"] == 300
-    assert known.columns[1]["quantiles"] == dict.fromkeys(f"{share:g}" for share in SHARES)
+    assert known.summary["columns"][1]["missing"] == 300
+    assert known.summary["columns"][1]["quantiles"] == dict.fromkeys(f"{share:g}" for share in SHARES)
     assert known.advice == ("column dose has a value in fewer than 10 rows: take it out of the terms",)
-    assert ("levels" in known.label) is (objective == "binary:logistic")
+    assert ("levels" in known.summary["label"]) is (objective == "binary:logistic")
 
 
 def test_terms_of_a_training_are_described_by_what_they_say_of_columns():
     agreed = terms(["north", "south"], rounds=7, seed=3, min_count=25, scale_pos_weight=2.0)
     own = terms_to_describe(agreed)
-    assert (own.task, own.session.program, own.evaluation.min_count) == ("describe", "describe", 25)
+    assert (own.task.name, own.session.program, own.evaluation.min_count) == ("describe", "describe", 25)
     assert own == terms_to_describe(agreed.changed(rounds=9, max_depth=2))
     assert terms_to_describe(own) == own
     assert terms_to_describe(own, 30).evaluation.min_count == 30
@@ -298,12 +300,12 @@ def test_the_text_fits_a_terminal_and_names_cannot_move_the_cursor(capsys):
     table = rows(900).rename_columns(["age", nasty, "ward", "site", "y"])
     agreed = terms(columns={**COLUMNS, "numeric": ["age", nasty]})
     known = fb.describe(agreed, shared_out(3, with_undeclared(table)))
-    print_text(text_of(json.loads(json.dumps(known.summary))))
+    print_text(blocks_of(view(known)))
     out = capsys.readouterr().out
     assert "\u202e" not in out
     assert max(map(len, out.splitlines())) <= 80
     assert "900 rows of all parties" in out
-    assert {MISSING, UNDECLARED} <= {*known.columns[2]}
+    assert {MISSING, UNDECLARED} <= {*known.summary["columns"][2]}
 
 
 NOISY = {
@@ -318,7 +320,7 @@ def test_with_noise_it_is_near_the_pooled_table():
     pooled, errors = table.to_pandas(), []
     for _ in range(5):
         known = fb.describe(terms(**NOISY), shared_out(3, table))
-        age, dose, ward = known.columns
+        age, dose, ward = known.summary["columns"]
         errors.append(known.rows - len(pooled))
         errors.append(dose["missing"] - pooled.dose.isna().sum())
         errors += [
@@ -337,7 +339,10 @@ def test_little_noise_tells_no_smaller_counts_than_min_count():
     table = table.set_column(2, "ward", pa.array(["a"] * 45 + ["b"] * 855))
     known = fb.describe(terms(**loud), shared_out(3, table))
     assert 3 * known.noise < 45 < known.min_count == 50
-    assert (known.columns[2]["levels"]["a"], known.columns[2]["levels"]["c"]) == (None, None)
+    assert (known.summary["columns"][2]["levels"]["a"], known.summary["columns"][2]["levels"]["c"]) == (
+        None,
+        None,
+    )
 
 
 def test_the_noise_is_charged_to_a_budget(tmp_path):

@@ -238,7 +238,7 @@ def test_the_files_that_a_page_names_exist(page):
 
 
 def test_the_page_on_objectives_has_all_objectives_and_metrics():
-    from fedboost.gbdt.metrics.registry import metrics_for
+    from fedboost.gbdt.metrics import metrics_for
     from fedboost.gbdt.objectives.registry import OBJECTIVES
 
     lines = (ROOT / "docs" / "objectives.md").read_text().splitlines()

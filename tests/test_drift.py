@@ -9,7 +9,6 @@ from contextlib import redirect_stdout
 import numpy as np
 import pyarrow as pa
 import pytest
-from fedboost.views.tasks import drifted
 from hypothesis import given
 from hypothesis import strategies as st
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
@@ -22,13 +21,15 @@ from fedboost.cli.output import print_text
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
-from fedboost.holders.whole_rows import DriftHolder
+from fedboost.holders.other_tasks import DriftHolder
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
 from fedboost.runtime.tasks import drift_terms
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.views.approval import summary as summary_of
+from fedboost.views.as_text import text as blocks_of
+from fedboost.views.drift import drift as view
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 TABLE = rows(3000, seed=4)
@@ -115,12 +116,12 @@ def test_the_score_is_that_of_the_model_that_is_kept(name):
     check_score(own, table)
     assert name != "early stopping" or own.kept < len(own.rounds)
     known = fb.drift(own, among(4, table))
-    assert {each["psi"] for each in known.columns} == {0.0}
+    assert {each["psi"] for each in known.summary["columns"]} == {0.0}
 
 
 def test_the_rows_of_one_are_held_against_a_model_of_three_parties():
     own = fb.simulate(terms(max_bin=64, reference=True, protection="masked"), among(3)).model
-    assert {each["psi"] for each in fb.drift(own, among(1)).columns} == {0.0}
+    assert {each["psi"] for each in fb.drift(own, among(1)).summary["columns"]} == {0.0}
 
 
 @pytest.mark.parametrize("rounds", [9, 2])
@@ -141,7 +142,7 @@ def test_a_continued_model_classes_and_numbers():
     predicted = own.predict(TABLE).argmax(axis=1)
     assert own.summary["reference"]["score"]["levels"] == ["c", "a", "b"]
     assert sum(own.summary["reference"]["score"]["counts"]) == predicted.size
-    assert {each["psi"] for each in fb.drift(own, among(4)).columns} == {0.0}
+    assert {each["psi"] for each in fb.drift(own, among(4)).summary["columns"]} == {0.0}
     amount = TABLE["age"].to_numpy() + np.random.default_rng(5).gamma(2, 10, TABLE.num_rows) + 20
     own = trained(among(3, with_column(TABLE, "y", amount)), objective="reg:squarederror")
     assert len(own.summary["reference"]["score"]["counts"]) > 4
@@ -161,7 +162,7 @@ def test_no_alarm_on_a_hundred_random_halves(model):
         half = TABLE.filter(pa.array(draw.random(TABLE.num_rows) < 0.5))
         known = fb.drift(model, {"north": half.slice(0, 700), "south": half.slice(700)})
         assert known.moved == ()
-        assert {each["verdict"] for each in known.columns} == {"stable"}
+        assert {each["verdict"] for each in known.summary["columns"]} == {"stable"}
     fresh = [fb.drift(model, shared_out(2, rows(300, seed=seed))).moved for seed in range(30, 50)]
     assert fresh == [()] * 20
 
@@ -171,13 +172,16 @@ def test_an_alarm_where_a_column_is_shifted(model):
     assert fb.drift(model, shared_out(3, new)).moved == ()  # without labels
     known = fb.drift(model, shared_out(3, with_column(new, "age", new["age"].to_numpy() + 8)))
     assert known.moved == ("age", "score")
-    assert known.columns[0]["verdict"] == "shifted"
+    assert known.summary["columns"][0]["verdict"] == "shifted"
     wards = np.where(np.arange(1500) % 5 < 4, "a", "b")
     assert "ward" in fb.drift(model, shared_out(3, with_column(new, "ward", wards))).moved
     dose = [None if place % 2 else value for place, value in enumerate(new["dose"].to_pylist())]
     assert "dose" in fb.drift(model, shared_out(3, with_column(new, "dose", dose))).moved
     dose = pa.nulls(1500, pa.float64())
-    (column,) = (each for each in fb.drift(model, shared_out(3, with_column(new, "dose", dose))).columns[1:2])
+    (column,) = (
+        each
+        for each in fb.drift(model, shared_out(3, with_column(new, "dose", dose))).summary["columns"][1:2]
+    )
     assert column["verdict"] == "shifted"
     assert column["bins"][-1] == {"missing": True, "reference": column["bins"][-1]["reference"], "rows": 1500}
 
@@ -185,18 +189,20 @@ def test_an_alarm_where_a_column_is_shifted(model):
 def test_a_column_beyond_chance_and_below_the_first_limit_is_not_stable(model, exact):
     new = rows(20_000, seed=11).drop_columns(["y"])
     known = fb.drift(model, shared_out(3, with_column(new, "age", new["age"].to_numpy() + 1.5)))
-    age, dose, *_ = known.columns
+    age, dose, *_ = known.summary["columns"]
     assert (age["verdict"], dose["verdict"]) == ("slight", "stable")
     assert age["by_chance"] < age["psi"] < 0.1
     assert dose["psi"] < dose["by_chance"]
     assert known.moved == ()
-    text = [line.split() for line in captured(drifted(known.summary))]
+    text = [line.split() for line in captured(blocks_of(view(known)))]
     (said,) = (words for words in text if words[:1] == ["age"])
     assert said[3] == "slight"
     assert said[-2] == "to"  # the bin that moved most
     assert said[-1].endswith("%")
     few = rows(60, seed=3).drop_columns(["y"])
-    far = fb.drift(exact, shared_out(2, with_column(few, "age", few["age"].to_numpy() + 4))).columns[0]
+    far = fb.drift(exact, shared_out(2, with_column(few, "age", few["age"].to_numpy() + 4))).summary[
+        "columns"
+    ][0]
     assert 0.1 < far["psi"] < far["by_chance"]
     assert far["verdict"] == "stable"
 
@@ -261,7 +267,7 @@ def test_small_counts_are_merged(model):
         assert all(count == 0 or count >= 50 for count in column["counts"])
         assert sum(column["counts"]) == 3000
     few = fb.drift(model, shared_out(2, rows(12, seed=1)))
-    for column in few.columns:
+    for column in few.summary["columns"]:
         assert all(each["rows"] in (0, 12) for each in column["bins"])
     assert few.moved == ()
     with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 10"):
@@ -317,7 +323,7 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
 def test_queries_out_of_place_are_refused(model):
     agreed, reference = drift_terms(model)
     sizes = (11, 11, 4)
-    query = BinCountsQuery(sizes, len(reference["score"]["counts"]), 0)
+    query = BinCountsQuery(sizes, len(reference.score.counts), 0)
     query.check(agreed)
     with pytest.raises(Refused, match="rows by bin of each column, and the terms have no reference"):
         query.check(terms())
@@ -357,10 +363,11 @@ def test_a_site_refuses_by_its_policy(model):
 
 
 def test_what_comes_from_an_aggregator_fits_the_model(model):
-    agreed, reference = drift_terms(model)
+    agreed, counted = drift_terms(model)
+    reference = model.summary["reference"]
     own = fb.simulate(terms(), shared_out(2)).model
     held = dataclasses.replace(own, terms=agreed, summary={"present": reference})
-    assert {each["psi"] for each in fb.Drift.of(held, reference, {}).columns} == {0.0}
+    assert {each["psi"] for each in fb.Drift.held_against(counted, held, {}).summary["columns"]} == {0.0}
     columns, score = reference["columns"], reference["score"]
     for present in (
         None,
@@ -375,7 +382,7 @@ def test_what_comes_from_an_aggregator_fits_the_model(model):
     ):
         odd = dataclasses.replace(held, summary={"present": present})
         with pytest.raises(PeerError, match="ended the session without counts of these bins"):
-            fb.Drift.of(odd, reference, {})
+            fb.Drift.held_against(counted, odd, {})
     changed = dataclasses.replace(model, summary={"reference": {**reference, "rows": 2999}})
     with pytest.raises(ConfigError, match="the model's reference is not of its columns, or was changed"):
         drift_terms(changed)
@@ -414,4 +421,4 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     with pytest.raises(ConfigError, match="xgb_model has no reference"):
         terms(program="drift", xgb_model=fb_text(model))
     with pytest.raises(PeerError, match="ended the session without counts of these bins"):
-        fb.Drift.of(fb.simulate(terms(), shared_out(2)).model, model.summary["reference"], {})
+        fb.Drift.held_against(drift_terms(model)[1], fb.simulate(terms(), shared_out(2)).model, {})

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import xgboost
-from fedboost.views.tasks import evaluated, told
 from hypothesis import given
 from hypothesis import strategies as st
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
@@ -24,10 +23,10 @@ from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, R
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
+from fedboost.gbdt import metrics
 from fedboost.gbdt.cut_points import Grids
-from fedboost.gbdt.metrics import registry
-from fedboost.gbdt.metrics.registry import OUTCOMES
-from fedboost.holders.evaluation import EvaluationHolder
+from fedboost.gbdt.metrics import OUTCOMES
+from fedboost.holders.other_tasks import EvaluationHolder
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.simulation import run_session
@@ -38,6 +37,9 @@ from fedboost.runtime.tasks import evaluation_terms
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.views.approval import summary as summary_of
+from fedboost.views.as_text import text as blocks_of
+from fedboost.views.evaluation import evaluation as view
+from fedboost.views.evaluation import remarks
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 OPEN = {"parties": "any", "analysts": "any", "columns": "any", "evaluate": "any"}
@@ -132,7 +134,7 @@ def test_a_model_of_several_parties_is_measured_on_the_rows_of_fewer(settings):
 
 @pytest.mark.parametrize("parties", [1, 3, 7])
 def test_before_it_is_rounded_it_is_that_of_the_pooled_rows_to_nine_digits(model, parties, monkeypatch):
-    monkeypatch.setattr(registry, "DIGITS", 17)
+    monkeypatch.setattr(metrics, "DIGITS", 17)
     protection = "masked" if parties > 2 else "plain"
     agreed = terms(protection=protection, eval_metric=["error", "error@0.3", "logloss"])
     found = fb.evaluate(model, among(parties), agreed, min_count=1).metrics
@@ -164,23 +166,23 @@ def test_subgroups_and_sites_are_the_same_on_their_rows(model):
     agreed = terms(eval_metric=["logloss", "auc"], min_count=1)
     known = fb.evaluate(model, tables, agreed, by=["ward"], by_site=True)
     parts = {ward: TABLE.filter(pa.compute.equal(TABLE["ward"], ward)) for ward in "abc"}
-    assert [*known.subgroups["ward"]["sets"]] == ["a", "b", "c"]
-    assert [*known.sites["sets"]] == [*tables]
-    told = known.subgroups["ward"]["sets"] | known.sites["sets"]
+    assert [*known.summary["subgroups"]["ward"]["sets"]] == ["a", "b", "c"]
+    assert [*known.summary["sites"]["sets"]] == [*tables]
+    told = known.summary["subgroups"]["ward"]["sets"] | known.summary["sites"]["sets"]
     for name, table in (parts | tables).items():
         alone = fb.evaluate(model, {"one": table}, agreed).summary
         assert {key: alone[key] for key in told[name]} == told[name]
         label, score = table["y"].to_numpy(), model.predict(table)
         close(told[name]["metrics"]["logloss"], reference.log_loss(label, score))
         assert told[name]["confusion"] == outcomes_of(label, score > 0.5)
-    selected = [known.subgroups["ward"]["sets"][ward]["rates"]["selection_rate"] for ward in "abc"]
-    assert known.subgroups["ward"]["gaps"]["selection_rate"] == max(selected) - min(selected)
+    selected = [known.summary["subgroups"]["ward"]["sets"][ward]["rates"]["selection_rate"] for ward in "abc"]
+    assert known.summary["subgroups"]["ward"]["gaps"]["selection_rate"] == max(selected) - min(selected)
 
 
 def test_rows_without_a_declared_level_are_a_subgroup(model):
     wards = ["d" if place < 200 else ward for place, ward in enumerate(TABLE["ward"].to_pylist())]
     table = TABLE.set_column(TABLE.schema.get_field_index("ward"), "ward", pa.array(wards))
-    known = fb.evaluate(model, among(3, table), by=["ward"]).subgroups["ward"]["sets"]
+    known = fb.evaluate(model, among(3, table), by=["ward"]).summary["subgroups"]["ward"]["sets"]
     assert known["missing"]["rows"] == 200
     assert sum(part["rows"] for part in known.values()) == 900
 
@@ -194,13 +196,13 @@ def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
     known = fb.evaluate(model, tables, by=["sex=F,M", "ward"])
     assert known.summary == fb.evaluate(model, tables, terms(**declared), by=["sex", "ward"]).summary
     assert known.summary == fb.evaluate(model, tables, terms(**declared, subgroups=["sex", "ward"])).summary
-    assert [*known.subgroups] == ["sex", "ward"]
+    assert [*known.summary["subgroups"]] == ["sex", "ward"]
     with pytest.raises(ConfigError, match="by 'sex': it has a level without a name"):
         fb.evaluate(model, tables, by=["sex="])
     known = fb.evaluate(model, tables, by=["sex=F,M"], min_count=1)
     for sex in "FM":
         part = table.filter(pa.compute.equal(table["sex"], sex))
-        told = known.subgroups["sex"]["sets"][sex]
+        told = known.summary["subgroups"]["sex"]["sets"][sex]
         close(told["metrics"]["logloss"], reference.log_loss(part["y"].to_numpy(), model.predict(part)))
         assert told["confusion"] == outcomes_of(part["y"].to_numpy(), model.predict(part) > 0.5)
     parquet = tmp_path / "p0.parquet"
@@ -214,8 +216,8 @@ def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
     trained = fb.simulate(terms(**declared), without).model
     assert trained.fingerprint == fb.simulate(terms(), without).model.fingerprint
     assert (
-        fb.evaluate(trained, tables, by=["sex"]).subgroups["sex"]
-        == fb.evaluate(trained, tables, by=["sex=F,M"]).subgroups["sex"]
+        fb.evaluate(trained, tables, by=["sex"]).summary["subgroups"]["sex"]
+        == fb.evaluate(trained, tables, by=["sex=F,M"]).summary["subgroups"]["sex"]
     )
     with pytest.raises(Refused, match="column 'sex' is missing"):
         fb.evaluate(model, among(3), by=["sex=F,M"])
@@ -341,7 +343,7 @@ def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_says_so(
 def test_small_groups_are_left_out_and_no_others(model):
     wards = np.array(["a", "b", "c"])[np.where(np.arange(900) < 6, 0, np.where(np.arange(900) < 60, 1, 2))]
     table = TABLE.set_column(TABLE.schema.get_field_index("ward"), "ward", pa.array(wards))
-    split = fb.evaluate(model, among(3, table), by=["ward"]).subgroups["ward"]
+    split = fb.evaluate(model, among(3, table), by=["ward"]).summary["subgroups"]["ward"]
     assert split["left_out"] == ["a", "missing"]  # of which there is none: it is not told apart
     assert {ward: known["rows"] for ward, known in split["sets"].items()} == {"b": 50, "c": 840}
     with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 901"):
@@ -419,7 +421,7 @@ def test_rows_that_weigh_nothing_have_no_metrics(model):
     weight = np.where((ward == "a") | ((ward == "b") & (label == 1)), 0.0, 1.0)
     table = TABLE.append_column("w", pa.array(weight))
     agreed = terms(columns={**COLUMNS, "weight": "w"}, eval_metric=["logloss", "auc"])
-    sets = fb.evaluate(model, among(3, table), agreed, by=["ward"]).subgroups["ward"]["sets"]
+    sets = fb.evaluate(model, among(3, table), agreed, by=["ward"]).summary["subgroups"]["ward"]["sets"]
     assert sets["a"]["metrics"] == {"logloss": None, "auc": None}
     assert sets["b"]["metrics"]["auc"] is None
     assert None not in sets["c"]["metrics"].values()
@@ -434,7 +436,7 @@ def test_the_loss_of_a_row_is_capped(model):
     assert abs(one - other) <= 0.1 * one
     known = fb.evaluate(trained, among(3, numbers))
     assert known.summary["caps"]["rmse"] < 1e6
-    assert "the loss of a row counts as" in " ".join(told(known.summary))
+    assert "the loss of a row counts as" in " ".join(remarks(known))
     crafted = dataclasses.replace(model.booster, trees=model.booster.trees[:1])
     tree = crafted.trees[0]
     leaves = [-40.0 if left < 0 else value for value, left in zip(tree.value, tree.left, strict=True)]
@@ -457,15 +459,15 @@ def test_runs_of_bins_have_rows_enough(counts, least, kept):
 def test_a_bin_lies_on_one_side_of_the_threshold(margins, threshold):
     margin = np.array(margins)
     label = (np.arange(margin.size) % 2).astype(np.float32)
-    counts = registry.count_bins(margin, label, threshold).reshape(3, -1)[:2]
-    tn, fp, fn, tp, _ = registry.count_outcomes(margin, label, threshold).tolist()
-    edges = registry.edges(threshold)
+    counts = metrics.count_bins(margin, label, threshold).reshape(3, -1)[:2]
+    tn, fp, fn, tp, _ = metrics.count_outcomes(margin, label, threshold).tolist()
+    edges = metrics.edges(threshold)
     at = edges.index(threshold) + 1
     assert counts[:, :at].sum(axis=1).tolist() == [tn, fn]
     assert counts[:, at:].sum(axis=1).tolist() == [fp, tp]
-    assert len(edges) + 1 == registry.bins(threshold)
+    assert len(edges) + 1 == metrics.bins(threshold)
     assert (np.diff(edges) > 0).all()
-    cells = registry.count_cells(margin, label).reshape(2, -1)
+    cells = metrics.count_cells(margin, label).reshape(2, -1)
     assert cells.sum(axis=1).tolist() == [tn + fp, fn + tp]
 
 
@@ -558,11 +560,11 @@ def test_sums_that_cannot_be_end_the_session(model):
         (query.cells_of_set - 1, 2**60, "the probabilities of some rows sum to less than 0, or more"),
         (query.cells_of_set - 2, 5, "the outcomes of a set do not sum to its rows"),
         (
-            -2 * registry.FINE_CELLS - 1,
+            -2 * metrics.FINE_CELLS - 1,
             -(2**40),
             "the probabilities of some rows sum to less than 0, or more",
         ),
-        (-2 * registry.FINE_CELLS - 2 * registry.bins(0.5), -7, "rows by score do not sum to the outcomes"),
+        (-2 * metrics.FINE_CELLS - 2 * metrics.bins(0.5), -7, "rows by score do not sum to the outcomes"),
         (-1, 1, "rows by score are others than rows by bin"),
     ):
         program = evaluate(agreed, [])
@@ -642,7 +644,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     with pytest.raises(ConfigError, match="program evaluate holds no rows out"):
         agreed.changed(validation_fraction=0.2)
     with pytest.raises(PeerError, match="ended the session without an evaluation"):
-        fb.Evaluation.of(model, {})
+        fb.Evaluation.from_model(model, {})
 
 
 def test_a_person_reads_what_is_asked_and_what_is_found(model, capsys):
@@ -655,15 +657,15 @@ def test_a_person_reads_what_is_asked_and_what_is_found(model, capsys):
         "rows by label and prediction at threshold 0.5; also of the levels of ward and of each site" in text
     )
     assert "counts of fewer than 10 rows are left out" in text
-    print_text(evaluated(fb.evaluate(model, among(3), by=["ward"], by_site=True).summary))
-    print_text(evaluated(fb.evaluate(model, among(3), min_count=400, by=["ward"]).summary))
+    print_text(blocks_of(view(fb.evaluate(model, among(3), by=["ward"], by_site=True))))
+    print_text(blocks_of(view(fb.evaluate(model, among(3), min_count=400, by=["ward"]))))
     trained = fb.simulate(terms(**CLASSES, objective="multi:softprob"), shared_out(3)).model
-    print_text(evaluated(fb.evaluate(trained, among(3)).summary))
+    print_text(blocks_of(view(fb.evaluate(trained, among(3)))))
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert "900 rows of all parties" in out
-    assert re.search(r"^apart by .*-.*\n-: no further apart than rounding", out, re.MULTILINE)
-    print_text(evaluated(fb.evaluate(model, among(3), min_count=1, by=["ward"]).summary))
+    assert re.search(r"^apart by .*-.*\n\nA dash: no further apart than rounding", out, re.MULTILINE)
+    print_text(blocks_of(view(fb.evaluate(model, among(3), min_count=1, by=["ward"]))))
     assert re.search(r"^apart by +0\.\d", capsys.readouterr().out, re.MULTILINE)
 
 
@@ -672,7 +674,7 @@ def test_a_level_of_a_row_is_told_as_one_of_none(model, rows):
     """With `subgroups` an analyst asks for 32 levels at a time, such as dates of birth."""
     wards = np.array(["b", "a"])[(np.arange(900) < rows).astype(int)]
     table = TABLE.set_column(TABLE.schema.get_field_index("ward"), "ward", pa.array(wards))
-    split = fb.evaluate(model, among(3, table), by=["ward"]).subgroups["ward"]
+    split = fb.evaluate(model, among(3, table), by=["ward"]).summary["subgroups"]["ward"]
     assert (split["left_out"], [*split["sets"]]) == (["a", "c", "missing"], ["b"])
     assert split["sets"]["b"]["rows"] == 900
 
@@ -681,13 +683,14 @@ def test_what_rounding_decides_is_not_told_of_a_group(model):
     """45 rows: of a step of 20 percent points the group with the worst loss seemed perfect."""
     wards = np.array(["b", "a"])[(np.arange(900) < 45).astype(int)]
     table = TABLE.set_column(TABLE.schema.get_field_index("ward"), "ward", pa.array(wards))
-    summary = fb.evaluate(model, among(3, table), by=["ward"], min_count=10).summary
+    known = fb.evaluate(model, among(3, table), by=["ward"], min_count=10)
+    summary = known.summary
     small, large = (summary["subgroups"]["ward"]["sets"][name] for name in ("a", "b"))
     assert {*small["metrics"].values(), *small["rates"].values()} == {None}
     assert None not in {*large["metrics"].values(), *large["rates"].values()}
     assert summary["subgroups"]["ward"]["gaps"] == {}
-    text = " ".join(str(block) for block in told(summary))
-    assert "'...' of a group: fewer than 100 rows, or rows of a label, decide it." in text
+    text = " ".join(remarks(known))
+    assert "“…” of a group: fewer than 100 rows, or rows of a label, decide it." in text
     assert "--min-count" in text
 
 

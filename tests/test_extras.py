@@ -24,7 +24,7 @@ EXTRAS = (
     *("polars", "python_calamine", "optuna", "mlflow"),
 )
 NEED_ONE = {
-    *("fedboost.estimators", "fedboost.privacy.encrypted.paillier", "fedboost.privacy.rowsums.ends"),
+    *("fedboost.estimators", "fedboost.privacy.paillier", "fedboost.privacy.rowsums.ends"),
     *("fedboost.privacy.rowsums.sums", "fedboost.runtime.console", "fedboost.runtime.site.page_app"),
     "fedboost.runtime.web.forms",
 }

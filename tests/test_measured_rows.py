@@ -2,11 +2,12 @@
 or those that were added since."""
 
 import asyncio
+import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from fedboost.views.tasks import evaluated, rows_in_words
+from html_pages import altered
 from policies import policy
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 from sklearn import metrics as reference
@@ -19,6 +20,8 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.tasks import evaluation_terms
+from fedboost.views.as_text import text as blocks_of
+from fedboost.views.evaluation import evaluation as view
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 GROWING = {"rounds": 20, "learning_rate": 0.5, "max_depth": 6, "min_child_weight": 0.1, "max_bin": 64}
@@ -62,7 +65,7 @@ def test_held_out_rows_are_those_of_the_training(way, parties, protection):
 
 def mask_of(agreed, name, table):
     """The rows that a training holds out."""
-    from fedboost.holders.whole_rows import row_sets
+    from fedboost.holders.shard import row_sets
 
     return row_sets(to_shard(as_table(table), agreed, name), agreed)["validation"]
 
@@ -71,21 +74,16 @@ def test_which_rows_is_said_with_each_figure(capsys):
     tables = shared_out(3, TABLE)
     trained = fb.simulate(terms(**GROWING, **WAYS["place"]), tables).model
     known = fb.evaluate(trained, tables, rows="all")
-    assert rows_in_words(known.summary) == known.about == "100% of unknown use"
+    assert known.about == "100% of unknown use"
     assert "100% of unknown use" in repr(known)
-    print_text(evaluated(known.summary))
-    mixed = known.summary | {"shares": {"trained": 0.7, "unknown": 0.0}}
-    print_text(evaluated(mixed))
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("logloss")] == [
-        line
-        for line in lines
-        if "logloss" in line and ("% of unknown use)" in line or "70% training rows)" in line)
-    ]
-    assert "Trees were grown on 70% of these rows, and fit them better than others." in " ".join(lines)
-    assert "Trees were grown on 70% of these rows" in fb.Evaluation.report(
-        fb.Evaluation(known.terms, 900, 10, known.metrics, mixed, (), {})
-    )
+    mixed = altered(known, shares={"trained": 0.7, "unknown": 0.0})
+    for result, about in ((known, "100% of unknown use"), (mixed, "70% training rows")):
+        print_text(blocks_of(view(result)))
+        out = capsys.readouterr().out
+        assert f"900 rows of all parties: {about}" in out
+        assert re.search(rf"^rows +900 +\({about}\)$", out, re.MULTILINE)
+    for said in (" ".join(out.split()), mixed.report()):
+        assert "Trees were grown on 70% of these rows, and fit them better than others." in said
 
 
 def test_what_cannot_be_told_apart_is_refused():

@@ -13,9 +13,9 @@ import fedboost as fb
 from fedboost.boosting.programs.tasks import measuring_query, summary_of
 from fedboost.boosting.queries.labels import MagnitudesQuery
 from fedboost.gbdt.gradients import Gradients
-from fedboost.gbdt.metrics.registry import EDGES
+from fedboost.gbdt.metrics import EDGES
 from fedboost.gbdt.threads import Threads
-from fedboost.holders.evaluation import magnitudes, measured
+from fedboost.holders.other_tasks import magnitudes, measured
 from fedboost.protocol.site import MAX_SESSIONS
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys

@@ -13,7 +13,7 @@ from inprocess import session_of, sites_of
 
 import fedboost as fb
 from fedboost.boosting.programs import boosting, private
-from fedboost.boosting.programs.target_means import _of_groups, _told
+from fedboost.boosting.programs.initialisation import _of_groups, _told
 from fedboost.boosting.queries.columns import QuantileQuery
 from fedboost.boosting.queries.labels import START_BITS, LevelSumsQuery, StartQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState

@@ -12,7 +12,7 @@ from sites import NAMES, bundles_of, consortium, in_time, rows, shared_out, term
 import fedboost as fb
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
-from fedboost.runtime import results as samplers
+from fedboost.runtime import tasks as samplers
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.simulation import run_session
@@ -119,7 +119,7 @@ def test_over_grpc_it_is_the_same(tmp_path):
     due = fb.tune(agreed, tables)
     assert (found.trials, found.best, found.metric) == (due.trials, due.best, due.metric)
     assert found.terms.session.program == "boosting"
-    assert found.terms.trees.rounds == found.trials[found.best]["best_round"]
+    assert found.terms.trees.rounds == found.trials[found.best].best_round
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_few_validation_rows_or_those_of_one_label_decide_nothing():
     alike = table.set_column(table.schema.get_field_index("held"), "held", pa.array(held))
     with pytest.raises(SessionFailed, match="auc has no value, since the validation rows all have one label"):
         fb.tune(few, shared_out(2, alike))
-    for trial in fb.tune(agreed, shared_out(2, table)).trials:
+    for trial in fb.tune(agreed, shared_out(2, table)).summary["trials"]:
         assert trial["auc"] == float(f"{trial['auc']:.4g}")
 
 
@@ -243,7 +243,7 @@ def test_bad_spaces(space, trials, says):
 def test_terms_of_a_training_by_site_that_stops_early_are_tuned_without_either():
     agreed = terms(party_metrics=True, early_stopping_rounds=2, validation_fraction=0.3, eval_metric="auc")
     found = fb.tune(agreed, shared_out(2, rows(400)), trials=2)
-    for best in (found.tuned, found.terms):
+    for best in (found.session.terms, found.terms):
         assert not best.evaluation.party_metrics
         assert best.evaluation.early_stopping_rounds is None
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from fedboost.privacy.masked.keys import degree
+from fedboost.privacy.pairwise import degree
 
 PART_CELLS = 1 << 16
 """Cells of a part of a report (`privacy.packing`)."""

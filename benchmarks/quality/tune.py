@@ -111,7 +111,7 @@ def run(dataset: common.Dataset, table: pa.Table, seed: int, rounds: int, trials
     began = time.process_time()
     searched = np.mean([search(terms, train, held, 1000 * seed + n, rounds, trials) for n in range(SEARCHES)])
     search_seconds = (time.process_time() - began) / SEARCHES
-    best = found.trials[found.best]["auc"]
+    best = found.trials[found.best].value("auc")
     return Run(dataset.name, best, float(searched), seconds, search_seconds, session.turn, apart)
 
 

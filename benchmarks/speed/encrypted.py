@@ -35,9 +35,9 @@ import numpy as np
 from common import verdict
 from phe.paillier import generate_paillier_keypair
 
-from fedboost.privacy.encrypted import paillier
-from fedboost.privacy.masked.keys import BENEATH, Group, PairMasks, masked_chunks
+from fedboost.privacy import paillier
 from fedboost.privacy.packing import Chunk, Segment
+from fedboost.privacy.pairwise import BENEATH, Group, PairMasks, masked_chunks
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import scheme_of
 

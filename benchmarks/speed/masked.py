@@ -31,8 +31,7 @@ from common import LABEL, generate, spread, verdict
 
 import fedboost as fb
 from fedboost.privacy import protections
-from fedboost.privacy.masked.ends import OneLegSealer
-from fedboost.privacy.plain import PlainSealer
+from fedboost.privacy.ends import OneLegSealer, PlainSealer
 
 EARLY, LATE = 3, 23
 CASES = ((1_000_000, 3, 1.2), (200_000, 3, 1.5), (200_000, 10, 2.5), (200_000, 50, None))

@@ -40,8 +40,8 @@ from common import generate, verdict
 from phe.paillier import generate_paillier_keypair
 
 from fedboost.gbdt.threads import ONE
-from fedboost.privacy.encrypted.paillier import PaillierSecret
-from fedboost.privacy.encrypted.paillier import generate as generate_key
+from fedboost.privacy.paillier import PaillierSecret
+from fedboost.privacy.paillier import generate as generate_key
 from fedboost.privacy.rowsums.ends import blind, open_blinded, unblind
 from fedboost.privacy.rowsums.kernels import may_compile
 from fedboost.privacy.rowsums.scheme import Slots

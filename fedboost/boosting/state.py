@@ -38,7 +38,6 @@ from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import GrownTrees, Position
-from fedboost.terms.session import TO_DESCRIBE, TRAINING
 from fedboost.terms.terms import Terms
 
 # ---- What a model predicts with, as one hash: what parties sign -----------------------------------------
@@ -340,9 +339,9 @@ class BoostingState:
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if a session under these terms cannot be in this state."""
-        trained = replace(self, grids=0) if terms.task == TO_DESCRIBE else self
-        if terms.task not in TRAINING and trained.position != NOTHING_YET.position:
-            raise Refused(f"a session to {terms.task} is said to stand where it would have trained")
+        trained = replace(self, grids=0) if terms.task.counts_values else self
+        if not terms.task.trains and trained.position != NOTHING_YET.position:
+            raise Refused(f"a session to {terms.task.name} is said to stand where it would have trained")
         summed = LEVELS_SUMMED * bool(terms.columns.target_means) if self.grids >= LEVELS_SUMMED else 0
         if not 0 <= self.grids - summed <= MAX_REFINEMENTS:
             raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")

@@ -43,7 +43,6 @@ from fedboost.runtime.predictions import (
 from fedboost.runtime.signed_model import verified, written
 from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
-from fedboost.terms.session import TO_TRAIN
 from fedboost.views.status import waiting
 from fedboost.views.training import importances, verification
 from fedboost.views.words import one_line
@@ -82,8 +81,8 @@ def report(
     source = None if data is None else read.source(data)
     check_writable(out, model, *(() if source is None else local_files(source)), force=force)
     trained, rows = Model.load(model), None
-    if trained.terms.task != TO_TRAIN:
-        raise ConfigError(f"{model}: not a model, but the result of a session to {trained.terms.task}")
+    if not trained.terms.task.makes_model:
+        raise ConfigError(f"{model}: not a model, but the result of a session to {trained.terms.task.name}")
     signatures = None if keys is None else signature_facts(trained, keys)
     if source is not None:
         table = read_table(source, None, read.options)

@@ -24,9 +24,8 @@ from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
 from fedboost.errors import ConfigError, Refused, printable
 from fedboost.privacy.identity import is_name
 from fedboost.runtime.config import to_toml
-from fedboost.runtime.data.check import of_offer
+from fedboost.runtime.data.check import MIN_ROWS, of_offer
 from fedboost.runtime.data.draft import DraftedOffer, draft_offer
-from fedboost.runtime.data.oddities import MIN_ROWS
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
@@ -46,7 +45,7 @@ from fedboost.terms.tasks import terms_to_describe
 from fedboost.views import approval as text
 from fedboost.views import as_json
 from fedboost.views.approval import summary
-from fedboost.views.check import lines
+from fedboost.views.check import notices
 from fedboost.views.words import (
     Block,
     all_shown,
@@ -127,7 +126,7 @@ def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path
 def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[str, ...]:
     """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
     for a prediction, which the label holder asks for."""
-    if agreed.vertical.predicts:
+    if not agreed.task.by_analyst:
         if names:
             raise ConfigError(
                 f"--analyst: the terms predict rows, and label holder {agreed.vertical.label_holder} asks "
@@ -436,8 +435,7 @@ def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], sourc
 
 def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], row_id: str | None) -> None:
     """Print what is odd in a table, and why columns are not offered."""
-    odd = of_offer(table, drafted.left_out, aside)
-    for line in lines(each for each in odd if each.is_worth_a_line):
+    for line in notices(of_offer(table, drafted.left_out, aside)):
         notice(line)
     if row_id is not None:
         _notice_ids(table, row_id)

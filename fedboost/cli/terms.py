@@ -23,7 +23,7 @@ from fedboost.runtime.site.policy_keys import COMMAND, MIN_ROWS_PER_BIN
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import summary
-from fedboost.views.check import lines
+from fedboost.views.check import notices
 from fedboost.views.words import counted, delimited
 
 TERMS_EPILOG = (
@@ -181,7 +181,7 @@ def _notice_few(draft: "Draft", min_rows: int) -> None:
 
 def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
     """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
-    for line in lines(each for each in odd if each.is_worth_a_line):
+    for line in notices(odd):
         notice(line)
     if draft.columns.classes:
         notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")

@@ -56,7 +56,7 @@ from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
 from fedboost.views import status, training
 from fedboost.views.approval import not_hidden
-from fedboost.views.check import lines
+from fedboost.views.check import notices
 from fedboost.views.training import figures
 from fedboost.views.words import MINUTE, duration, one_line, shorten, size
 
@@ -151,7 +151,7 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, colu
             f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of "
             f"{shown(data)} names {listing(list(sites))}"
         )
-    for line in lines(alike_sites(sites)):
+    for line in notices(alike_sites(sites)):
         notice(line)
     return sites
 

@@ -146,11 +146,9 @@ class Column(Protocol):
     @property
     def size(self) -> int:
         """Number of rows."""
-        ...
 
     def __getitem__(self, rows: slice, /) -> Float32:
         """The values of some rows."""
-        ...
 
 
 def allocate_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -24,7 +24,6 @@ import numpy.typing as npt
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import Allocator, BinnedRows, Column, StoredValues, allocate_in_memory
-from fedboost.gbdt.kernels import bins as bins_kernels
 from fedboost.gbdt.kernels import bins as kernels
 from fedboost.gbdt.kernels.bins import MAX_CODES, bin_column, float_keys
 from fedboost.gbdt.threads import ONE, Threads
@@ -145,7 +144,7 @@ def count_cells(
         for start in range(0, column.size if counts.size else 0, STRETCH):
             keys = float_keys(np.ascontiguousarray(column[start : start + STRETCH]))
             own = None if units is None else units[start : start + STRETCH]
-            bins_kernels.count_cells(keys, own, *cells, counts)
+            kernels.count_cells(keys, own, *cells, counts)
 
     threads.each(count, (feature for feature in range(len(columns)) if feature not in sparse))
     return out

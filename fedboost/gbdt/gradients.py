@@ -10,14 +10,13 @@ from collections.abc import Callable
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale, exponent_counts
-from fedboost.gbdt import sampling
+from fedboost.gbdt import metrics, sampling
 from fedboost.gbdt.binned import Allocator, allocate_in_memory
 from fedboost.gbdt.kernels import histogram as kernels
 from fedboost.gbdt.kernels.histogram import sum_pairs
-from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.objectives import registry
+from fedboost.gbdt.objectives.built_in import in_groups
 from fedboost.gbdt.objectives.objective import HasGradients, Objective
-from fedboost.gbdt.objectives.ranking import in_groups
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.sampling import Block, Keys, Mask, RowIndex, blocks
 from fedboost.gbdt.threads import Threads

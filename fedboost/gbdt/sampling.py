@@ -231,7 +231,6 @@ class Sampler(Protocol):
 
     def sample(self, tree: int) -> Sequence[Members]:
         """The rows that the trees of a round grow on, then, as a second set, those that only go down them."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ that are none, and common rows whose ids differ (PeerError: they come from outsi
 
 import hashlib
 import hmac
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -34,11 +34,10 @@ from fedboost.boosting.queries.ids import (
 from fedboost.boosting.queries.union import OfRows
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.sampling import Mask
-from fedboost.holders.column_rows import FeatureRows, LabelRows, local_rows
-from fedboost.holders.shard import RowIds, Shard
+from fedboost.holders.column_rows import OwnRows, local_rows
+from fedboost.holders.shard import Exchange, RowIds, Shard, place_of
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import KEY_BYTES, derive
+from fedboost.privacy.pairwise import KEY_BYTES, derive
 from fedboost.privacy.points import (
     POINT_BYTES,
     TOKEN_WORDS,
@@ -61,7 +60,7 @@ from fedboost.version import VERSION
 
 REPEATS = "how many rows each id has"
 """Kind of a relay."""
-_NUMBER = np.dtype(f"<i{REPEAT_BYTES}")
+NUMBER = np.dtype(f"<i{REPEAT_BYTES}")
 
 
 class RepeatedIds:
@@ -86,16 +85,6 @@ class RepeatedIds:
         return rows
 
 
-def to_bytes(counts: Int64) -> bytes:
-    """Numbers of rows as they are relayed."""
-    return counts.astype(_NUMBER).tobytes()
-
-
-def from_bytes(told: bytes) -> Int64:
-    """Numbers of rows that were relayed: int64 [ids]."""
-    return np.frombuffer(told, _NUMBER).astype(np.int64)
-
-
 def check(counts: Int64, holder: str, most: int) -> None:
     """PeerError for numbers of rows of a label holder that cannot be, or are more than `most` together."""
     if counts.min() < 1:
@@ -112,8 +101,6 @@ def check(counts: Int64, holder: str, most: int) -> None:
 
 IDS, KNOWN, CHECK = "blinded row ids", "which rows it has", "a hash of the row ids in common"
 """Kinds of relays."""
-Exchange = Generator[Send | Receive, bytes, Int64]
-Showing = Generator[Send | Receive, bytes, Mask]
 
 
 class Alignment:
@@ -121,8 +108,7 @@ class Alignment:
     that may repeat them, whose rows here are those of its distinct ids; secret: of the session, 32 bytes."""
 
     def __init__(self, terms: Terms, name: str, ids: RowIds, secret: bytes) -> None:
-        block = terms.blocks.of(name)
-        assert block is not None
+        _, block = place_of(terms, name)
         self._me = name
         self._place = terms.parties.index(name)
         self._takes_all_rows = terms.vertical.takes_all_rows
@@ -149,7 +135,7 @@ class Alignment:
         counts[self._place] = len(self._ids)
         return counts
 
-    def tokens(self, query: AlignQuery) -> Exchange:
+    def tokens(self, query: AlignQuery) -> Answering:
         """The tokens of the list that this party multiplies last, at its place among those of all."""
         sizes, ring = query.sizes, self._ring
         if sizes[self._place] != len(self._ids):
@@ -169,7 +155,7 @@ class Alignment:
         answer[begin:end] = tokens_of(points).view(np.int32).reshape(-1)
         return answer
 
-    def check(self, query: PlacesQuery) -> Exchange:
+    def check(self, query: PlacesQuery) -> Answering:
         """Take the places of common rows, and check that the others have the same ids there. The number of
         rows, from the label holder."""
         rows, holder = self.rows_at(query), self._block.label_holder
@@ -191,7 +177,7 @@ class Alignment:
         self._compare(rows[known], (yield Receive(CHECK, holder, CHECK_BYTES)))
         return rows
 
-    def show(self, query: ToldPlaces) -> Showing:
+    def show(self, query: ToldPlaces) -> Exchange:
         """Have each feature holder say which rows of this label holder it knows, and show it that these are
         the same: bool [feature holders, query.total], in the order of the list of this session."""
         rows, others = self.rows_at(query), self._block.feature_holders
@@ -248,9 +234,11 @@ class Alignment:
         if self._repeated is not None:
             counts = self._repeated.counts[ids]
             check(counts, holder, self._most)
-            yield Send(REPEATS, self._block.feature_holders, to_bytes(counts), ids.size)
+            content = counts.astype(NUMBER).tobytes()
+            yield Send(REPEATS, self._block.feature_holders, content, ids.size)
             return counts
-        counts = from_bytes((yield Receive(REPEATS, holder, REPEAT_BYTES * ids.size)))
+        told = yield Receive(REPEATS, holder, REPEAT_BYTES * ids.size)
+        counts = np.frombuffer(told, NUMBER).astype(np.int64)
         check(counts, holder, self._most)
         return counts
 
@@ -293,7 +281,6 @@ class Alignment:
 
 ROWS = "the number of rows"
 """Kind of a relay."""
-AlignmentExchange = Generator[Send | Receive, bytes, None]
 _WHOLE = np.dtype("<i8")
 
 
@@ -313,7 +300,7 @@ class CommonRows:
         self._read = read
         self._terms = terms
         self._settings = name, nthread, row_sets
-        self._held: LabelRows | FeatureRows | None = None
+        self._held: OwnRows | None = None
         self._places: PlacesQuery | None = None
         """By which the rows that are held were chosen."""
         self._repeats: Int64 | None = None
@@ -340,12 +327,12 @@ class CommonRows:
         return self._table.rows
 
     @property
-    def held(self) -> LabelRows | FeatureRows | None:
+    def held(self) -> OwnRows | None:
         """The rows in common; None until they are known."""
         return self._held
 
     @property
-    def own(self) -> LabelRows | FeatureRows:
+    def own(self) -> OwnRows:
         """The rows in common. PeerError until they are known."""
         if self._held is None:
             raise PeerError("asked about rows before they are matched")
@@ -372,7 +359,7 @@ class CommonRows:
         may have lost it."""
         return places is not None and self._terms.vertical.repeated_ids
 
-    def repeat(self) -> AlignmentExchange:
+    def repeat(self) -> Exchange:
         """Have the label holder tell how often it has each common id, where it may repeat ids, and hold the
         rows. PeerError if this differs from what it told before."""
         if self._alignment is None or self._places is None or not self._terms.vertical.repeated_ids:
@@ -386,11 +373,10 @@ class CommonRows:
         elif not np.array_equal(repeats, self._repeats):
             raise PeerError("the label holder repeats other row ids than before")
 
-    def compare(self) -> AlignmentExchange:
+    def compare(self) -> Exchange:
         """The label holder tells the others how many rows it holds. Refused where this party holds others."""
         name = self._settings[0]
-        block = self._terms.blocks.of(name)
-        assert block is not None
+        _, block = place_of(self._terms, name)
         own, holder = np.array([self.rows], _WHOLE).tobytes(), block.label_holder
         if name == holder:
             yield Send(ROWS, block.feature_holders, own, 0)

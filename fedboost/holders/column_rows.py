@@ -6,7 +6,7 @@ before (`row_sets`).
 Promises: histograms and counts are those of whole rows, restricted to these columns.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,93 +19,53 @@ from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.queries.union import Query
-from fedboost.boosting.state import BoostingState, Round, Values
+from fedboost.boosting.state import BoostingState, Values
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles, count_cells
 from fedboost.gbdt.gradients import in_units
 from fedboost.gbdt.kernels.rows import set_bits
-from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
+from fedboost.gbdt.partition import GrowingRows
 from fedboost.gbdt.sampling import AllRows, Mask
-from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
-from fedboost.holders.shard import Shard
-from fedboost.holders.whole_rows import HorizontalHolder
-from fedboost.protocol.contracts import NeedKeys, Receive, Send
+from fedboost.gbdt.tree import Splits, Tree
+from fedboost.holders.shard import Exchange, Shard, place_of
+from fedboost.holders.whole_rows import GrowingHolder, HorizontalHolder
+from fedboost.protocol.contracts import Receive, Send
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
-NO_FEATURE = CutPoints.of([np.zeros(0, np.float32)], [False])
-"""Stands for the columns of a label holder that has none: one bin, which all rows are in."""
-
 
 class LabelRows(HorizontalHolder):
-    """Rows with labels. row_sets: see `CutPoints.bin_rows`."""
+    """Rows with labels."""
 
-    def __init__(
-        self, read: Callable[[], Shard], terms: Terms, nthread: int, name: str, row_sets: int
-    ) -> None:
-        self._row_sets = row_sets
-        self._earlier: Float64 | None = None
-        """The margins before the last finished tree."""
-        super().__init__(read, terms, nthread, name)
+    _earlier: Float64 | None = None
+    """The margins before the last finished tree."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """Values of the features; of a party that has none, a column of zeros."""
         return super().columns or (np.zeros(self.rows, np.float32),)
 
-    @property
-    def growing(self) -> GrowingRows:
-        """The rows of the leaves of the tree that grows."""
-        return self._growing
-
-    @property
-    def bins(self) -> Bins:
-        """The bins of the columns."""
-        return self._bins
-
-    @property
-    def has_gradients(self) -> bool:
-        """True if gradients are those of the tree that grows."""
-        return self._quantised
-
-    def bin(self, start: StartQuery) -> None:
-        """Bin the columns by these cut points."""
-        self._bin(start)
-
     def begin_margins(self) -> None:
-        """Margins where training begins."""
         self._earlier = None
-        self._begin_margins()
+        super().begin_margins()
 
     def take_back(self) -> bool:
-        """Margins as they were before the last finished tree. False if they are not known."""
         earlier, self._earlier = self._earlier, None
         if earlier is not None:
             self._gradients.margin[:] = earlier
         return earlier is not None
 
-    def begin_tree(self, tree: int) -> None:
-        """All rows at the roots of a tree, whose gradients are not computed yet."""
-        self._growing.begin(tree)
-        self._forget_gradients()
-
-    def end_tree(self, tree: int, done: Round) -> None:
-        """Move the margins by the leaf values of a finished tree, whose splits were applied."""
-        self._end_tree(tree, NO_SPLITS, done.values)
-
-    def _end_tree(self, tree: int, splits: Splits, values: Values) -> None:
+    def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
         self._earlier = self._gradients.margin.copy()
-        super()._end_tree(tree, splits, values)
+        super().end_tree(tree, splits, values)
 
     def gradients_of(self, query: HistogramQuery) -> Int64:
         """The packed gradients that each tree grows on, int64 [roots, rows]: 0 for a row that it does not
         grow on, and as often as it is sampled."""
         self._quantise(query)
-        self._quantised = True
-        pairs, sampled = self._gradients.pairs, self._growing.sampled(query.tree)
+        pairs, sampled = self._gradients.pairs, self.growing.sampled(query.tree)
         if sampled is None:
             return pairs.repeat(self._terms.trees.num_parallel_tree, axis=0)
         counts = [np.bincount(rows, minlength=self.rows) for rows in sampled]
@@ -114,7 +74,7 @@ class LabelRows(HorizontalHolder):
     def drawn(self, tree: int) -> Mask:
         """The rows whose gradients are in the sums of a tree, bool [rows]: those drawn for it, but for those
         of weight 0."""
-        sampled, weight = self._growing.sampled(tree), self._shard.weight
+        sampled, weight = self.growing.sampled(tree), self._shard.weight
         out = np.full(self.rows, sampled is None)
         if sampled is not None:
             out[sampled[0]] = True
@@ -122,41 +82,25 @@ class LabelRows(HorizontalHolder):
 
     def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
         """Compute the gradients of the tree that grows in these scales, unless they are there."""
-        if not self._quantised:
+        if not self.has_gradients:
             self._gradients.quantise(self._terms.objective.loss, in_units(gradient, hessian))
 
     def sums_over(self, node: int) -> tuple[int, int]:
         """The sums of gradients and hessians over the sampled rows of a leaf."""
-        pairs = self._gradients.pairs[self._growing.output_of(node), self._growing.of(node)]
+        pairs = self._gradients.pairs[self.growing.output_of(node), self.growing.of(node)]
         return int((pairs >> 32).sum()), int((pairs & 0xFFFFFFFF).sum())
 
-    def _bins_of(self, columns: Sequence[Column], cut_points: CutPoints) -> Bins:
-        return Bins.of(
-            columns,
-            cut_points if cut_points.sizes.size else NO_FEATURE,
-            self._threads,
-            self._shard.allocate,
-            self._row_sets,
-        )
 
-
-class FeatureRows:
+class FeatureRows(GrowingHolder):
     """Rows without labels, whose gradients are relayed."""
 
     def __init__(
         self, read: Callable[[], Shard], terms: Terms, nthread: int, name: str, row_sets: int
     ) -> None:
         """name: of this party in the terms."""
-        self._read = read
-        self._terms = terms
-        self._row_sets = row_sets
-        self._threads = Threads(nthread)
-        self._shard = shard = read()
-        self.rows = shard.rows
-        """Number of rows."""
-        roots = len(terms.roots)
-        self.growing = GrowingRows(shard.rows, roots, 1, AllRows(), self._threads, shard.allocate)
-        self.bins = UNBINNED
+        super().__init__(read, terms, nthread, row_sets)
+        shape = self.rows, len(terms.roots), 1
+        self.growing = GrowingRows(*shape, AllRows(), self._threads, self._shard.allocate)
         self.gradients: Any = None
         """The packed gradients of the tree that grows, int64 [roots, rows], or encrypted ones."""
 
@@ -167,22 +111,13 @@ class FeatureRows:
 
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of the rows and of the version of the software: 32 bytes."""
-        return self._shard.hashed(key, self._columns, repr((VERSION, None)))
+        return self._shard.hashed(key, self.columns, repr((VERSION, None)))
 
-    def bin(self, start: StartQuery) -> None:
-        """Bin the columns by these cut points, and drop their values."""
-        settings = self._threads, self._shard.allocate, self._row_sets
-        self.bins = Bins.of(self._columns, start.cut_points, *settings)
-        self._shard = self._shard.without_columns()
+    def begin_margins(self) -> None:
+        """None: the label holder has them."""
 
-    def begin_tree(self, tree: int) -> None:
-        """All rows at the roots of a tree, whose gradients are not here yet."""
-        self.growing.begin(tree)
+    def forget_gradients(self) -> None:
         self.gradients = None
-
-    def take_gradients(self, gradients: Any) -> None:
-        """Take the gradients of the tree that grows."""
-        self.gradients = gradients
 
     def compute(self, query: Query) -> Int64:
         """The integers of a query: 0 for all that is about labels."""
@@ -190,7 +125,7 @@ class FeatureRows:
             case HistogramQuery():
                 return self._histograms(query)
             case QuantileQuery(_, grids):
-                return count_cells(self._columns[: grids.features], grids, self._threads)
+                return count_cells(self.columns[: grids.features], grids, self._threads)
             case StartQuery():
                 self.bin(query)
             case EndRoundQuery():
@@ -201,18 +136,15 @@ class FeatureRows:
         if self.gradients is None:
             raise PeerError("histograms before the gradients of the tree")
         limit = query.gradient.limit * self._terms.draws.max_bootstrap_count
-        sums = self.growing.histograms(query.nodes, self.gradients, self.bins, limit)
-        return sums.reshape(-1)
+        return self.growing.histograms(query.nodes, self.gradients, self.bins, limit).reshape(-1)
 
-    @property
-    def _columns(self) -> tuple[Column, ...]:
-        """Values of the features, read again if they were binned before."""
-        return self._shard.columns or self._read().columns
+
+OwnRows = LabelRows | FeatureRows
 
 
 def local_rows(
     read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int, row_sets: int
-) -> LabelRows | FeatureRows:
+) -> OwnRows:
     """The rows of a party. `read` raises Refused."""
     kind = LabelRows if terms.blocks.has_labels(name) else FeatureRows
     return kind(partial(read, terms), terms, nthread, name, row_sets)
@@ -231,19 +163,19 @@ class OwnCuts:
         self._terms = terms
         self._view = view
         self._numeric = view.own_features[view.own_features < len(terms.columns.numeric)]
-        self._found: tuple[LabelRows | FeatureRows, CutPoints] | None = None
+        self._found: tuple[OwnRows, CutPoints] | None = None
         """The cut points, and the rows that they are of."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._numeric.size} features)"
 
-    def of(self, rows: LabelRows | FeatureRows) -> CutPoints:
+    def of(self, rows: OwnRows) -> CutPoints:
         """The cut points of the numeric columns of these rows."""
         if self._found is None or self._found[0] is not rows:
             self._found = rows, self._find(rows)
         return self._found[1]
 
-    def _find(self, rows: LabelRows | FeatureRows) -> CutPoints:
+    def _find(self, rows: OwnRows) -> CutPoints:
         if not self._numeric.size:
             return CutPoints.of([], [])
         max_bin, every = self._terms.histograms.max_bin, len(self._terms.columns.numeric)
@@ -254,7 +186,7 @@ class OwnCuts:
             quantiles.refine(rows.compute(QuantileQuery(rows.rows, quantiles.grids)))
         return quantiles.cut_points()
 
-    def count_rows(self, query: QuantileQuery, rows: LabelRows | FeatureRows) -> Int64:
+    def count_rows(self, query: QuantileQuery, rows: OwnRows) -> Int64:
         """Rows in the subcells of own columns, 0 elsewhere."""
         grids, out = query.grids, np.zeros(query.cells, np.int64)
         if self._numeric.size:
@@ -264,13 +196,13 @@ class OwnCuts:
             out[np.repeat(own, grids.cells_by_feature)] = counts
         return out
 
-    def count_bins(self, query: BinsQuery, rows: LabelRows | FeatureRows) -> Int64:
+    def count_bins(self, query: BinsQuery, rows: OwnRows) -> Int64:
         """The number of cuts of each own feature, and if it has missing values; 0 elsewhere."""
         own, out = self.of(rows), np.zeros((2, query.features), np.int64)
         out[:, self._numeric] = own.sizes, own.missing
         return out.reshape(-1)
 
-    def put_into(self, start: StartQuery, rows: LabelRows | FeatureRows) -> StartQuery:
+    def put_into(self, start: StartQuery, rows: OwnRows) -> StartQuery:
         """A question that has the cut points of own features alone, with those of these rows."""
         own, told = self.of(rows), start.cut_points
         numeric = told.head(self._numeric.size)
@@ -279,7 +211,7 @@ class OwnCuts:
         values = np.concatenate([own.values, told.values[own.values.size :]])
         return replace(start, cut_points=replace(told, values=values))
 
-    def trees(self, state: BoostingState, rounds: int, rows: LabelRows | FeatureRows) -> tuple[Tree, ...]:
+    def trees(self, state: BoostingState, rounds: int, rows: OwnRows) -> tuple[Tree, ...]:
         """The trees after this number of rounds, with the thresholds of own columns."""
         if state.start is None or not state.rounds:
             return ()
@@ -300,15 +232,13 @@ class OwnCuts:
 
 ROW_SET = "which rows go left"
 """The kind of a relay."""
-Exchange = Generator[Send | Receive | NeedKeys, Any, None]
 
 
 class RowSets:
     """The exchange of row sets of one party with the others of its block."""
 
-    def __init__(self, terms: Terms, name: str, view: View) -> None:
-        block = terms.blocks.of(name)
-        assert block is not None
+    def __init__(self, terms: Terms, name: str) -> None:
+        view, block = place_of(terms, name)
         self._me = name
         self._view = view
         self._own = view.own_features
@@ -332,7 +262,7 @@ class RowSets:
         self._alone = self._terms.vertical.grows_alone(tree)
         self._root_of = {root: root for root in range(self._roots)}
 
-    def split(self, rows: LabelRows | FeatureRows, splits: Splits, to_all: bool) -> Exchange:
+    def split(self, rows: OwnRows, splits: Splits, to_all: bool) -> Exchange:
         """Send rows to the children of split nodes. to_all: all others of the block are told, else the label
         holder alone, and a party that is not told leaves the rows where they are. Of a tree that grows
         on the label holder's columns alone nobody is told."""
@@ -386,14 +316,14 @@ class RowSets:
             known[left] = known[left + 1] = root_of[node]
         root_of.update(known)
 
-    def _packed(self, rows: LabelRows | FeatureRows, splits: Splits) -> bytes:
+    def _packed(self, rows: OwnRows, splits: Splits) -> bytes:
         """The row set of splits that were applied."""
         bits = np.zeros(self.size(rows.rows), np.uint8)
         for left in splits.left.tolist():
             set_bits(rows.growing.all_of(left), self._root_of[left] * rows.rows, bits)
         return bits.tobytes()
 
-    def _split_foreign(self, rows: LabelRows | FeatureRows, splits: Splits, slot: int, packed: bytes) -> None:
+    def _split_foreign(self, rows: OwnRows, splits: Splits, slot: int, packed: bytes) -> None:
         """Send rows to the children of the splits of another party, by its row set."""
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
         first = self._own.size + slot * self._roots

@@ -12,12 +12,12 @@ they come from outside).
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from fedboost.boosting.queries.base import view_of
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.labels import ResidualQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
@@ -29,17 +29,15 @@ from fedboost.gbdt import histogram
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
-from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.holders.alignment import CommonRows
-from fedboost.holders.column_rows import Exchange, FeatureRows, LabelRows, OwnCuts, RowSets, levels, some
-from fedboost.holders.evaluation import EvaluationHolder, TableOf
+from fedboost.holders.column_rows import FeatureRows, LabelRows, OwnCuts, OwnRows, RowSets, levels, some
 from fedboost.holders.gradients import BinFloor, GradientExchange, check_leaf_values
+from fedboost.holders.other_tasks import DriftHolder, EvaluationHolder, SummaryHolder, TableOf
 from fedboost.holders.prediction import PredictionHolder
-from fedboost.holders.shard import Shard
-from fedboost.holders.whole_rows import DriftHolder, SummaryHolder, holder_of
+from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
+from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE
 from fedboost.terms.terms import Terms
 
 STANDING = "how far it has come"
@@ -76,25 +74,20 @@ class OwnBins(NamedTuple):
         return np.concatenate([sums, marks.reshape(-1)])
 
 
-class VerticalHolder:
+class VerticalHolder(BaseHolder):
     """The columns of a party in one session, and the state of the training (`state`)."""
 
     def __init__(
         self, read: Callable[[Terms], Shard], terms: Terms, name: str, secret: bytes, nthread: int = 1
     ) -> None:
         """read: returns the rows, see `HorizontalHolder`; secret: of the session, the same over restarts."""
-        view, block = view_of(terms, name), terms.blocks.of(name)
-        assert view is not None
-        assert block is not None
-        self.state = NOTHING_YET
-        self._terms = terms
+        super().__init__(terms, nthread)
         self._name = name
-        self._view = view
-        self._block = block
-        self._row_sets = RowSets(terms, name, view)
+        self._view, self._block = view, block = place_of(terms, name)
+        self._row_sets = RowSets(terms, name)
         self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
         self._own_cuts = OwnCuts(terms, view)
-        self._gradients = GradientExchange(Threads(nthread))
+        self._gradients = GradientExchange(self._threads)
         self._bins = OwnBins(np.zeros(0, np.int64), 0, 0)
         self._floor = BinFloor(terms, view, block)
         self._finished = 0
@@ -103,10 +96,6 @@ class VerticalHolder:
         """True if the tree that grows stands where `state` says."""
         self._has_met = True
         """True if the parties of the block know how far each has come."""
-
-    @property
-    def table(self) -> None:
-        """None: no later session needs to know it."""
 
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of all that answers depend on: 32 bytes."""
@@ -118,7 +107,7 @@ class VerticalHolder:
         return self._common.rows
 
     @property
-    def _own(self) -> LabelRows | FeatureRows:
+    def _own(self) -> OwnRows:
         return self._common.own
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
@@ -160,12 +149,11 @@ class VerticalHolder:
         own, finished = self._own, self.state.rounds[: self._finished]
         if finished and rounds[: len(finished)] == finished:
             return
-        if isinstance(own, LabelRows) and finished and rounds == finished[:-1] and own.take_back():
+        if finished and rounds == finished[:-1] and own.take_back():
             self._finished -= 1
             return
         self._finished = 0
-        if isinstance(own, LabelRows):
-            own.begin_margins()
+        own.begin_margins()
 
     # ---- an answer ----------------------------------------------------------------------------------
 
@@ -200,7 +188,7 @@ class VerticalHolder:
                 return self._own_cuts.count_bins(query, own)
             case RowsQuery():
                 yield from self._common.compare()
-                return self._of_labels(query)
+                return own.compute(query)
             case StartQuery():
                 return self._start(query)
             case EndRoundQuery():
@@ -208,7 +196,7 @@ class VerticalHolder:
             case ResidualQuery():
                 return own.compute(replace(query, splits=NO_SPLITS))
             case _:
-                return self._of_labels(query)
+                return own.compute(query)
 
     def _histograms(self, query: HistogramQuery, alone: bool) -> Answering:
         """alone: the tree grows on the label holder's columns, of which the others know nothing."""
@@ -235,11 +223,6 @@ class VerticalHolder:
             sums = self._bins.among_all(query, sums, self._view.has_labels)
         return self._bins.with_marks(query, sums, groups)
 
-    def _of_labels(self, query: Query) -> Int64:
-        """The answer of the label holder alone."""
-        own = self._own
-        return own.compute(query) if isinstance(own, LabelRows) else np.zeros(query.cells, np.int64)
-
     def _share_gradients(self, query: HistogramQuery) -> Exchange:
         """Have the gradients of the tree that grows: the label holder relays them to the others."""
         own, hidden = self._own, query.hidden(self._terms, self.state)
@@ -247,7 +230,7 @@ class VerticalHolder:
             yield from self._gradients.send(self._block.feature_holders, own.gradients_of(query), hidden)
             return
         shape = len(self._terms.roots), self.rows
-        own.take_gradients((yield from self._gradients.receive(self._block.label_holder, *shape, hidden)))
+        own.gradients = yield from self._gradients.receive(self._block.label_holder, *shape, hidden)
 
     def _start(self, query: StartQuery) -> Int64:
         self._place_bins(query.cut_points)
@@ -326,8 +309,7 @@ class VerticalHolder:
 
     def _end_tree(self, tree: int, done: Round) -> None:
         """Move the margins by a finished tree, or the constant (-1)."""
-        if isinstance(self._own, LabelRows):
-            self._own.end_tree(tree, done)
+        self._own.end_tree(tree, NO_SPLITS, done.values)
         self._finished = tree + 2
 
 
@@ -342,19 +324,39 @@ def holder_for(
     terms say. `read` raises Refused. model_of: the model that the terms predict with, as this party was told
     it; raises Refused where it is not here; table_of: the table of the training of a model that is
     measured."""
-    whole = holder_of(read, name, nthread)
+    own = _Own(read, name, nthread, model_of, table_of)
+    return lambda terms, secret: HOLDERS[terms.task.name](own, terms, secret)
 
-    def hold(terms: Terms, secret: bytes) -> Holder:
-        if terms.vertical.predicts:
-            if model_of is None:
-                raise Refused(f"party {name} is asked to predict, and has no models to predict with")
-            return PredictionHolder(read, terms, name, secret, model_of(terms), nthread)
-        if terms.task == TO_DESCRIBE:
-            return SummaryHolder(lambda: read(terms), terms, nthread)
-        if terms.task == TO_EVALUATE:
-            return EvaluationHolder(read, terms, nthread, name, table_of)
-        if terms.task == TO_DRIFT:
-            return DriftHolder(lambda: read(terms), terms, nthread)
-        return VerticalHolder(read, terms, name, secret, nthread) if terms.blocks else whole(terms, secret)
 
-    return hold
+@dataclass(frozen=True)
+class _Own:
+    """What a party holds rows with, as `holder_for` takes it."""
+
+    read: Callable[[Terms], Shard]
+    name: str
+    nthread: int
+    model_of: Callable[[Terms], Booster] | None
+    table_of: TableOf | None
+
+
+def _training(own: _Own, terms: Terms, secret: bytes) -> Holder:
+    if terms.blocks:
+        return VerticalHolder(own.read, terms, own.name, secret, own.nthread)
+    return HorizontalHolder(partial(own.read, terms), terms, own.nthread, own.name)
+
+
+def _predicting(own: _Own, terms: Terms, secret: bytes) -> Holder:
+    if own.model_of is None:
+        raise Refused(f"party {own.name} is asked to predict, and has no models to predict with")
+    return PredictionHolder(own.read, terms, own.name, secret, own.model_of(terms), own.nthread)
+
+
+HOLDERS: dict[str, Callable[[_Own, Terms, bytes], Holder]] = {
+    "train": _training,
+    "tune": _training,
+    "describe": lambda own, terms, _: SummaryHolder(partial(own.read, terms), terms, own.nthread),
+    "evaluate": lambda own, terms, _: EvaluationHolder(own.read, terms, own.nthread, own.name, own.table_of),
+    "drift": lambda own, terms, _: DriftHolder(partial(own.read, terms), terms, own.nthread),
+    "predict": _predicting,
+}
+"""The holder of each task."""

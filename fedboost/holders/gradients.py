@@ -5,7 +5,7 @@ histograms of its columns; a party computes with the keys of the attempt that it
 Refuses: gradients of other rows or under another key (PeerError).
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ from fedboost.gbdt.partition import Bins
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NODE, Splits
-from fedboost.holders.column_rows import FeatureRows, LabelRows
+from fedboost.holders.column_rows import LabelRows, OwnRows
+from fedboost.holders.shard import Exchange
 from fedboost.privacy.protection import HiddenSums
 from fedboost.privacy.rowsums.scheme import Encryption, Node, Slots, Sums
 from fedboost.protocol.contracts import Keys, NeedKeys, Receive, Send
@@ -34,7 +35,6 @@ GRADIENTS, ENCRYPTED = "gradients", "gradients, encrypted"
 """Kinds of relays."""
 PAIR_BYTES = 8
 """Bytes of a row's gradient and hessian."""
-Exchange = Generator[Send | Receive | NeedKeys, Any, Any]
 
 
 class GradientExchange:
@@ -152,8 +152,6 @@ def _suspect(terms: Terms, splits: Splits, leaf: int) -> str:
 # which show a part of its sums, and splits of a tree whose rows are not known (PeerError).
 
 
-OwnRows = LabelRows | FeatureRows
-FloorExchange = Generator[Send | Receive, Any, None]
 DRAWN = "which rows a tree grows on"
 """The kind of a relay."""
 
@@ -177,7 +175,7 @@ class BinFloor:
     def __repr__(self) -> str:
         return f"BinFloor({self._least})"
 
-    def share(self, rows: OwnRows, tree: int) -> FloorExchange:
+    def share(self, rows: OwnRows, tree: int) -> Exchange:
         """Know the rows that a tree grows on: the label holder relays them to the others, but for a tree that
         grows on its columns alone."""
         alone, size = self._grows_alone(tree), -(-rows.rows // 8)

@@ -13,7 +13,7 @@ training (PeerError).
 """
 
 import hmac
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,17 +29,15 @@ from fedboost.boosting.queries.ids import (
     rows_of_batch,
 )
 from fedboost.boosting.queries.union import OfTurn
-from fedboost.boosting.state import NOTHING_YET, BoostingState, structure
+from fedboost.boosting.state import structure
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt import reach
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.sampling import Mask
-from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import Tree
 from fedboost.holders.alignment import Alignment
-from fedboost.holders.shard import Shard
+from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import Answering, Receive, Send
 from fedboost.protocol.parts import UNTOLD_SCORE
@@ -48,7 +46,6 @@ from fedboost.version import VERSION
 
 LEAF_BITS = "leaf bits"
 """Kind of a relay."""
-Exchange = Generator[Send | Receive, bytes, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +62,7 @@ class Prediction:
     known: Mask = field(repr=False)
 
 
-class PredictionHolder:
+class PredictionHolder(BaseHolder):
     """The columns of a party in one session that predicts, and its part of the model."""
 
     def __init__(
@@ -78,13 +75,11 @@ class PredictionHolder:
         nthread: int = 1,
     ) -> None:
         """read, secret: see `VerticalHolder`; model: as this party was told it (`told_of`)."""
-        view, block = view_of(terms, name), terms.blocks.of(name)
-        assert view is not None
-        assert block is not None
-        self.state = NOTHING_YET
+        super().__init__(terms, nthread)
+        view, block = place_of(terms, name)
         self.prediction: Prediction | None = None
         """At the label holder, once the rows are predicted."""
-        self._me, self._block, self._terms = name, block, terms
+        self._me, self._block = name, block
         self._holder = terms.parties.index(block.label_holder)
         if model.features != terms.columns.features:
             raise Refused(f"party {name} has a model of other columns than those of the terms")
@@ -98,30 +93,17 @@ class PredictionHolder:
         self._structure = Structure.of(model.trees, terms.parties, view.holders)
         columns = view.own_features.tolist()
         self._decisions = Decisions.of(self._structure, name, model.trees, columns)
-        self._threads = Threads(nthread)
 
     @property
     def rows(self) -> int:
         """Number of rows of the table."""
         return self._shard.rows
 
-    @property
-    def table(self) -> None:
-        """None: no later session needs to know it."""
-
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of the table, and of the party's part of the model: 32 bytes."""
         model = structure(self._model.base_score, self._model.trees)
         hashed = self._shard.hashed(key, self._shard.columns, VERSION)
         return hmac.digest(key, packing.pack(hashed, model), "sha256")
-
-    def go_to(self, state: BoostingState) -> None:
-        """Stand there: where every session begins, since nothing is trained."""
-        self.state = state
-
-    def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """None: nothing is trained."""
-        return ()
 
     def answering(self, query: OfTurn) -> Answering:
         """This party's integers: int64 [query.cells]."""

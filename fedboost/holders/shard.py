@@ -1,22 +1,34 @@
-"""The rows of one party, in the form of the terms.
+"""The rows of one party, in the form of the terms, and the base of what holds them in a session.
 
 Promises: arrays of a fixed type, one number a row; the hash covers all that answers depend on.
-Refuses nothing: the reader of tables checks them against the terms.
+Refuses: queries out of order (PeerError: they come from outside). The reader of tables checks rows against
+the terms.
 """
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from fedboost.boosting.queries.base import View, view_of
+from fedboost.boosting.queries.union import OfTurn, Query
+from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.binned import Allocator, Column, allocate_in_memory
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.sampling import Keys, Mask, mixed
+from fedboost.gbdt.metrics import TRAIN, VALIDATION
+from fedboost.gbdt.sampling import Keys, Mask, mixed, sampled
+from fedboost.gbdt.threads import Threads
+from fedboost.gbdt.tree import Tree
+from fedboost.protocol.contracts import Answering, HeldTable, NeedKeys, Receive, Send
+from fedboost.terms.terms import Terms
+from fedboost.terms.vertical import Block
+from fedboost.version import VERSION
 
 # ---- A keyed hash of rows, by which a site knows that its rows are the same as before -------------------
 # Promises: each row counts with its values and its place, so that the hashes of shares of a table add up to
@@ -178,3 +190,105 @@ def continue_margins(
         rows = slice(start, start + step)
         features = np.column_stack([column[rows] for column in columns])
         margin[:, rows] = earlier.margins(features, None if base_margin is None else base_margin[rows])
+
+
+def holds_out(terms: Terms) -> bool:
+    """True if there are rows that no tree grows on."""
+    return terms.columns.validation is not None or terms.evaluation.validation_fraction > 0.0
+
+
+def row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
+    """The rows that trees grow on, and those held out: by a column, or sampled by whole groups."""
+    if not holds_out(terms):
+        return {
+            TRAIN: np.ones(shard.rows, np.bool_),
+            VALIDATION: np.zeros(shard.rows, np.bool_),
+        }
+    held_out = shard.validation
+    if terms.columns.validation is None:
+        keys = shard.keys if shard.group is None else shard.group
+        assert keys is not None
+        held_out = sampled(keys, terms.evaluation.validation_fraction, terms.draws.seed, "validation")
+    assert held_out is not None
+    return {TRAIN: ~held_out, VALIDATION: held_out}
+
+
+# ---- The base of holders --------------------------------------------------------------------------------
+
+
+Exchange = Generator[Send | Receive | NeedKeys, Any, Any]
+"""What a party sends to others of its block, and waits for, while it answers."""
+
+
+def place_of(terms: Terms, name: str) -> tuple[View, Block]:
+    """The view and the block of a party that holds some columns."""
+    view, block = view_of(terms, name), terms.blocks.of(name)
+    assert view is not None
+    assert block is not None
+    return view, block
+
+
+class BaseHolder:
+    """A party in one session that trains nothing, and where it stands (`state`)."""
+
+    def __init__(self, terms: Terms, nthread: int) -> None:
+        self.state = NOTHING_YET
+        self._terms = terms
+        self._threads = Threads(nthread)
+
+    @property
+    def table(self) -> HeldTable | None:
+        """None: no later session needs to know it."""
+        return None
+
+    def go_to(self, state: BoostingState) -> None:
+        """Move to this state: answers do not depend on it."""
+        self.state = state
+
+    def trees(self, rounds: int) -> tuple[Tree, ...]:
+        """None: nothing is trained, or all parties are told the same."""
+        return ()
+
+
+class RowsHolder(BaseHolder, ABC):
+    """The rows of a party in one session, which answer without other parties."""
+
+    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
+        """read: returns the rows; called again if their values are needed after binning."""
+        super().__init__(terms, nthread)
+        self._read = read
+        self._shard = read()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self._shard.rows
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Values of the features, read again if they were binned before."""
+        return self._shard.columns or self._read().columns
+
+    def rows_hashed(self, key: bytes) -> bytes:
+        """HMAC of all that answers depend on: the rows in the form of the terms, and the versions of the
+        software. 32 bytes."""
+        return self._shard.hashed(key, self.columns, repr((VERSION, self._terms.objective.package)))
+
+    def answering(self, query: OfTurn) -> Answering:
+        """This party's integers, for which it needs nothing of others: int64 [query.cells]."""
+        yield from ()
+        return self.answer(query)
+
+    def answer(self, query: OfTurn) -> Int64:
+        """This party's integers: int64 [query.cells]."""
+        answers = []
+        for part in cast(tuple[Query, ...], query.parts):
+            part.check_order(self._terms, self.state)
+            answers.append(self.compute(part))
+            self.state = self.state.after(part)
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+
+    @abstractmethod
+    def compute(self, query: Query) -> Int64:
+        """The integers of one query, wherever the session stands: int64 [query.cells]. PeerError for those
+        of other sessions."""

@@ -91,19 +91,15 @@ class Sealer(Protocol):
     @property
     def ctx(self) -> bytes:
         """The context of the last sealed vector, 32 bytes; empty where the protection has none."""
-        ...
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The sealed chunks of a vector, in order. PeerError if this tag must not be sealed."""
-        ...
 
     def note(self) -> bytes:
         """Bytes for the opener that travel with the last chunk of the last vector."""
-        ...
 
     def assist(self, request: bytes) -> bytes:
         """Help to open the sum of the last turn. PeerError if it must not be given."""
-        ...
 
 
 class Opener(Protocol):
@@ -112,37 +108,29 @@ class Opener(Protocol):
     @property
     def ctx(self) -> bytes:
         """The context that each party's vector must be sealed under, as in `Sealer`."""
-        ...
 
     @property
     def chunks(self) -> int:
         """Chunks in which each party's vector arrives."""
-        ...
 
     def add(self, party: str, number: int, cells: bytes) -> None:
         """Add one chunk of a party's vector; PeerError if it cannot be one."""
-        ...
 
     def note(self, party: str, note: bytes) -> None:
         """Take in the note of a party, which travels with its last chunk."""
-        ...
 
     def lose(self, party: str) -> None:
         """Note that a party whose whole vector was added is disconnected. Its vector stays in the sum."""
-        ...
 
     def requests(self) -> dict[str, bytes]:
         """Party to its request for help; empty when the sum can be opened.
 
         Raises RosterTooSmall if it never can.
         """
-        ...
 
     def assist(self, party: str, answer: bytes) -> None:
         """Take in a party's help; PeerError if it does not answer the request, SessionFailed if the help of
         all can never open the sum."""
-        ...
 
     def open(self) -> Int64:
         """The sum, once every party's chunks are added and `requests` is empty."""
-        ...

@@ -10,18 +10,25 @@ from typing import Any, cast
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.privacy import packing
-from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
-from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
-from fedboost.privacy.masked.ends import OneLegOpener, OneLegSealer, TwoLegOpener, TwoLegSealer
-from fedboost.privacy.masked.keys import (
+from fedboost.privacy.ends import (
+    EncryptedOpener,
+    EncryptedSealer,
+    OneLegOpener,
+    OneLegSealer,
+    PlainOpener,
+    PlainSealer,
+    TwoLegOpener,
+    TwoLegSealer,
+)
+from fedboost.privacy.pairwise import (
     MAX_GRAPH_PARTIES,
     MAX_GROUP_PARTIES,
     MIN_GROUP_PARTIES,
     Group,
     RandomBytes,
 )
-from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import HiddenSums, Opener, Sealer, Tag
+from fedboost.privacy.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
 
 MAX_ENCRYPTED_CELLS = 200_000
 """Cells of a sum that a key holder opens: its answer is one message."""
@@ -164,7 +171,7 @@ def scheme_of(name: str) -> Scheme:
     return PROTECTIONS[name].encryption()
 
 
-# ---- plain ------------------------------------------------------------------------------------------
+# ---- plain ----------------------------------------------------------------------------------------------
 
 
 def _plain_sealer(setup: PartySetup) -> Sealer:
@@ -175,7 +182,7 @@ def _plain_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
     return PlainOpener(tag)
 
 
-# ---- masked -----------------------------------------------------------------------------------------
+# ---- masked ---------------------------------------------------------------------------------------------
 
 
 def _masked_sealer(setup: PartySetup) -> Sealer:
@@ -190,7 +197,7 @@ def _masked_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
     return opener(tag, setup.group, setup.session)
 
 
-# ---- paillier ---------------------------------------------------------------------------------------
+# ---- paillier -------------------------------------------------------------------------------------------
 
 
 def _encrypted_sealer(setup: PartySetup) -> Sealer:
@@ -208,7 +215,7 @@ def _encrypted_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
 
 
 def _paillier() -> Scheme:
-    from fedboost.privacy.encrypted.paillier import Paillier
+    from fedboost.privacy.paillier import Paillier
 
     return Paillier()
 

@@ -21,12 +21,11 @@ import numpy as np
 from fedboost.errors import FedboostError, PeerError, Refused, RosterTooSmall, SessionFailed, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.masked.keys import Group, RandomBytes
+from fedboost.privacy.pairwise import Group, RandomBytes
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.protections import AggregatorSetup
+from fedboost.privacy.scheme import Public
 from fedboost.protocol import key_exchange
-from fedboost.protocol.attendance import Attendance
 from fedboost.protocol.contracts import Outcome, Program, Query, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Trust, session_digest
 from fedboost.protocol.messages import (
@@ -57,7 +56,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.parts import Thresholds, numbers_for
 from fedboost.protocol.relaying import Order, max_relayed
-from fedboost.protocol.run import Callback, Record, Round, TrainingRun
+from fedboost.protocol.run import Attendance, Callback, Record, Round, TrainingRun
 from fedboost.protocol.site import with_central_noise
 from fedboost.terms.terms import Terms
 

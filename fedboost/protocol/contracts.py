@@ -11,20 +11,22 @@ the same at the aggregator and at every party. A **Holder** computes a party's a
 import hashlib
 import hmac
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
+from operator import is_
 from typing import Any, Protocol, Self
 
 import numpy as np
 
-from fedboost.errors import PeerError
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import Splits, Tree
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.privacy.packing import Segment
+from fedboost.privacy.pairwise import RandomBytes
 from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
@@ -38,103 +40,81 @@ class Query(Protocol):
 
     @property
     def parts(self) -> "tuple[Query, ...]":
-        """The queries that it is made of: itself, or those that share the turn (`several.Several`)."""
-        ...
+        """The queries that it is made of: itself, or those that share the turn (`Several`)."""
 
     @property
     def name(self) -> str:
         """Its name in logs."""
-        ...
 
     @property
     def digest(self) -> bytes:
         """A hash of everything it says: 32 bytes."""
-        ...
 
     @property
     def rows(self) -> int:
         """Upper bound of the rows behind the sum: a public number."""
-        ...
 
     @property
     def tree(self) -> int:
         """The tree it is about: -1 before the first."""
-        ...
 
     @property
     def splits(self) -> Splits:
         """Splits that every party applies before it answers."""
-        ...
 
     @property
     def of_tree(self) -> bool:
         """True for a query about a tree before its end."""
-        ...
 
     @property
     def ends_tree(self) -> bool:
         """True for the query that ends a tree, and the round with it."""
-        ...
 
     @property
     def stage(self) -> int:
         """Its place in the session, which only grows: two a tree, its growth and its end."""
-        ...
 
     @property
     def only_turn(self) -> int | None:
         """The turn that it is asked in, alone, if it is asked once in a session; None for any turn."""
-        ...
 
     @property
     def cells(self) -> int:
         """Integers of the answer."""
-        ...
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The cells in which an answer travels."""
-        ...
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
         """The query as a party is told it; publicly: as all parties of its block are."""
-        ...
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow it, no matter who asks."""
-        ...
 
     def fits(self, answer: Int64) -> bool:
         """True if the cells hold this answer, when no other party adds to it."""
-        ...
 
     def to_cells(self, answer: Int64) -> Int64:
         """An answer as it is sealed: an integer for each cell."""
-        ...
 
     def from_cells(self, total: Int64) -> Int64:
         """The sum of answers, from the sum of their cells: [cells]."""
-        ...
 
     def relayed_bytes(self, terms: Terms) -> int:
         """Bytes that a party relays before it answers, beside those of trees."""
-        ...
 
     def bytes_needed(self, parties: int) -> int:
         """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
-        ...
 
     def release(self, terms: Terms) -> Release | None:
         """The release that an answer is, where the terms have noise; None if nothing of rows is in it."""
-        ...
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
         """Metrics of the round that it ends: all of them, and those that the analyst gets."""
-        ...
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
         """The sums that some parties report encrypted, asked in this state; None without any."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -174,78 +154,61 @@ class TrainingState(Protocol):
     @property
     def position(self) -> Position:
         """The same by hashes."""
-        ...
 
     @property
     def rounds(self) -> Sequence[Any]:
         """The finished rounds; the first is the constant that boosting starts from."""
-        ...
 
     @property
     def splits(self) -> Splits:
         """Splits of the tree that grows."""
-        ...
 
     @property
     def levels(self) -> int:
         """Queries about the tree that grows which were answered."""
-        ...
 
     @property
     def before_tree(self) -> Self:
         """The state before the tree that grows."""
-        ...
 
     @property
     def moved(self) -> bool:
         """True if the last finished tree tells rows apart and moved the margin of each."""
-        ...
 
     def after(self, query: Any) -> Self:
         """The state once this query was answered."""
-        ...
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
         """The state as a party was told it; publicly: as all parties of its block were."""
-        ...
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if a training under these terms cannot stand here."""
-        ...
 
     def check_next(self, terms: Terms, query: Any) -> None:
         """Raise Refused unless the tree that grows can have the splits of this query next, and where the
         query ends it, those leaves."""
-        ...
 
     def has_passed(self, earlier: Position) -> bool:
         """True if a training that stood there can have come to stand here."""
-        ...
 
     def may_change(self, query: Any) -> bool:
         """True if the roster may be another one from this query on."""
-        ...
 
     def may_lack_parties(self, query: Any) -> bool:
         """True if the roster may lack a party of the terms when this query is asked."""
-        ...
 
     def structure(self, rounds: int, masked: bool = False, reference: int = 0) -> bytes:
         """A hash of what the model predicts with, after that many rounds; masked: whatever its thresholds;
         reference: numeric features whose bins are in it."""
-        ...
 
     def to_record(self) -> list[Any]:
         """The tree that grows, as JSON for the journal."""
-        ...
 
     def with_record(self, record: list[Any]) -> Self:
         """The same training with the tree of a journal's record (ValueError, TypeError)."""
-        ...
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
         """Raise Refused unless `tree` is the tree that grows once it has the splits in `last`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -315,35 +278,28 @@ class Holder(Protocol):
     @property
     def rows(self) -> int:
         """Rows that it holds."""
-        ...
 
     @property
     def state(self) -> Any:
         """The state of the training."""
-        ...
 
     @property
     def table(self) -> HeldTable | None:
         """The table; None where later sessions do not need to know it."""
-        ...
 
     def rows_hashed(self, key: bytes) -> bytes:
         """An HMAC of all that it holds."""
-        ...
 
     def go_to(self, state: Any) -> None:
         """Stand where the others stand."""
-        ...
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
         """The trees after that many rounds as this party was told them, with the thresholds of its columns
         (where parties hold different columns)."""
-        ...
 
     def answering(self, query: Any) -> Answering:
         """Its integers, once it has all that it needs of other parties: int64 [query.cells]. The state then
         is the one after the query."""
-        ...
 
 
 class Rowless:
@@ -393,7 +349,7 @@ GrownTrees = list[tuple[Tree, Splits]]
 """The trees of a session so far, each with the splits that its last histograms led to."""
 Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster | Outcome]]
 """An algorithm: a generator that yields queries, receives the sum of each, and returns the model, or an
-Outcome; queries that share a turn are one (`several.Several`). TreeAborted is thrown into it instead of a sum
+Outcome; queries that share a turn are one (`Several`). TreeAborted is thrown into it instead of a sum
 that will not come, TrainingStopped after the last round that is wanted; it keeps its trees in the list it is
 given, and does not ask for those that are there already."""
 
@@ -437,3 +393,149 @@ def fewest_shown(groups: Iterable[frozenset[str]], colluding: int) -> frozenset[
 def _rank(columns: list[tuple[bool, ...]]) -> int:
     """Rank of a matrix of 0 and 1, exact for a few rows."""
     return int(np.linalg.matrix_rank(np.array(columns, float))) if columns else 0
+
+
+# ---- Several queries that share a turn: one question, whose answers are one vector, query after query ---
+# It is asked, answered, opened, written down and remembered as one: one hash, one place where the training
+# stands before it and one after; each query is held to the terms where the queries before it leave the
+# training.
+
+
+MAX_QUERIES = 4
+"""Queries of one turn."""
+AND = " + "
+"""Between the names of queries that share a turn."""
+
+
+@dataclass(frozen=True)
+class Several:
+    """A `Query` made of others, which are answered in order."""
+
+    parts: tuple[Query, ...]
+
+    def split(self, total: Int64) -> list[Int64]:
+        """An answer, or the sum of answers, query by query."""
+        answers, end = [], 0
+        for part in self.parts:
+            begin, end = end, end + part.cells
+            answers.append(total[begin:end])
+        return answers
+
+    @property
+    def name(self) -> str:
+        """The names of the queries."""
+        return AND.join(part.name for part in self.parts)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of the queries' hashes, each with its length: 32 bytes."""
+        return hashlib.sha256(packing.pack(*(part.digest for part in self.parts))).digest()
+
+    @property
+    def rows(self) -> int:
+        """The smallest bound of rows: each query's cells hold so many."""
+        return min([part.rows for part in self.parts])
+
+    @property
+    def tree(self) -> int:
+        """The tree that the first query is about."""
+        return self.parts[0].tree
+
+    @property
+    def splits(self) -> Splits:
+        """Splits that every party applies before it answers the first query."""
+        return self.parts[0].splits
+
+    @property
+    def of_tree(self) -> bool:
+        """True if all queries are about a tree before its end."""
+        return all(part.of_tree for part in self.parts)
+
+    @property
+    def ends_tree(self) -> bool:
+        """True if a query ends a tree."""
+        return any(part.ends_tree for part in self.parts)
+
+    @property
+    def stage(self) -> int:
+        """The stage of the last query."""
+        return self.parts[-1].stage
+
+    @property
+    def only_turn(self) -> None:
+        """None: what is asked once has a turn of its own."""
+
+    @cached_property
+    def cells(self) -> int:
+        """Integers of the answer."""
+        return sum([part.cells for part in self.parts])
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The cells of the answers, one after the other."""
+        return sum([part.segments for part in self.parts], ())
+
+    def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "Several":
+        """The queries as a party is told them; these themselves where nothing of them is hidden."""
+        parts = tuple([part.seen_by(terms, party, publicly) for part in self.parts])
+        return self if all(map(is_, parts, self.parts)) else Several(parts)
+
+    def check(self, terms: Terms) -> None:
+        """Raise Refused if the terms do not allow it."""
+        if not terms.shares_turns:
+            raise Refused("several queries in one turn, where the roster may change or answers get noise")
+        if sum([part.ends_tree for part in self.parts]) > 1:
+            raise Refused("the ends of several trees in one turn")
+        if self.cells > MAX_CELLS:
+            raise Refused(f"answers of {self.cells} integers in one turn, at most {MAX_CELLS} are given")
+        for part in self.parts:
+            part.check(terms)
+
+    def fits(self, answer: Int64) -> bool:
+        """True if the cells hold this answer, when no other party adds to it."""
+        return all(part.fits(own) for part, own in zip(self.parts, self.split(answer), strict=True))
+
+    def to_cells(self, answer: Int64) -> Int64:
+        """An answer as it is sealed: an integer for each cell."""
+        answers = zip(self.parts, self.split(answer), strict=True)
+        return np.concatenate([part.to_cells(own) for part, own in answers])
+
+    def from_cells(self, total: Int64) -> Int64:
+        """The sum of answers, from the sum of their cells: [cells]."""
+        sums, begin = [], 0
+        for part in self.parts:
+            end = begin + sum([cells for cells, _ in part.segments])
+            sums.append(part.from_cells(total[begin:end]))
+            begin = end
+        return np.concatenate(sums)
+
+    def relayed_bytes(self, terms: Terms) -> int:
+        """Bytes that a party relays before it answers, beside those of trees."""
+        return sum([part.relayed_bytes(terms) for part in self.parts])
+
+    def bytes_needed(self, parties: int) -> int:
+        """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
+        return sum(part.bytes_needed(parties) for part in self.parts)
+
+    def release(self, terms: Terms) -> Release | None:
+        """Raise Refused: with noise each query has a turn of its own."""
+        raise Refused("several queries in one turn, where answers get noise")
+
+    def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
+        """The sums that some parties report encrypted, of the one query that has any."""
+        if not terms.hides_columns:
+            return None
+        begin, found = 0, None
+        for part in self.parts:
+            if hidden := part.hidden(terms, state):
+                places = {party: own + begin for party, own in hidden.places.items()}
+                marks = {party: own + begin for party, own in hidden.marks.items()}
+                whole = replace(hidden, cells=self.cells, to_cells=self.to_cells)
+                found = replace(whole, places=places, marks=marks)
+            state, begin = state.after(part), begin + part.cells
+        return found
+
+    def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
+        """Metrics of the round that one of the queries ends."""
+        sums = zip(self.parts, self.split(total), strict=True)
+        return next(part.metrics_of(own) for part, own in sums if part.ends_tree)

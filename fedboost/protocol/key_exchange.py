@@ -21,10 +21,10 @@ from functools import lru_cache
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import packing
-from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.identity import Identified, Signer, identify, verify
-from fedboost.privacy.masked.keys import KEY_BYTES, Group, RandomBytes
+from fedboost.privacy.pairwise import KEY_BYTES, Group, RandomBytes
 from fedboost.privacy.protections import PROTECTIONS
+from fedboost.privacy.scheme import Public
 from fedboost.protocol.messages import Attest, Request
 from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
@@ -98,12 +98,12 @@ def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish
     of the label holder, whose rows they are. PeerError if none did."""
     known = _signer(trust, terms.digest, asked, wish)
     holder = terms.vertical.label_holder
-    if terms.vertical.predicts and (known.role, known.name) != (PARTY, holder):
+    if not terms.task.by_analyst and (known.role, known.name) != (PARTY, holder):
         raise PeerError(
             f"the terms are signed by {known.role} {known.name}, and a prediction is asked for by label "
             f"holder {holder} with its own certificate"
         )
-    if not terms.vertical.predicts and known.role != ANALYST:
+    if terms.task.by_analyst and known.role != ANALYST:
         raise PeerError(f"the terms are signed by {known.role} {known.name}, which is no analyst")
     return known.name
 

@@ -16,10 +16,10 @@ from functools import partial
 from typing import Literal
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
-from fedboost.privacy.encrypted.scheme import Public, Secret
-from fedboost.privacy.masked.keys import Group, Handshake, derive
+from fedboost.privacy.pairwise import Group, Handshake, derive
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.privacy.protections import PartySetup, Protection
+from fedboost.privacy.scheme import Public, Secret
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Answered, Holder, Keys, Query, Receive, Rowless, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Meeting

@@ -11,8 +11,8 @@ from fedboost.errors import PeerError, Refused, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import Group, RandomBytes
 from fedboost.privacy.noise import noise_of
+from fedboost.privacy.pairwise import Group, RandomBytes
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import (
     MAX_GROUPS,
@@ -185,46 +185,37 @@ class SessionMemory(Protocol):
     @property
     def standing(self) -> Standing:
         """The standing of the session."""
-        ...
 
     @property
     def secret(self) -> bytes:
         """A secret of this session, 32 bytes, from which noise is drawn: the same over restarts, gone with
         the session's end."""
-        ...
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
         """Hold the session to its rows. rows: their HMAC under a key; table: what later sessions may need to
         know of them. Refused if it began with others, or is about rows that differ from those of another
         session by few."""
-        ...
 
     def meet(self, attempt: int) -> None:
         """The parties met in this attempt: rows that are predicted, and splits, are charged. Refused where
         the sessions that met since this one was offered do not go with it."""
-        ...
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
         """This question is about to be answered. Another `base` than before is another tree: the questions of
         the one before it are dropped."""
-        ...
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
         """A sum of this stage over this roster is about to be opened."""
-        ...
 
     def sign(self) -> None:
         """A model is about to be signed."""
-        ...
 
     def charge(self, release: str, cost: float) -> None:
         """Charge a release (mu squared) once, however often it is named. Refused if it does not fit what is
         left, or is more than the terms plan."""
-        ...
 
     def end(self, reason: str) -> None:
         """The session is over for this site, '' with a model: it is not heard of again."""
-        ...
 
 
 class SiteMemory(Protocol):
@@ -232,7 +223,6 @@ class SiteMemory(Protocol):
 
     def begin(self, offer: SessionOffer, limits: Limits) -> SessionMemory:
         """Take part in a session, or go on with it. Refused as the module says; DurabilityError."""
-        ...
 
 
 def colluding_of(terms: Terms) -> int:
@@ -243,14 +233,14 @@ def colluding_of(terms: Terms) -> int:
 def predicted_by(terms: Terms, party: str) -> int | None:
     """The rows that a party helps another to predict; None where the terms train. The label holder predicts
     its own: 0."""
-    if not terms.vertical.predicts:
+    if terms.vertical.predict_rows is None:
         return None
     return 0 if terms.blocks.has_labels(party) else terms.vertical.predict_rows
 
 
 def splits_by(terms: Terms, party: str) -> int:
     """The most splits by columns of a party that other parties are told of; 0 where all have all columns."""
-    if terms.vertical.predicts or terms.blocks.of(party) is None:
+    if not terms.task.trains or terms.blocks.of(party) is None:
         return 0
     rounds = terms.trees.rounds - terms.vertical.alone_rounds
     return rounds * (terms.max_leaves_per_round - len(terms.roots))

@@ -6,7 +6,7 @@ the fields. A result comes from an aggregator, so it is checked against the term
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, Strict, ValidationError
 
@@ -52,6 +52,8 @@ class Part(BaseModel):
 class Result(Part):
     """A result of a session that trains no model."""
 
+    task: ClassVar[str]
+    """Name of the task whose sessions have this result."""
     _session: Ended = PrivateAttr()
 
     @classmethod
@@ -62,10 +64,11 @@ class Result(Part):
             result = cls.model_validate(summary)
         except ValidationError:
             result = None
-        if result is None or not result.fits(session.terms):
-            raise PeerError(
-                f"the aggregator ended the session without a result to {session.terms.task} under its terms"
-            )
+        is_another = session.terms.task.name != cls.task
+        if result is None or is_another or not result.fits(session.terms):
+            kind = cls.__name__.lower()
+            article = "an" if kind[0] in "aeiou" else "a"
+            raise PeerError(f"the aggregator ended the session without {article} {kind} under its terms")
         result._session = session
         return result
 

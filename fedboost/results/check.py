@@ -5,7 +5,7 @@ Promises: every kind of oddity has its severity, its sentence and its advice in 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -229,6 +229,13 @@ class Checked(Part):
     label: str = Field(default="", exclude=True)
     oddities: Sequence[Oddity] = Field(default=(), exclude=True)
     workers: str = Field(default="", exclude=True)
+
+    @classmethod
+    def of(cls, table: str, rows: int, rows_checked: int, columns: int, **more: Any) -> Self:
+        """The result on a table. more: the fields that its JSON leaves out."""
+        return cls(
+            event="checked", table=table, rows=rows, rows_checked=rows_checked, columns=columns, **more
+        )
 
     def number(self, severity: str) -> int:
         """The number of oddities of a severity."""

@@ -1,7 +1,7 @@
 """The description of the rows of all parties: counts and quantiles."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -67,6 +67,7 @@ class Description(Result):
     then counts are not rounded, and None stands for what is lost in it.
     """
 
+    task: ClassVar[str] = "describe"
     rows: Count
     min_count: Count
     noise: Number | None = None
@@ -85,8 +86,7 @@ class Description(Result):
         classes = class_names(terms)
         told = classes or (is_exact and len(gridded(terms)) > len(schema.numeric))
         return (
-            terms.task == "describe"
-            and (self.noise is None) == is_exact
+            (self.noise is None) == is_exact
             and (not is_exact or (self.rows > 0 and self.min_count == terms.evaluation.min_count))
             and len(self.columns) == len(levels)
             and all(

@@ -1,7 +1,7 @@
 """Rows held against those that a model was trained on, by bin of each column and of the score."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -130,6 +130,7 @@ class Drift(Result):
     columns: of each feature in order, and last the score. Bins of fewer than `min_count` rows are merged.
     """
 
+    task: ClassVar[str] = "drift"
     rows: Count
     reference_rows: Count
     min_count: Count
@@ -143,7 +144,7 @@ class Drift(Result):
             present = BinCounts.model_validate(summary.get("present") if type(summary) is dict else None)
         except ValidationError:
             present = None
-        if session.terms.task != "drift" or present is None or not present.fits(session.terms):
+        if session.terms.task.name != cls.task or present is None or not present.fits(session.terms):
             raise PeerError("the aggregator ended the session without counts of these bins")
         known = {"rows": present.rows, "reference_rows": reference.rows}
         columns = tuple(_compared(reference, present))

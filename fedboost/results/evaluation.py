@@ -1,7 +1,7 @@
 """The evaluation of a model on the rows of all parties."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -121,6 +121,7 @@ class Evaluation(Result, SetFigures):
     have them. The aggregator computes the figures, and no signature covers them.
     """
 
+    task: ClassVar[str] = "evaluate"
     min_count: Count
     unit: Count
     objective: str = ""
@@ -142,8 +143,7 @@ class Evaluation(Result, SetFigures):
         sites, given = sites_of(terms), self.model_fields_set
         of_two = {"threshold", "auc", "roc", "bins"} & given
         return (
-            terms.task == "evaluate"
-            and self.has_figures_of(terms)
+            self.has_figures_of(terms)
             and (self.min_count, self.unit) == (asked.min_count, unit_of(asked.min_count))
             and self.of == asked.evaluate_rows
             and self.caps.keys() <= {*terms.metrics}

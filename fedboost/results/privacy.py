@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from fedboost.errors import ConfigError
 from fedboost.privacy import noise as accounting
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Part
 from fedboost.terms.noise import CUT_POINTS, SUMMARY, TREES, Release
 from fedboost.terms.terms import Terms

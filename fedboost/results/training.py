@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, InstanceOf
 
-from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt import metrics
 from fedboost.results.base import Part, Row, Traffic
 from fedboost.results.model import ModelSummary
 

@@ -1,10 +1,10 @@
 """Trials of settings side by side, and the best of them."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, Strict
 
-from fedboost.gbdt.metrics.registry import grows, own_name
+from fedboost.gbdt.metrics import grows, own_name
 from fedboost.results.base import Count, Number, Part, Result
 from fedboost.terms.terms import Terms
 
@@ -32,6 +32,7 @@ class Tuning(Result):
     were trained longest.
     """
 
+    task: ClassVar[str] = "tune"
     metric: str
     best: Count
     trials: tuple[Trial, ...] = Field(repr=False)
@@ -39,7 +40,7 @@ class Tuning(Result):
     def fits(self, terms: Terms) -> bool:
         """True if the trials are those of the candidates in the terms."""
         candidates, metric = terms.objective.candidates, own_name(terms.metrics[-1])
-        if terms.task != "tune" or self.metric != metric:
+        if self.metric != metric:
             return False
         if not len(self.trials) == len(candidates) > self.best:
             return False

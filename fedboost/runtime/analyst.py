@@ -37,7 +37,7 @@ from fedboost.runtime.tasks import (
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
-from fedboost.wire.services import (
+from fedboost.wire.messages import (
     Failed,
     ModelPart,
     RoundDone,

@@ -49,7 +49,7 @@ from fedboost.views.markup import Markup
 from fedboost.views.results import RESULTS, document
 from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, refused
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
-from fedboost.wire.services import SessionState, SessionStatus
+from fedboost.wire.messages import SessionState, SessionStatus
 
 # ---- What a console shows of an aggregator, as facts ----------------------------------------------------
 # Promises: nothing is changed by looking.
@@ -233,9 +233,9 @@ class Reports:
             raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
         model = SignedModel.from_bytes(data, ended.name)
         session = Ended(model.terms, tuple(model.attestations), ended.traffic, ended.rounds)
-        if model.terms.task in RESULTS:
+        if kind := RESULTS.get(model.terms.task.name):
             try:
-                result = RESULTS[model.terms.task].read(model.summary, session)
+                result = kind.read(model.summary, session)
             except PeerError:
                 reason = "this session left no result under its terms"
                 raise Refusal(HTTPStatus.NOT_FOUND, reason) from None

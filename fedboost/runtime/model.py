@@ -28,7 +28,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Tree
-from fedboost.holders.evaluation import magnitudes, measured
+from fedboost.holders.other_tasks import magnitudes, measured
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
 from fedboost.results.base import Ended
@@ -56,8 +56,8 @@ from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms import continuation
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.reading import nearest
-from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TRAIN
-from fedboost.terms.tasks import kept_settings
+from fedboost.terms.session import TASKS, Task
+from fedboost.terms.tasks import settings_for
 from fedboost.terms.terms import Terms
 from fedboost.views import charts
 from fedboost.views.training import model_html
@@ -241,12 +241,12 @@ MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
 with it, such as its own terms with a model of their own."""
 
 
-def text_of(model: object, folder: Path = Path(), task: str = TO_TRAIN) -> object:
+def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -> object:
     """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
     of another kind, are returned as they are. task: as for `read_file`."""
     if isinstance(model, Model):
         bins = _bins(model.terms, model.summary, "the model", task)
-        facts = {} if task == TO_TRAIN else model.attributes
+        facts = model.attributes if task.measures else {}
         return continuation.written(model.booster, model.terms.columns, bins, facts)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
@@ -254,7 +254,7 @@ def text_of(model: object, folder: Path = Path(), task: str = TO_TRAIN) -> objec
     return read_file(path, f"xgb_model {quoted(str(path))}", task)[0]
 
 
-def read_file(path: Path, source: str, task: str = TO_TRAIN) -> tuple[str, Terms | None]:
+def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str, Terms | None]:
     """The model in a file as terms of a task hold it, and the terms of its training where the file has them:
     a model that is measured with the facts of its training and the bins of its reference.
     source: how errors name the file."""
@@ -264,7 +264,7 @@ def read_file(path: Path, source: str, task: str = TO_TRAIN) -> tuple[str, Terms
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
     bins = _bins(terms, _summary(attributes), str(path), task)
-    facts = {} if task == TO_TRAIN or terms is None else Model.load(path).attributes
+    facts = Model.load(path).attributes if task.measures and terms is not None else {}
     columns = None if terms is None else terms.columns
     try:
         return continuation.written(booster, columns, bins, facts), terms
@@ -273,11 +273,11 @@ def read_file(path: Path, source: str, task: str = TO_TRAIN) -> tuple[str, Terms
 
 
 def _bins(
-    terms: Terms | None, summary: Mapping[str, Any], source: str, task: str
+    terms: Terms | None, summary: Mapping[str, Any], source: str, task: Task
 ) -> continuation.BinEdges | None:
     """The bins of a model's reference, where it is measured: the parties signed them with its trees."""
-    has_them = task == TO_EVALUATE and terms is not None and terms.evaluation.reference
-    return edges_in(summary, source) if has_them or task == TO_DRIFT else None
+    has_them = task.measures and terms is not None and terms.evaluation.reference
+    return edges_in(summary, source) if has_them or task.uses_reference else None
 
 
 def edges_in(summary: Mapping[str, Any], source: str) -> continuation.BinEdges:
@@ -472,7 +472,7 @@ def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Depen
 
 def _unprotected(terms: Terms, min_count: int | None) -> Terms:
     """The terms of rows that are all here, by which their labels are read and the metrics are chosen."""
-    values = kept_settings(terms, TO_TRAIN)
+    values = settings_for(terms, TASKS["evaluate"])
     hiding = {*Hiding.file_keys(), "parties", "party_metrics", "subgroups", "program"}
     values = {key: value for key, value in values.items() if key not in hiding} | {"protection": "plain"}
     values["columns"] = {

@@ -341,7 +341,7 @@ class SignedModel:
 
     def _structure(self, party: str) -> bytes:
         """The digest of the constant and the trees as a party got them: none where rows were predicted."""
-        if self.terms.vertical.predicts:
+        if not self.terms.task.trains:
             return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
         edges = self._reference_edges

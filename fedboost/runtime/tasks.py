@@ -22,7 +22,7 @@ from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
-from fedboost.terms.session import TO_DRIFT, TO_EVALUATE, TO_TUNE
+from fedboost.terms.session import TASKS
 from fedboost.terms.tasks import terms_to_drift, terms_to_evaluate
 from fedboost.terms.terms import TUNED, Terms
 from fedboost.views.as_html import report
@@ -106,9 +106,9 @@ def evaluation_terms(
         raise ConfigError(_A_PART)
     own: Terms | None
     if isinstance(model, Model):
-        text, own = str(text_of(model, task=TO_EVALUATE)), model.terms
+        text, own = str(text_of(model, task=TASKS["evaluate"])), model.terms
     else:
-        text, own = read_file(Path(model), str(model), TO_EVALUATE)
+        text, own = read_file(Path(model), str(model), TASKS["evaluate"])
         if own is None and terms is None:
             raise ConfigError(
                 f"{model}: an XGBoost model without fedboost's terms: give terms with its columns (--terms)"
@@ -126,9 +126,9 @@ def drift_terms(
     if isinstance(model, PartyModel):
         raise ConfigError(_A_PART)
     if not isinstance(model, Model):
-        read_file(Path(model), str(model), TO_DRIFT)  # says what is wrong with other files
+        read_file(Path(model), str(model), TASKS["drift"])  # says what is wrong with other files
         model = Model.load(model)
-    agreed = terms_to_drift(terms or model.terms, str(text_of(model, task=TO_DRIFT)), min_count)
+    agreed = terms_to_drift(terms or model.terms, str(text_of(model, task=TASKS["drift"])), min_count)
     try:
         reference = BinCounts.model_validate(model.summary["reference"])
     except ValidationError:
@@ -228,7 +228,7 @@ def terms_to_tune(
     """The terms by which so many candidates of a space are tried side by side, or those themselves if they
     name candidates. The first candidate has the settings of the terms; the others are drawn by their seed,
     each setting once from each of as many parts of its range, or by a sampler (`samplers`). ConfigError."""
-    if terms.task == TO_TUNE:
+    if terms.task.takes_candidates:
         if (space, trials, sampler) != (None, None, None):
             raise ConfigError("the terms name candidates: leave --space, --trials and --sampler out")
         return terms
@@ -258,7 +258,7 @@ def terms_to_tune(
     values = terms.model_dump(mode="json", exclude_unset=True) | bounds
     for name in _NOT_WHILE_TUNING:
         values.pop(name, None)
-    return type(terms).read({**values, "program": TO_TUNE, "candidates": candidates})
+    return type(terms).read({**values, "program": TASKS["tune"].program, "candidates": candidates})
 
 
 def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[dict[str, float]]:

@@ -8,7 +8,7 @@ from typing import Any
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import TERMS, read_toml, to_toml
 from fedboost.runtime.model import text_of
-from fedboost.terms.session import MEASURING, TO_TRAIN
+from fedboost.terms.session import task_of
 from fedboost.terms.terms import Terms
 
 
@@ -20,8 +20,9 @@ def read_terms(path: Path) -> Terms:
 def read_training(path: Path) -> Terms:
     """An analyst's terms of a training. ConfigError for those of another session."""
     terms = read_terms(path)
-    if terms.task != TO_TRAIN:
-        raise ConfigError(f"{path}: program = {terms.task!r} trains nothing: use fedboost {terms.task}")
+    if not terms.task.makes_model:
+        name = terms.task.name
+        raise ConfigError(f"{path}: program = {name!r} trains nothing: use fedboost {name}")
     return terms
 
 
@@ -29,7 +30,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a terms file; instead of the path of a model to continue, that model."""
     settings = read_toml(path, TERMS)
     if "xgb_model" in settings:
-        task = next((task for task in MEASURING if settings.get("program") == task), TO_TRAIN)
+        task = task_of(settings.get("program"))
         settings["xgb_model"] = text_of(settings["xgb_model"], path.parent, task)
     return settings
 

@@ -5,8 +5,8 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from fedboost.errors import quoted
-from fedboost.privacy.masked.keys import MAX_GRAPH_PARTIES
-from fedboost.privacy.masked.keys import Group as PairGroup
+from fedboost.privacy.pairwise import MAX_GRAPH_PARTIES
+from fedboost.privacy.pairwise import Group as PairGroup
 from fedboost.privacy.protections import PROTECTIONS, Protection, check_name
 from fedboost.terms.reading import MAX_CHARS, Group, Name, nearest
 

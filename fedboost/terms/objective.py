@@ -13,12 +13,11 @@ import numpy as np
 from pydantic import Field, StrictFloat, StrictInt, field_validator, model_validator
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics.metric import OF_TRIAL
-from fedboost.gbdt.metrics.registry import fits, is_metric, metrics_for
+from fedboost.gbdt.metrics import OF_TRIAL, fits, is_metric, metrics_for
 from fedboost.gbdt.objectives import objective as objectives
 from fedboost.gbdt.objectives import registry
+from fedboost.gbdt.objectives.built_in import MAX_PAIRS
 from fedboost.gbdt.objectives.objective import MAX_LABEL, LabelKind
-from fedboost.gbdt.objectives.ranking import MAX_PAIRS
 from fedboost.gbdt.objectives.registry import OBJECTIVES, Trials, make_objective, names_of, parameters_of
 from fedboost.terms.columns import MAX_CLASSES, Schema
 from fedboost.terms.reading import MAX_CHARS, Group, Name, Several, Table, nearest, require_known, unknown

@@ -1,23 +1,114 @@
-"""How a session runs: its program, its deadlines, and what follows if a party is lost."""
+"""What sessions do, one row for each task; and how a session runs: its program, its deadlines, and what
+follows if a party is lost.
 
-from typing import Annotated, Literal, Self, get_args
+Promises: nothing else in fedboost branches on the name of a task; every fact about one is looked up here, and
+what other floors do for it stands in a table of theirs, by its name.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.privacy.identity import MAX_NAME_BYTES, is_name
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import MAX_CHARS, Group, Name, Several
 
-MAX_PARTIES = 1 << 12
-TO_TRAIN, TO_PREDICT, TO_DESCRIBE, TO_TUNE = "train", "predict", "describe", "tune"
-TO_EVALUATE, TO_DRIFT = "evaluate", "drift"
+ALIGNMENT_TURNS = 3
+"""Queries that match rows by their ids, or have them predicted."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a session does.
+
+    program: the value of the key `program` that starts it, None where another key does; function: of the
+    Python package, which takes its terms; trains: trees grow; makes_model: the result is a model;
+    takes_candidates: the terms name settings of trees that are tried side by side; model_is: in words what
+    becomes of the model in `xgb_model`, '' where the terms take none; measures: it needs that model, with the
+    facts of its training; uses_reference: it needs the bins of that model's reference; counts_values: rows
+    are counted by the values of each column, label and undeclared levels included, each row once;
+    reads_labels, reads_subgroups: it takes the columns of labels, and those of subgroups; by_analyst: an
+    analyst requests it, and sites approve it for named analysts, else the label holder requests it for its
+    own rows; is_protected: answers go under the protection of the terms; max_turns: most queries of a
+    session, None where trees decide.
+    """
+
+    name: str
+    program: str | None
+    function: str
+    trains: bool = False
+    makes_model: bool = False
+    takes_candidates: bool = False
+    model_is: str = ""
+    measures: bool = False
+    uses_reference: bool = False
+    counts_values: bool = False
+    reads_labels: bool = True
+    reads_subgroups: bool = False
+    by_analyst: bool = True
+    is_protected: bool = True
+    max_turns: int | None = None
+
+    def read(self, columns: Schema) -> Schema:
+        """The columns that a session takes, of those that its terms name."""
+        if not self.reads_labels:
+            return columns.unlabelled()
+        used = self.reads_subgroups or not columns.subgroups
+        return columns if used else columns.model_copy(update={"subgroups": {}})
+
+
+_ROWS = (
+    Task("train", "boosting", "simulate", trains=True, makes_model=True, model_is="continued"),
+    Task("tune", "tune", "tune", trains=True, takes_candidates=True),
+    Task("describe", "describe", "describe", counts_values=True, max_turns=1 + MAX_REFINEMENTS),
+    Task(
+        "evaluate",
+        "evaluate",
+        "evaluate",
+        model_is="evaluated",
+        measures=True,
+        reads_subgroups=True,
+        max_turns=2,
+    ),
+    Task(
+        "drift",
+        "drift",
+        "drift",
+        model_is="held against these rows",
+        measures=True,
+        uses_reference=True,
+        reads_labels=False,
+        max_turns=1,
+    ),
+    Task(
+        "predict",
+        None,
+        "predict_jointly",
+        reads_labels=False,
+        by_analyst=False,
+        is_protected=False,
+        max_turns=ALIGNMENT_TURNS,
+    ),
+)
+
+TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
 """What sessions do: `Terms.task`."""
-Task = Literal["train", "tune", "describe", "evaluate", "drift", "predict"]
-TASKS: tuple[Task, ...] = get_args(Task)
-TRAINING = frozenset({TO_TRAIN, TO_TUNE})
-"""Of these what grows trees."""
-MEASURING = frozenset({TO_EVALUATE, TO_DRIFT})
-"""Of these what is about a model that exists."""
+TaskName = Literal["train", "tune", "describe", "evaluate", "drift", "predict"]
+TRAINING = frozenset(row.name for row in _ROWS if row.trains)
+"""Names of the tasks that grow trees."""
+
+
+def task_of(program: object) -> Task:
+    """The task that a program starts; one that is not of fedboost trains."""
+    return next((row for row in _ROWS if row.program == program), TASKS["train"])
+
+
+# ---- how a session runs -----------------------------------------------------------------------------
+
+
+MAX_PARTIES = 1 << 12
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -75,18 +166,9 @@ class Session(Group):
     )
 
     @property
-    def task(self) -> str:
-        """What the session does by its program; a program of one's own trains."""
-        known = TO_DESCRIBE, TO_TUNE, TO_EVALUATE, TO_DRIFT
-        return self.program if self.program in known else TO_TRAIN
-
-    def read(self, columns: Schema) -> Schema:
-        """The columns that a session takes: no label where rows are held against a reference, and columns
-        of subgroups where a model is evaluated."""
-        if self.task == TO_DRIFT:
-            return columns.unlabelled()
-        used = self.task == TO_EVALUATE or not columns.subgroups
-        return columns if used else columns.model_copy(update={"subgroups": {}})
+    def is_built_in(self) -> bool:
+        """True if the program is fedboost's own."""
+        return self.program == task_of(self.program).program
 
     def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:
         """ValueError unless a roster of these parties can shrink as it may. fewest: the fewest parties whose

@@ -12,9 +12,9 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION
 from fedboost.gbdt.objectives import objective as sensitivity
-from fedboost.gbdt.split import SplitRule
+from fedboost.gbdt.tree import SplitRule
 from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
@@ -22,25 +22,19 @@ from fedboost.terms.hiding import Hiding
 from fedboost.terms.noise import Noise, Plan, plan_of, plan_of_counts
 from fedboost.terms.objective import Evaluation, Objective
 from fedboost.terms.reading import MAX_FEATURES, Flat, read_model
-from fedboost.terms.session import (
-    MAX_PARTIES,
-    TO_DESCRIBE,
-    TO_DRIFT,
-    TO_EVALUATE,
-    TO_PREDICT,
-    Parties,
-    Session,
-)
+from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TASKS, Parties, Session, Task, task_of
 from fedboost.terms.trees import Draws, Histograms, Trees
 from fedboost.terms.vertical import Blocks, Vertical
 
-ALIGNMENT_TURNS = 3
-"""Queries that match rows by their ids, or have them predicted."""
-_TURNS = {TO_PREDICT: ALIGNMENT_TURNS, TO_DESCRIBE: 1 + MAX_REFINEMENTS, TO_EVALUATE: 2, TO_DRIFT: 1}
-"""Most queries of a session that trains nothing."""
 MAX_RENEWAL_QUERIES = 3
 """Most queries about the residuals in the leaves of a tree."""
 
+_OMITTED = (
+    *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
+    *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
+    *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
+)
+"""Keys that are left out of it where they are not set."""
 _ORDER = (
     *("columns", "parties", "objective", "objective_params", "objective_package", "rounds", "max_depth"),
     *("learning_rate", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "reg_lambda", "reg_alpha"),
@@ -53,30 +47,10 @@ _ORDER = (
     *("aft_loss_distribution_scale", "eval_metric", "party_metrics", "validation_fraction"),
     *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
     *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
-    *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program", "label_holder", "blocks"),
-    *(
-        "rows",
-        "min_common_rows",
-        "max_ids",
-        "repeated_ids",
-        "id_form",
-        "model",
-        "alone_rounds",
-        "min_rows_per_bin",
-        "label_epsilon",
-        "predict_with",
-        "predict_rows",
-        *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
-    ),
+    *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program"),
+    *_OMITTED,
 )
 """The keys as they stand in the JSON that is hashed."""
-
-
-_OMITTED = (
-    *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
-    *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
-)
 
 
 class Settings(Flat):
@@ -119,10 +93,10 @@ class Settings(Flat):
 
     # ---- what follows from several groups -----------------------------------------------------------
 
-    @property
-    def task(self) -> str:
-        """What a session under these terms does, such as TO_TRAIN (`session`)."""
-        return TO_PREDICT if self.vertical.predicts else self.session.task
+    @cached_property
+    def task(self) -> Task:
+        """What a session under these terms does."""
+        return TASKS["predict"] if self.vertical.predicts else task_of(self.session.program)
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -132,12 +106,12 @@ class Settings(Flat):
     @cached_property
     def blocks(self) -> Blocks:
         """Parties that hold different columns of the same rows; none where each party has all columns."""
-        return self.vertical.blocks_and_columns(self.parties, self.session.read(self.columns))
+        return self.vertical.blocks_and_columns(self.parties, self.task.read(self.columns))
 
     @property
     def protection(self) -> Protection:
         """The protection of the parties' vectors."""
-        row = PROTECTIONS["plain"] if self.vertical.predicts else self.hiding.row
+        row = self.hiding.row if self.task.is_protected else PROTECTIONS["plain"]
         return row.by_columns or row if self.vertical.is_used else row
 
     @property
@@ -154,7 +128,7 @@ class Settings(Flat):
     @property
     def keeps_parts(self) -> bool:
         """True if each party keeps its part of the model."""
-        return self.vertical.keeps_parts(self.hides_columns)
+        return self.task.trains and self.vertical.keeps_parts(self.hides_columns)
 
     @property
     def honest(self) -> int:
@@ -185,7 +159,7 @@ class Settings(Flat):
         assert self.noise is not None
         columns, noise = self.columns, self.noise
         honest, parties = max(self.honest, 1), max(len(self.holders), 1)
-        if self.task == TO_DESCRIBE:
+        if self.task.counts_values:
             return plan_of_counts(noise, columns, self.objective.loss, honest, parties)
         counted = len(columns.numeric) if self.histograms.cut_points == "grid" else 0
         times, norm = self.trees.rounds * self.max_turns_per_tree, 1.0
@@ -206,9 +180,11 @@ class Settings(Flat):
     @cached_property
     def max_turns(self) -> int:
         """Most queries of a session."""
+        if self.task.max_turns is not None:
+            return self.task.max_turns
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
         before += 2 + self.evaluation.reference + bool(self.columns.target_means)
-        return _TURNS.get(self.task, before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1))
+        return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
 
     @cached_property
     def roots(self) -> tuple[int, ...]:

@@ -13,14 +13,14 @@ import numpy as np
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
 from fedboost.gbdt.drift import Bins
-from fedboost.gbdt.metrics.registry import bins
+from fedboost.gbdt.metrics import bins
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.continuation import TRAINED_UNDER, facts_of
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.objective import Objective
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE
+from fedboost.terms.session import TASKS, Task
 from fedboost.terms.terms import Terms
 
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -59,7 +59,7 @@ def gridded(terms: Terms) -> tuple[str, ...]:
     """The columns whose rows are counted by value: the numeric features, and a label that is described and is
     a number."""
     kind = terms.objective.loss.xgboost_equivalent.label_kind
-    counts_label = terms.task == TO_DESCRIBE and kind not in (LabelKind.CLASS, LabelKind.INTERVAL)
+    counts_label = terms.task.counts_values and kind not in (LabelKind.CLASS, LabelKind.INTERVAL)
     return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))
 
 
@@ -71,14 +71,7 @@ def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
             f"{terms.vertical.key}: rows are described where each party has all columns; `fedboost check` "
             f"tells each party about its own table"
         )
-    values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
-    if terms.task != TO_DESCRIBE:
-        values = {key: value for key, value in values.items() if key in _KEPT_TO_DESCRIBE} | {
-            "program": TO_DESCRIBE
-        }
-    if min_count is not None:
-        values["min_count"] = min_count
-    return Terms.read(values)
+    return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count))
 
 
 # ---- Sessions that evaluate a model: their terms, and the sets of rows ----------------------------------
@@ -163,7 +156,7 @@ def rows_readable(terms: Terms) -> int:
     """An upper bound of the yes-or-no values of single rows that an analyst can read in the results of a
     session that measures a model: the bits of all figures that do not follow from each other. What an attack
     reads is less (docs/lifecycle-evaluate.md)."""
-    if terms.task == TO_DRIFT:
+    if terms.task.uses_reference:
         assert terms.xgb_model is not None
         numeric, score = continuation.bins_of(terms.xgb_model)
         figures = sum(len(edges) + 2 for edges in (*numeric, score)) + terms.objective.loss.outputs
@@ -206,25 +199,23 @@ def terms_to_evaluate(
         raise ConfigError(
             "noise: a model is evaluated by exact sums; give terms without noise if the sites allow that"
         )
-    values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
-    if terms.task != TO_EVALUATE:
-        values = kept_settings(terms, TO_EVALUATE)
     declared, names = {**terms.columns.subgroups}, [*terms.evaluation.subgroups]
     if by := [*by]:
         split = [_column_of(each, terms.columns) for each in by]
         declared |= {name: levels for name, levels in split if levels}
         names = [name for name, _ in split]
     used = {name: [*levels] for name, levels in declared.items() if name in names}
+    values = settings_for(
+        terms,
+        TASKS["evaluate"],
+        xgb_model=model,
+        subgroups=names if by else None,
+        party_metrics=by_site or None,
+        threshold=threshold,
+        min_count=min_count,
+        evaluate_rows=rows,
+    )
     values["columns"] = {**values["columns"], "subgroups": used}
-    given = {
-        "xgb_model": model,
-        "subgroups": names if by else None,
-        "party_metrics": by_site or None,
-        "threshold": threshold,
-        "min_count": min_count,
-        "evaluate_rows": rows,
-    }
-    values |= {key: value for key, value in given.items() if value is not None}
     if "evaluate_rows" not in values and (trained := _trained_under(values.get("xgb_model"))) is not None:
         values |= {"evaluate_rows": "held-out"} if trained.validates else {}
     return Terms.read(values)
@@ -258,12 +249,16 @@ def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
     return name, () if own else levels
 
 
-def kept_settings(terms: Terms, task: str) -> dict[str, Any]:
-    """The settings of a training that a session of another task with its model goes by."""
+def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
+    """The settings of these terms that a session of a task goes by: all, where it is that of the terms.
+    given: in place of theirs, but for those that are None."""
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
-    values = {key: value for key, value in values.items() if key in _KEPT_TO_EVALUATE} | {"program": task}
-    values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
-    return values
+    if terms.task is not task:
+        kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
+        values = {key: value for key, value in values.items() if key in kept} | {"program": task.program}
+        if task.measures:
+            values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
+    return values | {key: value for key, value in given.items() if value is not None}
 
 
 # ---- Sessions that hold rows against the reference of a model: their terms, and the bins ----------------
@@ -271,12 +266,7 @@ def kept_settings(terms: Terms, task: str) -> dict[str, Any]:
 
 
 _NOT_FOR_FEATURES = (
-    "eval_metric",
-    "party_metrics",
-    "subgroups",
-    "threshold",
-    "scale_pos_weight",
-    "evaluate_rows",
+    *("eval_metric", "party_metrics", "subgroups", "threshold", "scale_pos_weight", "evaluate_rows"),
 )
 
 
@@ -297,8 +287,5 @@ def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Te
     that say the columns. model: as in `xgb_model`, with its bins."""
     if terms.vertical.is_used:
         raise ConfigError(f"{terms.vertical.key}: rows are counted where each party has all columns")
-    values: dict[str, Any] = kept_settings(terms, TO_DRIFT) if terms.task != TO_DRIFT else {}
-    values = values or terms.model_dump(mode="json", exclude_unset=True)
-    values = {key: value for key, value in values.items() if key not in _NOT_FOR_FEATURES}
-    given = {"xgb_model": model, "min_count": min_count}
-    return Terms.read(values | {key: value for key, value in given.items() if value is not None})
+    values = settings_for(terms, TASKS["drift"], xgb_model=model, min_count=min_count)
+    return Terms.read({key: value for key, value in values.items() if key not in _NOT_FOR_FEATURES})

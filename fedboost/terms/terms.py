@@ -20,15 +20,7 @@ from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.noise import Noise
 from fedboost.terms.reading import MAX_CHARS, require_known
-from fedboost.terms.session import (
-    MEASURING,
-    TO_DESCRIBE,
-    TO_DRIFT,
-    TO_EVALUATE,
-    TO_TRAIN,
-    TO_TUNE,
-    TRAINING,
-)
+from fedboost.terms.session import task_of
 from fedboost.terms.settings import Settings
 
 # ---- Columns whose levels become means of the label: their slots, and the terms that cannot have them ----
@@ -50,7 +42,7 @@ def slots_of(terms: Settings) -> dict[str, Slots]:
 
 def have_folds(terms: Settings) -> bool:
     """True if each row is in a fold."""
-    return terms.task == TO_TRAIN and terms.noise is None and bool(terms.columns.target_means)
+    return terms.task.trains and terms.noise is None and bool(terms.columns.target_means)
 
 
 def _check_target_means(terms: Settings) -> None:
@@ -66,7 +58,7 @@ def _refused_with_means(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
     """If it is so, the setting, and why not."""
     known = ", ".join(name for name, kind in OBJECTIVES.items() if kind.has_label_means)
     name, buckets = terms.objective.name, sum(terms.columns.target_means.values())
-    trains = terms.task in (TO_TRAIN, TO_TUNE)
+    task, trains = terms.task, terms.task.trains
     return (
         (
             name not in OBJECTIVES or not OBJECTIVES[name].has_label_means,
@@ -78,12 +70,12 @@ def _refused_with_means(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
             terms.vertical.key,
             "labels and levels are at different parties; take it away, or declare levels in categorical",
         ),
+        (task.counts_values, f"program {task.program}", "levels by the thousand are not counted"),
         (
-            terms.task == TO_DESCRIBE,
-            "program describe",
-            "levels by the thousand are not counted",
+            task.takes_candidates,
+            f"program {task.program}",
+            "it is for training with fixed settings; take it away",
         ),
-        (terms.task == TO_TUNE, "program tune", "it is for training with fixed settings; take it away"),
         (
             trains and terms.xgb_model is not None,
             "xgb_model",
@@ -133,7 +125,7 @@ def stages(terms: Settings) -> dict[int, int]:
 
 def _check_candidates(terms: Settings) -> None:
     """ValueError unless the candidates can be tried side by side."""
-    candidates, tunes = terms.objective.candidates, terms.session.program == TO_TUNE
+    candidates, tunes = terms.objective.candidates, task_of(terms.session.program).takes_candidates
     if tunes != bool(candidates):
         raise ValueError('program tune needs candidates, and candidates need program = "tune"')
     if not tunes:
@@ -280,14 +272,13 @@ def _check_ranges(objective: str, columns: Schema) -> None:
 def _check_model_continued(text: str, terms: Settings) -> None:
     """Raise ConfigError unless these terms can continue the model."""
     booster = continuation.read(text)
-    if terms.task == TO_TRAIN and continuation.facts_of(text):
+    if terms.task.trains and continuation.facts_of(text):
         raise ConfigError("xgb_model: a model that is continued has no facts of its training in the terms")
     differs = _model_difference(booster, terms) or _column_difference(
         booster, continuation.trained_columns(text), terms
     )
     if differs:
-        does = {TO_TRAIN: "continued", TO_DRIFT: "held against these rows"}.get(terms.task, "evaluated")
-        raise ConfigError(f"xgb_model cannot be {does}: {differs}")
+        raise ConfigError(f"xgb_model cannot be {terms.task.model_is}: {differs}")
 
 
 def _model_difference(booster: Booster, terms: Settings) -> str:
@@ -342,10 +333,6 @@ def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, term
 
 # ---- Checks of combinations: settings of one group of the terms that do not go with those of another ----
 # Each check raises ValueError with the keys and what to set in their place.
-
-
-_WITH_MODEL = (TO_TRAIN, TO_EVALUATE, TO_DRIFT)
-"""What sessions with `xgb_model` may do."""
 
 
 def _check_noise(terms: Settings) -> None:
@@ -491,7 +478,7 @@ def _refused_of_hiding(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
 
 
 def _check_hiding(terms: Settings) -> None:
-    if terms.hides_columns or terms.vertical.predicts:
+    if terms.hides_columns or not terms.task.is_protected:
         return
     shared = terms.noise is not None and terms.noise.placement == "distributed"
     shrinks = terms.session.on_loss == "shrink"
@@ -519,7 +506,7 @@ def _check_columns(terms: Settings) -> None:
 def _check_continuation(terms: Settings) -> None:
     if terms.xgb_model is None:
         return
-    if terms.task not in _WITH_MODEL or terms.session.program not in ("boosting", *_WITH_MODEL):
+    if not (terms.task.model_is and terms.session.is_built_in):
         raise ValueError(f"xgb_model is continued by the program boosting, not by {terms.session.program!r}")
     try:
         _check_model_continued(terms.xgb_model, terms)
@@ -532,8 +519,8 @@ def _check_task(terms: Settings) -> None:
     terms.evaluation.check_subgroups(terms.columns)
     if terms.evaluation.reference:
         _check_reference(terms)
-    program = terms.task
-    if program not in MEASURING:
+    program = terms.session.program
+    if not terms.task.measures:
         return
     if terms.noise is not None:
         raise ValueError(f"program {program} gives exact sums: take noise away")
@@ -548,13 +535,13 @@ def _check_task(terms: Settings) -> None:
         )
     try:
         trained, rows = terms.trained, terms.evaluation.evaluate_rows
-        if trained is not None and trained.task not in TRAINING:
+        if trained is not None and not trained.task.trains:
             raise ConfigError("xgb_model: the terms of its training train nothing")
         if rows != "all" and trained is None:
             raise ConfigError(f"evaluate_rows = {rows!r}: the model does not say how it was trained; set all")
         if rows == "held-out" and trained is not None and not trained.validates:
             raise ConfigError("evaluate_rows = 'held-out': the training held no rows out; set all, or new")
-        if program == TO_DRIFT:
+        if terms.task.uses_reference:
             continuation.check_bins(terms.xgb_model, continuation.read(terms.xgb_model))
     except ConfigError as error:
         raise ValueError(str(error)) from None
@@ -565,7 +552,7 @@ def _check_reference(terms: Settings) -> None:
         "noise": terms.noise is not None,
         terms.vertical.key: terms.vertical.is_used,
         'on_loss = "shrink"': terms.session.on_loss == "shrink",
-        f"program {terms.session.program!r}": terms.session.program not in ("boosting", TO_TUNE),
+        f"program {terms.session.program!r}": not (terms.task.trains and terms.session.is_built_in),
     }
     for setting, is_so in refused.items():
         if is_so:

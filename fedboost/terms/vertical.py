@@ -59,8 +59,6 @@ class Blocks:
     columns: Schema
     by_id: bool
     """True if each party has the column of row ids."""
-    trains: bool = True
-    """False where rows without labels are predicted."""
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -88,8 +86,7 @@ class Blocks:
             return self.columns
         held = {name: names for name, names in self.columns.held.items() if name in block.parties}
         columns = self.columns.model_copy(update={"held": held})
-        columns = columns.held_by(party, self.has_labels(party), self.by_id)
-        return columns if self.trains else columns.unlabelled()
+        return columns.held_by(party, self.has_labels(party), self.by_id)
 
 
 class Vertical(Group):
@@ -227,33 +224,28 @@ class Vertical(Group):
 
     def blocks_and_columns(self, parties: tuple[str, ...], columns: Schema) -> Blocks:
         """The blocks of these parties, and who holds which of these columns."""
-        return Blocks(self.blocks_of(parties), columns, self.aligns, not self.predicts)
+        return Blocks(self.blocks_of(parties), columns, self.aligns)
 
     def keeps_parts(self, hides_columns: bool) -> bool:
-        """True if each party keeps its part of the model. hides_columns: where nobody else knows cut points,
+        """True if each party keeps its part of a model. hides_columns: where nobody else knows cut points,
         that is the default."""
         model = self.model or ("parties" if hides_columns else "whole")
-        return self.is_used and model == "parties" and not self.predicts
+        return self.is_used and model == "parties"
 
     @model_validator(mode="after")
     def _one_or_the_other(self) -> Self:
         if self.label_holder is not None and self.blocks:
             raise ValueError("label_holder and blocks: give label_holder under each of [[blocks]] alone")
-        if self.blocks and (self.model == "parties" or self.predicts):
-            key = "predict_with" if self.predicts else 'model = "parties"'
-            raise ValueError(f"{key} with blocks: each split has one holder; set label_holder")
-        if self.blocks and self.rows == "label_holder":
-            raise ValueError(
-                'rows = "label_holder" with blocks: it takes the rows of one label holder; set label_holder'
-            )
-        if self.blocks and self.alone_rounds:
-            raise ValueError(
-                "alone_rounds with blocks: label holders differ in their columns; set label_holder"
-            )
-        if self.blocks and self.min_rows_per_bin > 1:
-            raise ValueError(
-                "min_rows_per_bin with blocks: each would have groups of bins of its own; set label_holder"
-            )
+        refused = (
+            ("predict_with", self.predict_with is not None, "each split has one holder"),
+            ('model = "parties"', self.model == "parties", "each split has one holder"),
+            ('rows = "label_holder"', self.rows == "label_holder", "it takes the rows of one label holder"),
+            ("alone_rounds", self.alone_rounds > 0, "label holders differ in their columns"),
+            ("min_rows_per_bin", self.min_rows_per_bin > 1, "each would have groups of bins of its own"),
+        )
+        for key, is_so, reason in refused:
+            if self.blocks and is_so:
+                raise ValueError(f"{key} with blocks: {reason}; set label_holder")
         if self.repeated_ids and not self.predicts:
             given = {"min_rows_per_bin": self.min_rows_per_bin > 1, "label_epsilon": self.label_epsilon}
             for key in filter(given.get, given):

@@ -14,13 +14,12 @@ from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import printable, quoted
-from fedboost.gbdt.metrics.registry import own_name
+from fedboost.gbdt.metrics import own_name
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.several import AND
+from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE, TRAINING
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
 from fedboost.views.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
@@ -73,12 +72,12 @@ APPROVE = "fedboost approve terms.toml"
 """The command by which a site allows terms, as refusals name it."""
 
 MADE = {
-    TO_TRAIN: "model",
-    TO_PREDICT: "prediction",
-    TO_DESCRIBE: "description",
-    TO_EVALUATE: "evaluation",
-    TO_DRIFT: "comparison of rows",
-    TO_TUNE: "result",
+    "train": "model",
+    "tune": "result",
+    "describe": "description",
+    "evaluate": "evaluation",
+    "drift": "comparison of rows",
+    "predict": "prediction",
 }
 """What a session ends with, by what it does."""
 
@@ -138,7 +137,7 @@ def of_other_tasks(
         *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
         ("is given", f"{given}; {few_rows(terms)}"),
         *(line for line in participants if line[0] != "other sites"),
-        *(line for line in columns if line[0] in _OF_FEATURES or terms.task != TO_DRIFT),
+        *(line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels),
     ]
 
 
@@ -149,8 +148,8 @@ def given_to_analyst(terms: Terms) -> str:
 
 def _of_task(terms: Terms) -> tuple[Lines, str]:
     """Lines about what is done, and what the analyst is given."""
-    tasks = {TO_DESCRIBE: _description, TO_DRIFT: _drift}
-    return tasks.get(terms.task, _evaluation)(terms)
+    tasks = {"describe": _description, "evaluate": _evaluation, "drift": _drift}
+    return tasks[terms.task.name](terms)
 
 
 def few_rows(terms: Terms) -> str:
@@ -270,8 +269,7 @@ def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]
 
 def columns_of(terms: Terms) -> tuple[str, ...]:
     """Every column that a session under the terms takes."""
-    read = terms.session.read(terms.columns)
-    columns = read.unlabelled() if terms.vertical.predicts else read
+    columns = terms.task.read(terms.columns)
     return (*columns.others, *columns.features)
 
 
@@ -296,14 +294,14 @@ def summary_lines(
     origin: OriginFacts | None = None,
 ) -> list[tuple[str, str]]:
     """The same as keys, each with the words about it; a line without a key goes on with the one before."""
-    if terms.vertical.predicts:
+    if not terms.task.by_analyst:
         return [("terms", terms.digest), *_prediction(terms)]
-    if terms.task not in TRAINING:
+    if not terms.task.trains:
         shown = _participants(terms), [*_columns(terms), *_categories(terms, counts)]
         return of_other_tasks(terms, analysts, *shown, origin)
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
-    model = "the settings that are best" if terms.task == TO_TUNE else model
+    model = "the settings that are best" if terms.task.takes_candidates else model
     return [
         ("terms", terms.digest),
         *([("analyst", f"{listed(analysts)}: {get} {model} and the metrics")] if analysts else []),
@@ -429,11 +427,7 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
         + f", {terms.trees.rounds} rounds of depth {terms.trees.max_depth}"
         + (f", {len(terms.roots)} trees each" if len(terms.roots) > 1 else "")
         + (f", after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
-        + (
-            ""
-            if terms.session.program in ("boosting", TO_TUNE)
-            else f", by the program {delimited(terms.session.program)}"
-        )
+        + ("" if terms.session.is_built_in else f", by the program {delimited(terms.session.program)}")
     )
     settings = [
         f"min_child_weight {terms.trees.min_child_weight:g}",
@@ -481,7 +475,7 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     lines = [("metrics", f"{names}{each}; after each round, over {rows}")]
     return [
         *lines,
-        *([("reference", reference)] if terms.evaluation.reference and terms.task == TO_TRAIN else []),
+        *([("reference", reference)] if terms.evaluation.reference and terms.task.makes_model else []),
     ]
 
 
@@ -517,7 +511,7 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
         lines.append(("positive", f"{delimited(columns.positive)}: the label value that counts as 1"))
     if columns.classes:
         lines.append(("classes", listed(columns.classes)))
-    for name, levels in terms.session.read(columns).subgroups.items():
+    for name, levels in terms.task.read(columns).subgroups.items():
         lines.append(("beside", f"{delimited(name)}, no feature: {listed(levels)}"))
     if columns.target_means:
         lines.append(("target means", _target_means(terms)))
@@ -530,7 +524,7 @@ def _target_means(terms: Terms) -> str:
     named = ", ".join(
         f"{delimited(name)} in {buckets} buckets" for name, buckets in terms.columns.target_means.items()
     )
-    if terms.task != TO_TRAIN:
+    if not terms.task.trains:
         return f"{named}: of the model"
     if terms.noise is not None:
         return f"{named}: sums of labels by level get noise"
@@ -697,7 +691,7 @@ def _repeats(terms: Terms) -> str:
     """What it means that rows of a label holder may have the same id."""
     if not terms.vertical.repeated_ids:
         return ""
-    if terms.vertical.predicts:
+    if not terms.task.trains:
         return "; the label holder may have several rows of one"
     return "; the label holder may have several rows of one, and each other site is told how many of each"
 

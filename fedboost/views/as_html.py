@@ -184,8 +184,8 @@ def report(document: Document) -> str:
         head,
         element("a", "Skip to the report", class_="skip", href="#report"),
         element("header", element("h1", document.title), element("p", document.lead, class_="lead")),
-        element("main", body(document.blocks), id="report"),
         element("nav", element("ul", *links), aria_label="Contents") if len(sections) > 1 else "",
+        element("main", body(document.blocks), id="report"),
         element("footer", element("p", made_from)),
     )
 
@@ -233,9 +233,8 @@ a { color: var(--link); }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 .skip { position: absolute; left: -100rem; }
 .skip:focus { position: static; }
-nav { border-top: 1px solid var(--rule); margin-top: 2.5rem; padding-top: .75rem; }
 nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; padding: 0; list-style: none;
-  max-width: none; }
+  max-width: none; font-size: .9rem; }
 .lead, .soft, .remark, footer { color: var(--soft); }
 .lead { margin: 0; }
 code { font-size: .875em; overflow-wrap: anywhere; }
@@ -286,9 +285,9 @@ section > details { border-top: 1px solid var(--rule); margin: 0; padding: .6rem
 td details { margin: 0; } td summary { font-weight: 400; }
 pre { font-size: .8rem; overflow-x: auto; background: var(--panel); padding: .75rem; border-radius: 6px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr));
-  gap: 1rem 2rem; align-items: start; }
+  gap: 1rem 2rem; align-items: start; margin: .75rem 0; }
 figure { margin: .75rem 0; max-width: 34rem; }
-.charts > * { margin: 0; min-width: 0; }
+.charts > * { margin: 0; min-width: 0; max-width: 34rem; }
 figcaption { font-weight: 600; font-size: .95rem; }
 .chart { width: 100%; height: auto; display: block; font-size: 12px; }
 .chart text { fill: var(--ink); }
@@ -308,6 +307,7 @@ figcaption { font-weight: 600; font-size: .95rem; }
 footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75rem; font-size: .9rem; }
 @media (max-width: 34rem) { html { font-size: 15px; } body { padding: 0 .75rem 2rem; }
   .chart { font-size: 13.5px; } th, td { padding-right: .7rem; }
+  body > nav { display: none; }
   .figures { grid-template-columns: 1fr 1fr; } .figures dd { font-size: 1.15rem; }
   .entries { grid-template-columns: 1fr; gap: 0; } .entries dd { grid-column: 1; }
   .entries dt { margin-top: .5rem; } }

@@ -4,6 +4,7 @@ is folded.
 Promises: paragraphs fit 80 columns; a name from outside neither poses as another line nor moves the cursor.
 """
 
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from fedboost.views.document import (
@@ -25,8 +26,8 @@ from fedboost.views.document import (
     Table,
     Verdict,
 )
+from fedboost.views.words import WIDTH, cell, delimited, entry, one_line, paragraph, table
 from fedboost.views.words import Block as Printed
-from fedboost.views.words import cell, delimited, entry, one_line, paragraph, table
 
 MAX_ROWS = 40
 """Rows of a table that a terminal shows."""
@@ -34,13 +35,13 @@ MAX_ROWS = 40
 
 def text(document: Document) -> Iterator[Printed]:
     """Yield what a terminal shows of a document, one piece below the other."""
-    if document.lead:
+    if not isinstance(document.blocks[0], Verdict):  # which says it all in a line
         yield one_line(document.lead)
         yield ""
     yield from _blocks(document.blocks)
     if hidden := [*_hidden(document.blocks)]:
         yield ""
-        yield paragraph(f"the report (--report FILE) has more: {', '.join(hidden)}.")
+        yield paragraph(f"the report (--report FILE) has more: {'; '.join(hidden)}.")
 
 
 def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
@@ -110,7 +111,7 @@ def inline(line: Line) -> str:
 def _table(block: Table) -> Iterator[Printed]:
     if block.folded:
         return
-    yield one_line(block.caption)
+    yield textwrap.fill(one_line(block.caption), WIDTH)
     drawn = table(*block.headings, numbers=block.numbers)
     for row in block.rows[:MAX_ROWS]:
         drawn.add_row(*(cell(inline(each)) for each in row))

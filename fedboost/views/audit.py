@@ -13,7 +13,7 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import printable, quoted
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site import Relayed
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TRAIN, TO_TUNE
+from fedboost.terms.session import TASKS
 from fedboost.views.approval import (
     ENCRYPTED_SUMS,
     MADE,
@@ -139,7 +139,7 @@ class SessionFacts:
     @property
     def task(self) -> str:
         """What the session does."""
-        return self.agreement.task if self.agreement else TO_TRAIN
+        return self.agreement.task if self.agreement else TASKS["train"].name
 
     @property
     def answers(self) -> list[ReleaseFacts]:
@@ -273,7 +273,7 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
     if session.rank.under_terms > 1:
         yield _line("", f"{session.rank.under_terms} sessions of this log are under these terms")
     if agreement.analyst is not None:
-        role = "the label holder" if agreement.task == TO_PREDICT else "the analyst"
+        role = "the analyst" if TASKS[agreement.task].by_analyst else "the label holder"
         yield _line("signed by", f"{delimited(agreement.analyst)}, {role}")
     else:
         yield _line("signed by", "no analyst's signature (connections without keys)")
@@ -285,15 +285,14 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
     yield _line("with", listed(agreement.parties))
     objective, rounds = shown(agreement.objective), counted(agreement.rounds, "round")
     work = {
-        TO_TRAIN: f"{objective}, at most {rounds}",
-        TO_PREDICT: f"rows of the label holder, with a model of {objective}",
-        TO_TUNE: f"{objective}, candidates side by side, at most {rounds}",
-        TO_DESCRIBE: "rows of all parties: counts and quantiles of columns",
-        TO_DRIFT: f"rows of all parties against those of a model of {objective}",
-        TO_EVALUATE: f"a model of {objective} on the rows of all parties",
+        "train": ("to train", f"{objective}, at most {rounds}"),
+        "tune": ("to tune", f"{objective}, candidates side by side, at most {rounds}"),
+        "describe": ("to describe", "rows of all parties: counts and quantiles of columns"),
+        "evaluate": ("to evaluate", f"a model of {objective} on the rows of all parties"),
+        "drift": ("to compare", f"rows of all parties against those of a model of {objective}"),
+        "predict": ("to predict", f"rows of the label holder, with a model of {objective}"),
     }
-    verb = "to compare" if agreement.task == TO_DRIFT else f"to {agreement.task}"
-    yield _line(verb, work[agreement.task])
+    yield _line(*work[agreement.task])
     own = None if session.own is None else session.own.columns
     if own is None:
         yield _line("from columns", f"{len(agreement.columns)}: {listed(agreement.columns)}")
@@ -317,7 +316,7 @@ def _again(session: SessionFacts) -> str:
 
 def _protections(session: SessionFacts) -> Iterator[str]:
     """Yield what the aggregator could see of what left."""
-    if session.task == TO_PREDICT:
+    if not TASKS[session.task].is_protected:
         yield _line("aggregator", PREDICTION_SEEN)
         return
     central = session.agreement is not None and session.agreement.placement == "central"

@@ -27,9 +27,9 @@ def _others(columns: Sequence[str]) -> str:
     return f"the same of {counted(len(columns), 'more column')}: {names}"
 
 
-def lines(oddities: Iterable[Oddity]) -> Iterator[str]:
-    """Yield a line for each oddity, or for several columns with the same."""
-    for oddity, others in grouped(oddities):
+def notices(oddities: Iterable[Oddity]) -> Iterator[str]:
+    """Yield a line for each oddity that is worth one, or for several columns with the same."""
+    for oddity, others in grouped(each for each in oddities if each.is_worth_a_line):
         advice = f"; {oddity.advice}" if oddity.advice else ""
         yield f"{delimited(oddity.column)}: {oddity.sentence}{advice}"
         if others:
@@ -43,13 +43,15 @@ def check(table: Checked) -> Document:
         if 0 < table.rows_checked < table.rows
         else ""
     )
-    lead = f"{table.table}: {table.rows:,} rows{part}, {counted(table.columns, 'column')}"
+    rows = f"{table.table}: {table.rows:,} rows{part}, {counted(table.columns, 'column')}"
     numbers = [counted(table.number(severity), severity) for severity in SEVERITIES if table.number(severity)]
     state: State = "bad" if table.number(ERROR) else "unclear" if table.number(WARNING) else "good"
-    about = [(key, text) for key, text in (("label", table.label), ("workers", table.workers)) if text]
+    about = {"table": rows, "label": table.label, "workers": table.workers}
     blocks: list[Block] = [Verdict(capital(", ".join(numbers)) or "Nothing is odd", state)]
-    blocks += [Entries(entries) for entries in (about, [*_entries(table.oddities)]) if entries]
-    return Document("Check of a table", lead, blocks, "the table")
+    blocks.append(Entries([(key, text) for key, text in about.items() if text]))
+    if table.oddities:
+        blocks.append(Entries([*_entries(table.oddities)]))
+    return Document("Check of a table", rows, blocks, "the table")
 
 
 def _entries(oddities: Iterable[Oddity]) -> Iterator[tuple[str, str]]:

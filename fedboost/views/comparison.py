@@ -36,6 +36,8 @@ from fedboost.views.document import (
 )
 from fedboost.views.words import counted, shorten
 
+ENDS = 5
+"""Of many sites so many that gain most, and least, are shown."""
 MAX_NAMED = 5
 """Sites that are named in a sentence for each verdict."""
 _QUANTILES = {"lowest": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "highest": 1.0}
@@ -167,28 +169,27 @@ def _together(result: Comparison, site: SiteComparison) -> Iterator[Block]:
     rows = [(metric, *_figures(result, site, metric, models, bool(gain))) for metric in result.metrics]
     able = [each for each in result.sites if not each.cannot]
     some = f"the {len(able)} sites that can train alone: " if 0 < len(able) < len(result.sites) else ""
-    means = "" if result.is_of_columns else "means by row over "
-    title = f"{some}{means}{site.rows:,} rows, {site.held_out:,} of them held out each time"
+    means = (
+        f"{site.rows:,} rows in common" if result.is_of_columns else f"means by row over {site.rows:,} rows"
+    )
+    title = f"{some}{means}, {site.held_out:,} of them held out each time"
     yield Table(title[:1].upper() + title[1:], ["metric", *models, *gain], rows, folded=False)
     yield note(_INTERVAL)
 
 
 def _sites(result: Comparison) -> Iterator[Block]:
     metric, sites = result.metrics[0], result.sites
+    is_long = len(sites) > MAX_OPEN
     yield _chart(sites, metric)
-    if len(sites) > MAX_OPEN:
+    if is_long:
+        ranked = _ranked(sites, metric)
         yield _overview(result)
-    rows: list[Sequence[Line]] = [
-        (
-            site.site,
-            f"{site.rows:,}",
-            *_figures(result, site, metric, (ALONE, FEDERATED)),
-            document.Badge(SHORT[site.verdict], _STATES.get(site.verdict, "unclear")),
-        )
-        for site in sites
-    ]
-    headings = ["site", "rows", ALONE, FEDERATED, *_GAIN, "worth it?"]
-    yield Table(f"Each site, by {metric}", headings, rows, range(1, 7), folded=len(sites) > MAX_OPEN)
+        yield _table(result, ranked[:ENDS], f"The {ENDS} sites that gain most in {metric}")
+        yield _table(result, ranked[-ENDS:], f"The {ENDS} sites that gain least in {metric}")
+    yield _table(result, sites, f"Each site, by {metric}", folded=is_long)
+    unable = [sentence(site, metric) for site in sites if site.verdict == "cannot train alone"]
+    if unable:
+        yield Items(unable[:MAX_OPEN])
     if len(result.metrics) > 1:
         every = [
             (site.site, metric, *_figures(result, site, metric, _MODELS))
@@ -200,23 +201,40 @@ def _sites(result: Comparison) -> Iterator[Block]:
     yield Fold("The answer for each site in words", [Items([sentence(site, metric) for site in sites])])
 
 
+def _table(result: Comparison, sites: Sequence[SiteComparison], caption: str, folded: bool = False) -> Table:
+    """A row for each of these sites, by the metric that decides."""
+    rows: list[Sequence[Line]] = [
+        (
+            site.site,
+            f"{site.rows:,}",
+            *_figures(result, site, result.metrics[0], (ALONE, FEDERATED)),
+            document.Badge(SHORT[site.verdict], _STATES.get(site.verdict, "unclear")),
+        )
+        for site in sites
+    ]
+    headings = ["site", "rows", ALONE, FEDERATED, *_GAIN, "worth it?"]
+    return Table(caption, headings, rows, range(1, 7), folded)
+
+
+def _ranked(sites: Sequence[SiteComparison], metric: str) -> list[SiteComparison]:
+    """The sites with a gain, the largest first."""
+    rated = [site for site in sites if site.better_by and site.verdict != "too few rows"]
+    rated = [site for site in rated if not math.isnan(site.better_by[metric].value)]
+    return sorted(rated, key=lambda site: -site.better_by[metric].value)
+
+
 def _overview(result: Comparison) -> Table:
     """Quantiles of the gains of many sites, by metric."""
     rows = []
     for metric in result.metrics:
-        rated = [
-            s.better_by[metric].value for s in result.sites if s.better_by and s.verdict != "too few rows"
-        ]
-        if gains := [gain for gain in rated if not math.isnan(gain)]:
+        if gains := [site.better_by[metric].value for site in _ranked(result.sites, metric)]:
             digits = digits_of(max(gains, key=abs))
             rows.append((metric, *(f"{q:.{digits}f}" for q in np.quantile(gains, [*_QUANTILES.values()]))))
     return Table("Gain by site", ["metric", *_QUANTILES], rows, folded=False)
 
 
 def _chart(sites: Sequence[SiteComparison], metric: str) -> Intervals:
-    rated = [site for site in sites if site.better_by and site.verdict != "too few rows"]
-    ranked = sorted(rated, key=lambda site: -site.better_by[metric].value)
-    few = ""
+    ranked, few = _ranked(sites, metric), ""
     if len(ranked) > MAX_BARS:
         few = f", the {MAX_BARS} that gain most and least of {len(ranked)}"
         ranked = [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]

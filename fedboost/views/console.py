@@ -7,7 +7,7 @@ Refuses: nothing.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from fedboost.gbdt.metrics.registry import VALIDATION
+from fedboost.gbdt.metrics import VALIDATION
 from fedboost.views.charts import draw
 from fedboost.views.document import Lines, Series
 from fedboost.views.elements import left_out, names, paragraph, table
@@ -16,7 +16,7 @@ from fedboost.views.model import curves_of
 from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, document, part
 from fedboost.views.status import time_of
 from fedboost.views.words import MINUTE, counted, duration, shorten, size
-from fedboost.wire.services import Member, SessionStatus
+from fedboost.wire.messages import Member, SessionStatus
 
 LIVE = "overview"
 MAX_CHARTS = 4

@@ -26,8 +26,8 @@ MAX_CHARTS = 8
 MAX_NAMED = 5
 """Columns that the verdict names."""
 MOVED_BY_CHANCE = (
-    "By chance: what draws of so many of the same rows stay below 999 times in 1,000, stable. Above that: "
-    "slight below 0.1, moved to 0.25, shifted from there on."
+    "By chance: draws of so many of the same rows stay below it 999 times in 1,000. A column is stable below "
+    "that, slight below 0.1, moved below 0.25, and shifted from there on."
 )
 """The verdicts in words."""
 
@@ -52,11 +52,11 @@ def drift(result: Drift) -> Document:
         ),
         *warnings([*session_warnings(result.session)]),
         *([Section("columns", "What moved", [*_moved(far)])] if far else []),
-        Section("others", f"Stable columns ({len(others)})", unless_empty(_indices(others)), folded=True),
         note(
-            f"psi: population stability index. {MOVED_BY_CHANCE} Bins of fewer than {result.min_count} rows "
-            "are merged."
+            f"PSI is the population stability index. {MOVED_BY_CHANCE} Bins of fewer than "
+            f"{result.min_count} rows are merged."
         ),
+        Section("others", f"Stable columns ({len(others)})", unless_empty(_indices(others)), folded=True),
         Section("bins", "Rows by bin of each column", [_bins(ranked)], folded=True),
     )
     lead = f"{result.rows:,} rows of all parties, against {result.reference_rows:,} of the training"
@@ -108,7 +108,7 @@ def _indices(columns: Sequence[DriftColumn]) -> Table:
         for each in columns
     ]
     headings = ["column", "psi", "by chance", "verdict", "most moved"]
-    return Table("How far each column moved", headings, rows, (1, 2), folded=False)
+    return Table("How far each column moved", headings, rows, (1, 2))
 
 
 def _chart(column: DriftColumn) -> Pairs:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fedboost.boosting.programs.tasks import rows_of_group, within_of_rate
-from fedboost.results.evaluation import Evaluation, Outcomes, ScoreBin, Split
+from fedboost.results.evaluation import Evaluation, ScoreBin, Split
 from fedboost.views.charts import MAX_BARS
 from fedboost.views.document import (
     Beside,
@@ -23,7 +23,6 @@ from fedboost.views.document import (
     warnings,
 )
 from fedboost.views.session import ends, result_document, session_warnings
-from fedboost.views.words import capital
 
 SHOWN_WITHIN = 0.0005
 """The smallest uncertainty of a figure that is shown beside it."""
@@ -62,8 +61,7 @@ def key_figures(result: Evaluation) -> Figures:
         Figure(name, number(value), _within(within))
         for (name, value), within in zip(result.metrics.items(), result.resolution.values(), strict=True)
     ]
-    if result.auc is not None:
-        # Twice where the metrics have it, too: this one is of rounded scores, that one of weighted rows.
+    if result.auc is not None and "auc" not in result.metrics:
         shown.insert(
             0, Figure("area under the ROC curve", number(result.auc.value), _within(result.auc.resolution))
         )
@@ -137,16 +135,17 @@ def _of_two_classes(result: Evaluation) -> Iterator[Block | None]:
         ("label 1", count(outcomes.fn), count(outcomes.tp)),
     ]
     headings = ["rows of", "predicted 0", "predicted 1"]
-    known = [
-        (words, share(value), _within(_of_rate(key, outcomes, result.unit)) if value is not None else "")
-        for key, words in RATES.items()
-        for value in [getattr(rates, key)]
-    ]
+    known = []
+    for key, words in RATES.items():
+        value: float | None = getattr(rates, key)
+        exact = result.unit == 1 or value is None
+        within = "" if exact else f"{within_of_rate(key, outcomes.model_dump(), result.unit):.1g}"
+        known.append((words, share(value), within))
     limit = f"{result.threshold:g}"
     yield Beside(
         [
             Table(f"Rows by label and prediction, 1 above {limit}", headings, counts, folded=False),
-            Table(f"Rates at {limit}", ["rate", "value", ""], known, folded=False),
+            Table(f"Rates at {limit}", ["rate", "value", "within"], known, folded=False),
         ]
     )
     if not result.bins:
@@ -162,17 +161,13 @@ def _of_two_classes(result: Evaluation) -> Iterator[Block | None]:
                 f"{each.low:.3f} to {each.high:.3f}",
                 f"{each.rows:,}",
                 f"{each.positives:,}",
-                share(each.mean_prediction),
-                share(each.rate),
+                f"{each.mean_prediction:.1%}",
+                f"{each.rate:.1%}",
             )
             for each in groups
         ],
         folded=False,
     )
-
-
-def _of_rate(name: str, outcomes: Outcomes, unit: int) -> float | None:
-    return within_of_rate(name, outcomes.model_dump(), unit) if unit > 1 else None
 
 
 def _curves(result: Evaluation, groups: Sequence[ScoreBin]) -> Iterator[Block]:
@@ -240,28 +235,29 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
     rows = [
         (name, f"{each.rows:,}", *(shown[key](each.figures[key]) for key in told))
         for name, each in sets.items()
+        if any(value is not None for value in each.figures.values())
     ]
-    if len(sets) > 1:
+    small = [name for name, each in sets.items() if name not in {row[0] for row in rows}]
+    if len(rows) > 1:
         apart = (shown[key](split.gaps[key]) if key in split.gaps else "-" for key in told)
         rows.append(("apart by", "", *apart))
-    if sets:
+    if rows:
         yield Table(f"Figures by {title}", [title, "rows", *(RATES.get(key, key) for key in told)], rows)
-    yield Beside([*_charts(split, [key for key in told if key in (*metrics[:1], "selection_rate")])])
+    yield Beside([*_charts(title, split, [k for k in told if k in (*metrics[:1], "selection_rate")])])
     missing = [RATES.get(key, key) for key in shown if key not in told]
-    if sets and missing:
-        few = rows_of_group(result.unit)
-        yield note(
-            f"No group has the {few} rows, or rows of a label, that decide {', '.join(missing)}: a lower "
-            "--min-count shows more."
-        )
-    if len(sets) > 1:
-        yield note("-: no further apart than rounding may make them. A gap of few rows may be chance.")
+    few = f"the {rows_of_group(result.unit)} rows, or rows of a label, that decide"
+    if missing and told:
+        yield note(f"No group has {few} {', '.join(missing)}. A lower --min-count shows more.")
+    if small:
+        yield note(f"Without {few} a figure: ", Names(small), ". A lower --min-count shows more.")
+    if len(rows) > 1:
+        yield note("A dash: no further apart than rounding may make them. A gap of few rows may be chance.")
     if split.left_out:
         why = f"fewer than {result.unit} rows{' or none' if result.unit > 1 else ''}"
         yield note(f"Left out, with {why}: ", Names(split.left_out))
 
 
-def _charts(split: Split, keys: Sequence[str]) -> Iterator[Block]:
+def _charts(title: str, split: Split, keys: Sequence[str]) -> Iterator[Block]:
     """Yield the first metric, and the share that is predicted 1."""
     for key in keys:
         known = [
@@ -270,7 +266,7 @@ def _charts(split: Split, keys: Sequence[str]) -> Iterator[Block]:
         words = RATES.get(key, key)
         few = f", the {MAX_BARS} highest and lowest of {len(known)}" if len(known) > MAX_BARS else ""
         if len(known) > 1:
-            yield Points(f"{capital(words)}{few}", ends(known), words)
+            yield Points(f"{words} by {title}{few}", ends(known), words)
 
 
 # ---- Figures --------------------------------------------------------------------------------------------

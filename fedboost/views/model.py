@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from fedboost.gbdt.booster import IMPORTANCES
-from fedboost.gbdt.metrics.registry import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
+from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
 from fedboost.results.base import Row
 from fedboost.results.model import Dependence, DrawnTree, GivenRows, ModelReport
 from fedboost.results.training import ACCOUNTED
@@ -47,7 +47,7 @@ from fedboost.views.session import NO_NOISE, agreed, part_of, privacy, traffic
 from fedboost.views.training import absences
 from fedboost.views.words import capital, counted, listed
 
-GIVE_DATA = "give a table of rows with labels (--data TABLE)"
+_MORE = "Metrics on other rows, calibration and partial dependence need a table with labels (--data TABLE)."
 MAX_CHARTS = 12
 """Metrics that are drawn."""
 MAX_NAMED = 5
@@ -70,16 +70,12 @@ def report(result: ModelReport) -> Document:
         *of_rows,
         *_dependence(rows, result.classes),
         *_by_site(result),
+        *([] if rows is not None else [note(_MORE)]),
         _trees(result),
         agreed(terms, [*_parties(result)]),
         privacy(terms),
         Section("session", "Attendance, traffic and time", [*_session(result)], folded=True),
         _fingerprints(result),
-        *(
-            []
-            if rows is not None
-            else [note(f"For metrics on other rows, calibration and partial dependence {GIVE_DATA}.")]
-        ),
     )
     source = "the model file" if result.session is None else "the model and its session"
     label = terms.columns.label or terms.objective.name

@@ -8,27 +8,21 @@ from fedboost.results.description import Description
 from fedboost.results.drift import Drift
 from fedboost.results.evaluation import Evaluation
 from fedboost.results.tuning import Tuning
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_TUNE
 from fedboost.views.description import description
 from fedboost.views.document import Document
 from fedboost.views.drift import drift
 from fedboost.views.evaluation import evaluation
 from fedboost.views.tuning import tuning
 
-RESULTS: dict[str, type[Result]] = {
-    TO_DESCRIBE: Description,
-    TO_EVALUATE: Evaluation,
-    TO_DRIFT: Drift,
-    TO_TUNE: Tuning,
-}
+RESULTS: dict[str, type[Result]] = {kind.task: kind for kind in (Description, Evaluation, Drift, Tuning)}
 VIEWS: dict[str, Callable[[Any], Document]] = {
-    TO_DESCRIBE: description,
-    TO_EVALUATE: evaluation,
-    TO_DRIFT: drift,
-    TO_TUNE: tuning,
+    Description.task: description,
+    Evaluation.task: evaluation,
+    Drift.task: drift,
+    Tuning.task: tuning,
 }
 
 
 def document(result: Result) -> Document:
     """Return a result as people read it."""
-    return VIEWS[result.session.terms.task](result)
+    return VIEWS[result.task](result)

@@ -8,10 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Ended, Result
 from fedboost.results.privacy import PrivacyCard
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TRAINING
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import SENDS_GRADIENTS, given_to_analyst, not_hidden
 from fedboost.views.charts import MAX_BARS
@@ -135,8 +134,7 @@ def _settings(terms: Terms, always: Sequence[str]) -> Iterator[Sequence[str]]:
             yield f"noise.{key}", json.dumps(value, ensure_ascii=False)
     if terms.earlier is not None:
         trees = f"a model of {counted(len(terms.earlier.trees), 'tree')}"
-        continued = terms.task in TRAINING
-        yield "xgb_model", f"{trees}, which this one continues" if continued else trees
+        yield "xgb_model", f"{trees}, which this one continues" if terms.task.trains else trees
 
 
 # ---- Traffic and time: bytes and seconds as they were counted where the session was followed -----------
@@ -255,14 +253,18 @@ def _who_saw_a_training(terms: Terms) -> Iterator[tuple[str, str]]:
     )
 
 
+_TOLD = {
+    "tune": ", who takes part, and the trees of all candidates as they grow",
+    "describe": ", how many rows there are in all, and where their values lie",
+    "evaluate": ", with the model in them, and how many rows there are in all",
+    "drift": ", with the model in them",
+}
+"""What a session tells each site beside what it is asked, by task."""
+
+
 def _who_saw_a_result(terms: Terms) -> Iterator[tuple[str, str]]:
     yield "aggregator", _aggregator(terms, ", of however few rows,")
-    known = ", with the model in them, and how many rows there are in all"
-    if terms.task == TO_DESCRIBE:
-        known = ", how many rows there are in all, and where their values lie"
-    elif terms.task != TO_EVALUATE:
-        known = ", with the model in them"
-    yield "each other site", f"the terms{known}; no other result"
+    yield "each other site", f"the terms{_TOLD[terms.task.name]}; no other result"
     yield from _helpers(terms)
     yield "analyst", f"{given_to_analyst(terms)}; bytes of each party"
     yield _ON_THE_NETWORK

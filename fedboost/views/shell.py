@@ -13,7 +13,7 @@ from fedboost.version import VERSION
 from fedboost.views.as_html import STYLE as _REPORT
 from fedboost.views.elements import paragraph
 from fedboost.views.markup import Markup, element, joined
-from fedboost.wire.services import SessionState, SessionStatus, Status
+from fedboost.wire.messages import SessionState, SessionStatus, Status
 
 STYLE = (
     _REPORT

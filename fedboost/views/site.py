@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fedboost.errors import printable, quoted
+from fedboost.terms.session import TASKS
 from fedboost.terms.terms import Terms
 from fedboost.views.audit import (
     AuditFacts,
@@ -418,7 +419,7 @@ def _decision(facts: DecisionFacts, reader: Reader) -> Iterator[Markup]:
 def _form(facts: DecisionFacts, reader: Reader) -> Markup:
     request = facts.request
     whom = ", ".join(facts.rules.analysts) or "whoever asks"
-    label = "the label holder" if not request.analyst and request.task == "predict" else whom
+    label = "the label holder" if not (request.analyst or TASKS[request.task].by_analyst) else whom
     fields = {"digest": request.digest, "analyst": request.analyst, "seen": facts.seen}
     hidden = (_field(name, value) for name, value in fields.items())
     yes = element("button", f"Approve for {label}", name_="decision", value="approve")
@@ -573,7 +574,7 @@ def _now(live: LiveFacts, time: float) -> Markup:
         "session": element("code", session.name),
         "analyst": session.analyst or WITHOUT_KEYS,
         "terms": element("code", f"{terms.digest[:12]}…"),
-        "what for": f"to {terms.task}, {counted(len(terms.parties), 'party', 'parties')}",
+        "what for": f"to {terms.task.name}, {counted(len(terms.parties), 'party', 'parties')}",
         "since": f"{time_of(int(session.since))} UTC, {duration(max(time - session.since, 0.0))}",
         "rounds": f"{session.rounds} of {terms.trees.rounds}",
         "answers that left": str(session.answers),

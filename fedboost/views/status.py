@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from fedboost.errors import printable
 from fedboost.views.words import Block, cell, counted, delimited, duration, entry, paragraph, table
-from fedboost.wire.services import Member, SessionState, SessionStatus, SiteReply, Status
+from fedboost.wire.messages import Member, SessionState, SessionStatus, SiteReply, Status
 
 NEVER = "has never connected to this aggregator"
 _STATES = {

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.registry import grows, own_name
+from fedboost.gbdt.metrics import grows, own_name
 from fedboost.results.base import Row, Traffic
 from fedboost.results.model import ModelSummary, Verification
 from fedboost.results.training import ColumnsDemo, Demo, Ending, Training, metrics_of
-from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms
 from fedboost.views.as_html import body
 from fedboost.views.document import (
@@ -38,7 +37,7 @@ from fedboost.views.words import counted, entry, listed, one_line, shorten, size
 def figures(row: Row, terms: Terms, between: str = " ") -> str:
     """Return the metrics of a row of the history in words; where candidates are tried, the best value of the
     metric that is watched."""
-    if terms.task == TO_TUNE:
+    if terms.task.takes_candidates:
         return _best_of_candidates(row, terms)
     return one_line(between.join(f"{name} {value}" for name, value in _values(row, terms).items()))
 
@@ -213,10 +212,11 @@ def importances(
         "--shap and --partial-dependence do."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in by_feature.items()]
-    split = f"{len(by_feature)} of {counted(len(booster.features), 'feature')} split"
+    trees = counted(len(booster.trees), "tree")
+    split = f"{len(by_feature)} of {counted(len(booster.features), 'feature')} split in {trees}"
     return Document(
         "Importance",
-        f"{booster.objective}, {counted(len(booster.trees), 'tree')}",
+        booster.objective,
         [
             Verdict(f"{split}, {listed([*by_feature][:1])} with the highest gain" if by_feature else split),
             *warnings([worthless] if drawn else []),
@@ -232,7 +232,9 @@ def verification(found: Verification) -> Document:
         fault = found.faults.get(party)
         wrong = Badge(f"WRONG: {fault}", "bad") if fault else Badge("holds", "good")
         rows.append((party, "none" if fault is None else wrong))
+    model = f"{found.file}: {terms.objective.name}, {found.trees} trees, {terms.hiding.protection}"
     about: list[tuple[str, Line]] = [
+        ("model", model),
         ("fingerprint", Code(found.fingerprint)),
         ("terms digest", Code(terms.digest)),
     ]
@@ -246,8 +248,7 @@ def verification(found: Verification) -> Document:
     ]
     if found.holds:
         blocks.append(note("Nobody signs metrics, gains and covers, which no prediction depends on."))
-    lead = f"{found.file}: {terms.objective.name}, {found.trees} trees, {terms.hiding.protection}"
-    return Document("Signatures of a model", lead, blocks)
+    return Document("Signatures of a model", model, blocks)
 
 
 # ---- Notebooks: small tables without a style, so that the notebook's own colours hold, light or dark ----

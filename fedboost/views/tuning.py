@@ -42,7 +42,7 @@ def tuning(result: Tuning) -> Document:
                     range(4),
                     folded=False,
                 ),
-                note(f"{metric} is that of the validation rows, at the best round of each trial.{more}"),
+                note(f"The {metric} is that of the validation rows, at the best round of each trial.{more}"),
             ],
         ),
     )

@@ -1,6 +1,11 @@
-"""Queries, states and terms to protobuf and back, within limits."""
+"""Queries, states and terms to protobuf and back, within limits.
+
+A message has the fields of its query, by the same names (`by_name`), unless a function says otherwise. What
+is decoded has its ranges and lengths checked, and is refused beyond them (PeerError).
+"""
 
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
@@ -29,17 +34,20 @@ from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints, Grids
-from fedboost.gbdt.metrics.registry import is_metric
+from fedboost.gbdt.metrics import is_metric
 from fedboost.gbdt.target_means import FOLDS, MAX_BUCKETS, MIN_BUCKETS
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, Splits
+from fedboost.protocol.contracts import MAX_QUERIES, Several
 from fedboost.protocol.messages import Request
-from fedboost.protocol.several import MAX_QUERIES, Several
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.objective import MAX_METRICS, MAX_SUBGROUPS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 from fedboost.terms.trees import MAX_DEPTH, MAX_ROUNDS
+
+Fields = dict[str, Any]
+"""The fields of a message by name, those of messages in it as such a dictionary."""
 
 WIRE_VERSION = 4
 MAX_TO_AGGREGATOR = 4 << 20
@@ -122,8 +130,20 @@ def out_of_bounds(what: str) -> PeerError:
     return PeerError(f"a message out of bounds: {what}")
 
 
-def scale_to_pb(scale: Scale) -> dict[str, Any]:
-    return {"exponent": scale.exponent, "bits": scale.bits}
+def by_name(query: Any) -> Fields:
+    """The fields of a message that has the same names as this dataclass."""
+    return {name: _member(getattr(query, name)) for name in _names(query.__class__)}
+
+
+@lru_cache(maxsize=64)
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def _member(value: Any) -> Any:
+    if isinstance(value, Splits):
+        return splits_to_pb(value)
+    return by_name(value) if isinstance(value, Scale) else value
 
 
 def scale_from_pb(scale: Any) -> Scale:
@@ -136,50 +156,26 @@ def _scale(exponent: int, bits: int) -> Scale:
     return Scale(exponent, bits)
 
 
-# ---- Queries about the values of columns to protobuf and back -------------------------------------------
-# Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+# ---- Queries about the values of columns ----------------------------------------------------------------
 
 
-ColumnFields = dict[str, Any]
-
-
-def bins_to_pb(query: BinsQuery) -> ColumnFields:
-    return {"features": query.features}
-
-
-def bins_from_pb(q: Any) -> BinsQuery:
-    """The query for bins."""
+def _bins_from_pb(q: Any) -> BinsQuery:
     require(q.features <= MAX_FEATURES, f"{q.features} features; {MAX_FEATURES} are allowed")
     return BinsQuery(q.features)
 
 
-def ranges_to_pb(query: RangeQuery) -> ColumnFields:
-    return {"rows": query.rows, "features": query.features}
-
-
-def ranges_from_pb(q: Any) -> RangeQuery:
-    """The query for rows by parts of ranges."""
+def _ranges_from_pb(q: Any) -> RangeQuery:
     return RangeQuery(rows_of(q), q.features)
 
 
-def bin_counts_to_pb(query: BinCountsQuery) -> ColumnFields:
-    return {"sizes": query.sizes, "score": query.score, "rounds": query.rounds}
-
-
-def bin_counts_from_pb(q: Any) -> BinCountsQuery:
-    """The query for rows by bin of features and score."""
+def _bin_counts_from_pb(q: Any) -> BinCountsQuery:
     sizes = tuple(bounded(q.sizes, MAX_FEATURES, "features"))
     require(all(0 < size <= MAX_CATEGORIES + 1 for size in sizes), "bins of a feature")
     require(0 < q.score <= MAX_CLASSES and q.rounds <= MAX_ROUNDS, "bins of the score")
     return BinCountsQuery(sizes, q.score, q.rounds)
 
 
-def summary_to_pb(query: SummaryQuery) -> ColumnFields:
-    return {"numeric": query.numeric, "levels": query.levels, "classes": query.classes}
-
-
-def summary_from_pb(q: Any) -> SummaryQuery:
-    """The query for rows by level."""
+def _summary_from_pb(q: Any) -> SummaryQuery:
     levels = tuple(bounded(q.levels, MAX_FEATURES, "categorical features"))
     require(q.numeric <= MAX_FEATURES, f"{q.numeric} features; {MAX_FEATURES} are allowed")
     require(max(levels, default=0) <= MAX_CATEGORIES, f"{max(levels, default=0)} levels")
@@ -187,34 +183,24 @@ def summary_from_pb(q: Any) -> SummaryQuery:
     return SummaryQuery(q.numeric, levels, q.classes)
 
 
-# ---- Queries that match rows, or have them predicted, to protobuf and back ------------------------------
-# Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+# ---- Queries that match rows, or have them predicted ----------------------------------------------------
 
 
 _PLACES = np.dtype("<i4")
 
 
-def id_count_to_pb(query: IdCountQuery) -> dict[str, Any]:
-    return {"parties": query.parties}
-
-
-def id_count_from_pb(q: Any) -> IdCountQuery:
+def _id_count_from_pb(q: Any) -> IdCountQuery:
     require(0 < q.parties <= MAX_PARTIES, f"{q.parties} parties")
     return IdCountQuery(q.parties)
 
 
-def align_to_pb(query: AlignQuery) -> dict[str, Any]:
-    return {"sizes": query.sizes}
-
-
-def align_from_pb(q: Any) -> AlignQuery:
+def _align_from_pb(q: Any) -> AlignQuery:
     return AlignQuery(bounded(q.sizes, MAX_PARTIES, "parties"))
 
 
-def places_to_pb(query: PlacesQuery) -> dict[str, Any]:
+def places_to_pb(query: PlacesQuery) -> Fields:
     """The fields of places, of rows in common or of rows that are predicted."""
-    places = query.places.astype(_PLACES).tobytes()
-    return {"total": query.total, "sizes": query.sizes, "places": places}
+    return by_name(query) | {"places": query.places.astype(_PLACES).tobytes()}
 
 
 def places_from_pb(q: Any) -> PlacesQuery:
@@ -222,8 +208,7 @@ def places_from_pb(q: Any) -> PlacesQuery:
     return PlacesQuery(q.total, *_told(q))
 
 
-def reach_from_pb(q: Any) -> ReachQuery:
-    """The query with the places of rows that are predicted."""
+def _reach_from_pb(q: Any) -> ReachQuery:
     return ReachQuery(q.total, *_told(q))
 
 
@@ -234,33 +219,13 @@ def _told(q: Any) -> tuple[tuple[int, ...], Int64]:
     return sizes, np.frombuffer(q.places, _PLACES).astype(np.int64)
 
 
-# ---- The queries that measure a model to protobuf and back ----------------------------------------------
-# Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+# ---- The queries that measure a model -------------------------------------------------------------------
 
 
 MAX_SETS_OF_ROWS = 1 + MAX_SUBGROUPS * (1 + MAX_CATEGORIES)
 
 
-def evaluation_to_pb(query: EvaluationQuery) -> dict[str, Any]:
-    return {
-        "rows": query.rows,
-        "metrics": query.metrics,
-        "sets": query.sets,
-        "sites": query.sites,
-        "scores": query.scores,
-        "classes": query.classes,
-        "threshold": query.threshold,
-        "weight": scale_to_pb(query.weight),
-        "caps": query.caps,
-    }
-
-
-def magnitudes_to_pb(query: MagnitudesQuery) -> dict[str, Any]:
-    return {"metrics": query.metrics}
-
-
-def magnitudes_from_pb(q: Any) -> MagnitudesQuery:
-    """The query for the magnitudes of losses."""
+def _magnitudes_from_pb(q: Any) -> MagnitudesQuery:
     return MagnitudesQuery(_metrics(q))
 
 
@@ -269,8 +234,7 @@ def _metrics(q: Any) -> tuple[str, ...]:
     return tuple(bounded(q.metrics, MAX_METRICS, "metrics"))
 
 
-def evaluation_from_pb(q: Any) -> EvaluationQuery:
-    """The query for metrics of a model."""
+def _evaluation_from_pb(q: Any) -> EvaluationQuery:
     require(q.classes <= MAX_CLASSES, f"{q.classes} classes; {MAX_CLASSES} are allowed")
     require(0 < q.threshold < 1, f"the threshold {q.threshold:g}")
     return EvaluationQuery(
@@ -286,30 +250,15 @@ def evaluation_from_pb(q: Any) -> EvaluationQuery:
     )
 
 
-# ---- Sums and means of labels by level to protobuf and back ---------------------------------------------
-# Refuses: values outside their ranges, and more levels than there can be (PeerError).
+# ---- Sums and means of labels by level ------------------------------------------------------------------
 
-
-LevelFields = dict[str, Any]
 
 MAX_COLUMNS = MAX_BUCKETS // MIN_BUCKETS
 MAX_SLOTS = MAX_BUCKETS * (FOLDS + 1)
 _MEANS = np.dtype("<f4")
 
 
-def level_sums_to_pb(query: LevelSumsQuery) -> LevelFields:
-    return {
-        "rows": query.rows,
-        "slots": query.slots,
-        "gradient": scale_to_pb(query.gradient),
-        "hessian": scale_to_pb(query.hessian),
-        "counted": query.counted,
-        "weight": None if query.weight is None else scale_to_pb(query.weight),
-    }
-
-
-def level_sums_from_pb(q: Any) -> LevelSumsQuery:
-    """The query for sums of labels by level."""
+def _level_sums_from_pb(q: Any) -> LevelSumsQuery:
     slots = bounded(q.slots, MAX_COLUMNS, "columns of target means")
     require(sum(slots) <= MAX_SLOTS + (FOLDS + 1) * len(slots), f"{sum(slots)} slots of levels")
     weight = scale_from_pb(q.weight) if q.HasField("weight") else None
@@ -317,7 +266,7 @@ def level_sums_from_pb(q: Any) -> LevelSumsQuery:
     return LevelSumsQuery(rows_of(q), slots, *scales, q.counted, weight)
 
 
-def means_to_pb(means: Iterable[Float32]) -> list[LevelFields]:
+def means_to_pb(means: Iterable[Float32]) -> list[Fields]:
     return [{"folds": each.shape[1], "values": each.astype(_MEANS).tobytes()} for each in means]
 
 
@@ -334,12 +283,8 @@ def _means_from_pb(means: Any) -> Float32:
     return np.frombuffer(means.values, _MEANS).astype(np.float32).reshape(-1, means.folds)
 
 
-# ---- Queries, splits, leaf values and scales to protobuf and back ---------------------------------------
-# Refuses: values outside their ranges, and longer lists than there can be (PeerError).
+# ---- The queries of a turn, and those about trees -------------------------------------------------------
 
-
-Fields = dict[str, Any]
-"""The fields of a message by name, those of messages in it as such a dictionary."""
 
 MAX_NODES = 2 << MAX_DEPTH
 MAX_ELECTED = 1 << 20
@@ -353,10 +298,10 @@ _MISSING, _CATEGORICAL = 1, 2
 def turn_to_pb(query: Any) -> Fields:
     """The fields of a question for all queries of a turn (`OfTurn`)."""
     first, *further = query.parts
-    fields = query_to_pb(first)
+    asked = query_to_pb(first)
     if further:
-        fields["then"] = [query_to_pb(part) for part in further]
-    return fields
+        asked["then"] = [query_to_pb(part) for part in further]
+    return asked
 
 
 def turn_from_pb(ask: Any) -> OfTurn:
@@ -381,17 +326,6 @@ def query_from_pb(ask: Any) -> Query:
     return query
 
 
-# ---- a pair of functions for each query -------------------------------------------------------------
-
-
-def _rows_to_pb(query: RowsQuery) -> Fields:
-    return {}
-
-
-def _rows_from_pb(q: Any) -> RowsQuery:
-    return RowsQuery()
-
-
 def _quantiles_to_pb(query: QuantileQuery) -> Fields:
     grids = query.grids
     return {
@@ -400,7 +334,7 @@ def _quantiles_to_pb(query: QuantileQuery) -> Fields:
         "starts": grids.starts.astype(_UINT32).tobytes(),
         "widths": grids.widths.tobytes(),
         "subdivisions": grids.subdivisions.tobytes(),
-        "weight": None if query.weight is None else scale_to_pb(query.weight),
+        "weight": None if query.weight is None else by_name(query.weight),
     }
 
 
@@ -421,7 +355,8 @@ def _start_to_pb(query: StartQuery) -> Fields:
         "cuts": cut_points.values.astype(_FLOAT32).tobytes(),
         "kinds": kinds.tobytes(),
         "means": means_to_pb(query.means),
-        **_scales_to_pb(query),
+        "gradient": by_name(query.gradient),
+        "hessian": by_name(query.hessian),
     }
 
 
@@ -431,25 +366,12 @@ def start_from_pb(q: Any) -> StartQuery:
     return StartQuery(rows_of(q), _cut_points_from_pb(q), *scales, means_from_pb(q.means))
 
 
-def _sums_to_pb(query: SumsQuery) -> Fields:
-    return {**_tree_to_pb(query), "nodes": query.nodes}
-
-
 def _sums_from_pb(q: Any) -> SumsQuery:
     return SumsQuery(*_tree_from_pb(q), bounded(q.nodes, MAX_NODES, "nodes"))
 
 
 def _histograms_to_pb(query: HistogramQuery) -> Fields:
-    return {
-        **_tree_to_pb(query),
-        "nodes": query.nodes,
-        "bins": query.bins,
-        **_scales_to_pb(query),
-        "widths": query.widths,
-        "elected": [{"features": node.features, "bins": node.bins} for node in query.elected],
-        "threshold": query.threshold,
-        "grouped": query.grouped,
-    }
+    return by_name(query) | {"elected": [by_name(node) for node in query.elected]}
 
 
 def _histograms_from_pb(q: Any) -> HistogramQuery:
@@ -466,30 +388,10 @@ def _histograms_from_pb(q: Any) -> HistogramQuery:
     )
 
 
-def _votes_to_pb(query: VoteQuery) -> Fields:
-    return {
-        **_tree_to_pb(query),
-        "nodes": query.nodes,
-        "features": query.features,
-        "parties": query.parties,
-        **_scales_to_pb(query),
-    }
-
-
 def _votes_from_pb(q: Any) -> VoteQuery:
     nodes = bounded(q.nodes, MAX_NODES, "nodes")
     scales = scale_from_pb(q.gradient), scale_from_pb(q.hessian)
     return VoteQuery(*_tree_from_pb(q), nodes, q.features, q.parties, *scales)
-
-
-def _residuals_to_pb(query: ResidualQuery) -> Fields:
-    return {
-        **_tree_to_pb(query),
-        "nodes": query.nodes,
-        "starts": query.starts,
-        "width": query.width,
-        "weight": scale_to_pb(query.weight),
-    }
 
 
 def residual_from_pb(q: Any) -> ResidualQuery:
@@ -505,15 +407,7 @@ def residual_from_pb(q: Any) -> ResidualQuery:
 
 
 def _end_round_to_pb(query: EndRoundQuery) -> Fields:
-    return {
-        **_tree_to_pb(query),
-        "values": values_to_pb(query.values),
-        "metrics": query.metrics,
-        "weight": scale_to_pb(query.weight),
-        "exponents": query.exponents,
-        "sets": query.sets,
-        "sizes": query.sizes,
-    }
+    return by_name(query) | {"values": values_to_pb(query.values)}
 
 
 def _end_round_from_pb(q: Any) -> EndRoundQuery:
@@ -531,44 +425,35 @@ def _end_round_from_pb(q: Any) -> EndRoundQuery:
 
 
 _CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Query]]] = {
-    IdCountQuery: ("id_count", id_count_to_pb, id_count_from_pb),
-    AlignQuery: ("align", align_to_pb, align_from_pb),
+    IdCountQuery: ("id_count", by_name, _id_count_from_pb),
+    AlignQuery: ("align", by_name, _align_from_pb),
     PlacesQuery: ("places", places_to_pb, places_from_pb),
-    ReachQuery: ("reach", places_to_pb, reach_from_pb),
-    RowsQuery: ("rows", _rows_to_pb, _rows_from_pb),
+    ReachQuery: ("reach", places_to_pb, _reach_from_pb),
+    RowsQuery: ("rows", by_name, lambda q: RowsQuery()),
     QuantileQuery: ("quantiles", _quantiles_to_pb, _quantiles_from_pb),
-    BinCountsQuery: ("bin_counts", bin_counts_to_pb, bin_counts_from_pb),
-    BinsQuery: ("bins", bins_to_pb, bins_from_pb),
-    RangeQuery: ("ranges", ranges_to_pb, ranges_from_pb),
-    SummaryQuery: ("summary", summary_to_pb, summary_from_pb),
-    LevelSumsQuery: ("level_sums", level_sums_to_pb, level_sums_from_pb),
+    BinCountsQuery: ("bin_counts", by_name, _bin_counts_from_pb),
+    BinsQuery: ("bins", by_name, _bins_from_pb),
+    RangeQuery: ("ranges", by_name, _ranges_from_pb),
+    SummaryQuery: ("summary", by_name, _summary_from_pb),
+    LevelSumsQuery: ("level_sums", by_name, _level_sums_from_pb),
     StartQuery: ("start", _start_to_pb, start_from_pb),
-    SumsQuery: ("sums", _sums_to_pb, _sums_from_pb),
+    SumsQuery: ("sums", by_name, _sums_from_pb),
     HistogramQuery: ("histograms", _histograms_to_pb, _histograms_from_pb),
-    VoteQuery: ("votes", _votes_to_pb, _votes_from_pb),
-    ResidualQuery: ("residuals", _residuals_to_pb, residual_from_pb),
-    EvaluationQuery: ("evaluation", evaluation_to_pb, evaluation_from_pb),
-    MagnitudesQuery: ("magnitudes", magnitudes_to_pb, magnitudes_from_pb),
+    VoteQuery: ("votes", by_name, _votes_from_pb),
+    ResidualQuery: ("residuals", by_name, residual_from_pb),
+    EvaluationQuery: ("evaluation", by_name, _evaluation_from_pb),
+    MagnitudesQuery: ("magnitudes", by_name, _magnitudes_from_pb),
     EndRoundQuery: ("end_round", _end_round_to_pb, _end_round_from_pb),
 }
 """For each query its field of a question, and the functions to protobuf and back."""
 _DECODERS = {field: decode for field, _, decode in _CODECS.values()}
 
 
-# ---- their members ----------------------------------------------------------------------------------
-
-
-def _tree_to_pb(query: Any) -> Fields:
-    """The members that every query about a tree has."""
-    return {"rows": query.rows, "tree": query.tree, "splits": splits_to_pb(query.splits)}
+# ---- their members --------------------------------------------------------------------------------------
 
 
 def _tree_from_pb(q: Any) -> tuple[int, int, Splits]:
     return rows_of(q), q.tree, splits_from_pb(q.splits)
-
-
-def _scales_to_pb(query: Any) -> Fields:
-    return {"gradient": scale_to_pb(query.gradient), "hessian": scale_to_pb(query.hessian)}
 
 
 def _widths_from_pb(widths: bytes) -> bytes:

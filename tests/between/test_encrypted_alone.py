@@ -13,9 +13,8 @@ from inprocess import randomly, shard_of, sites_of, terms_of
 from fedboost.boosting.programs import boosting, private
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy import packing
-from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
-from fedboost.privacy.encrypted.scheme import NAME_BYTES
-from fedboost.privacy.masked.ends import OneLegOpener
+from fedboost.privacy.ends import EncryptedOpener, EncryptedSealer, OneLegOpener
+from fedboost.privacy.scheme import NAME_BYTES
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession

@@ -21,7 +21,7 @@ from fedboost.runtime.site.node import LARGE_MESSAGE
 from fedboost.terms.reading import MAX_NEAR, nearest
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION
-from fedboost.wire.services import Waiting, decode_train_event, encode_train_request
+from fedboost.wire.messages import Waiting, decode_train_event, encode_train_request
 
 WIDE = [f"c{number:05d}" for number in range(32_768)]
 MANY = [f"c{number:05d}" for number in range(60_000)]

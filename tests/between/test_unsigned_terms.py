@@ -18,8 +18,7 @@ from fedboost.runtime.aggregator.analysts import SMALL, Reader
 from fedboost.runtime.net import channel
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION
-from fedboost.wire.messages import encode_to_party
-from fedboost.wire.services import TrainCommand, encode_check_request, encode_train_request
+from fedboost.wire.messages import TrainCommand, encode_check_request, encode_to_party, encode_train_request
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 NORTH = shared_out(1)

@@ -24,8 +24,8 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import site as audit
 from fedboost.errors import ConfigError
 from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.contracts import AND
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.several import AND
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.audit import AuditLog, read_log, terms_file

@@ -11,7 +11,7 @@ from fedboost.cli import site
 from fedboost.holders.alignment import KNOWN
 from fedboost.holders.columns import VerticalHolder
 from fedboost.holders.prediction import LEAF_BITS
-from fedboost.protocol.several import AND
+from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.site.audit import AuditLog
 from fedboost.views.approval import OF_LABEL_HOLDER, OF_LABELS, RELAYED, summary

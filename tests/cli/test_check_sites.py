@@ -28,7 +28,7 @@ from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.views import status
-from fedboost.wire.services import (
+from fedboost.wire.messages import (
     Objections,
     Review,
     SiteReply,

@@ -131,13 +131,13 @@ def test_people_read_the_verdict_then_all_sites_then_each(twice):
         "it is worth it for 1 (like-1); it is NOT worth it for 2 (like-2, other); there is no model alone "
         "for 1 (one-label); there are too few rows to say for 1 (tiny)." in joined
     )
-    assert "the 3 sites that can train alone, means by row: 1640 rows, 1148 held out in each of 2" in joined
-    assert "One-label has no model alone (the label is 1 in every row of every party" in joined
+    assert "The 3 sites that can train alone: means by row over 1,640 rows, 1,148 of them held out" in joined
+    assert "one-label has no model alone (the label is 1 in every row of every party" in joined
     assert "more rounds, or column 'site' among the features of the terms, may change that." in joined
-    assert "federated == pooled in every split: yes" in joined
-    start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["logloss", "rows"])
+    assert "The federated model is the pooled model, byte for byte." in joined
+    start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["site", "rows"])
     assert lines[start].endswith("federated  better by  at least  at most  worth it?")
-    shown = {line.split()[0]: line.split()[1:] for line in lines[start + 1 : start + 6]}
+    shown = {line.split()[0]: line.rstrip().split()[1:] for line in lines[start + 1 : start + 6]}
     assert list(shown) == list(sites)
     assert [shown[name][-1] for name in ("like-1", "other")] == ["yes", "NO"]
     figures = [sites["other"]["models"][model]["logloss"]["value"] for model in ("alone", "federated")]
@@ -178,7 +178,7 @@ def test_many_sites_have_an_overview_and_a_file_with_each(folder):
     found = [float(text) for text in quantiles[1:]]
     assert found == pytest.approx(np.quantile(gains, [0, 0.1, 0.5, 0.9, 1]), abs=1e-4)
     best = max(range(len(names)), key=lambda n: each["logloss better by"][n].as_py() or -np.inf)
-    assert lines[lines.index("the 5 that gain most:") + 2].startswith([*names][best])
+    assert lines[lines.index("The 5 sites that gain most in logloss") + 2].startswith([*names][best])
 
 
 @pytest.mark.slow
@@ -239,9 +239,8 @@ def test_base_margins_count_and_names_of_metrics_are_whole(folder):
     assert compared("--seeds", "1")[1]["equal"] is True
     lines = fedboost(*ASKED, "--seeds", "1").out.splitlines()
     assert max(map(len, lines)) <= 80
-    block = lines[lines.index("all sites, means by row: 120 rows, 24 held out") :]
-    assert block[1].split() == [metric, "rmse", "poisson-nloglik"]
-    assert block[8].split() == ["mae"]
+    block = lines[lines.index("Means by row over 120 rows, 24 of them held out each time") :]
+    assert [line.split()[0] for line in block[2:6]] == [metric, "rmse", "poisson-nloglik", "mae"]
     # The model of a split that holds nearly nothing out, on rows it has seen.
     trial = Trial("north", rows.num_rows, 0.5, 0)
     _, held = trial.split(0)
@@ -265,7 +264,7 @@ def test_terms_of_a_network_are_compared_without_it(folder):
     sites, last = compared("--seeds", "1")
     assert set(sites) == set(names)
     assert last["equal"] is False  # votes depend on who has which rows
-    assert "federated == pooled: no" in fedboost(*ASKED, "--seeds", "1").out
+    assert "The federated model is not the pooled model." in fedboost(*ASKED, "--seeds", "1").out
 
 
 @pytest.mark.parametrize(
@@ -365,7 +364,7 @@ def test_splits_are_averaged_and_a_row_that_is_held_out_twice_is_one_row():
     parts = [score(models["alone"], seen(rows, wanted, some), ("logloss",)) for some in (held, others)]
     mean = sum(part["logloss"] for part in parts) / 2
     assert alone.models["alone"]["logloss"].value == pytest.approx(mean, abs=1e-12)
-    assert alone.different == len({*held, *others})
+    assert alone.different_held_out == len({*held, *others})
 
 
 def test_a_split_trains_on_the_rows_it_does_not_hold_out():

@@ -6,7 +6,7 @@ import pytest
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, written
 
 import fedboost as fb
-from fedboost.gbdt.metrics.registry import by_party
+from fedboost.gbdt.metrics import by_party
 from fedboost.runtime.terms_file import terms_to_toml
 
 TABLES = shared_out(3)

@@ -1,13 +1,13 @@
 """`--report` of the commands that make results, and the pages in a browser."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from browser import DARK, LIGHT, paper, sheets
+from html_pages import altered
 from pyarrow import csv
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
@@ -163,8 +163,8 @@ def test_a_session_is_followed_into_a_page(tmp_path):
     assert "3 rounds in" in pages["train"]
     assert "not in a model file" not in pages["train"]
     for name in ("describe", "evaluate", "drift"):
-        assert pages[name].count("<td>what it answered</td>") == 3
-        assert "Nobody signed" not in pages[name]
+        assert pages[name].count("<td>its answers</td>") == 3
+        assert "No party signed" not in pages[name]
         assert "never the numbers of a single party" in pages[name]
         assert "Traffic of each party" in pages[name]
 
@@ -190,10 +190,10 @@ def pages(tmp_path_factory, trained, compared):
 def test_a_page_is_titled_by_its_result(pages):
     for name, title in (
         ("evaluate", "Evaluation of a model"),
-        ("drift", "Drift of the rows"),
+        ("drift", "Drift since the training"),
         ("describe", "Description of the rows"),
         ("compare", "Comparison of models"),
-        ("trained", "Report of a model"),
+        ("trained", "Model of y"),
     ):
         assert f"<h1>{title}</h1>" in (pages / f"{name}.html").read_text(encoding="utf-8")
 
@@ -220,10 +220,9 @@ def test_a_page_is_light_dark_narrow_and_printed_and_asks_for_nothing(name, page
 @pytest.mark.slow
 def test_200_rounds_and_186_sites_fit_a_narrow_window(trained, folder, browser):
     known = fb.evaluate(trained.model, shared_out(3, TABLE), by=["ward"], by_site=True)
-    (first, *_) = known.sites["sets"].values()
+    (first, *_) = known.summary["sites"]["sets"].values()
     sets = {f"a hospital with a long name, number {n}": first for n in range(186)}
-    summary = {**known.summary, "sites": {**known.sites, "sets": sets}}
-    replace(known, summary=summary).report("many.html")
+    altered(known, sites={**known.summary["sites"], "sets": sets}).report("many.html")
     history = [{"round": n, "seconds": 1.5, "bytes": 1e6 + n} for n in range(200)]
     traffic = {f"a hospital with a long name, number {n}": (10**9 + n, 10**6) for n in range(186)}
     fb.Result(trained.model, history, traffic).report("session.html")

@@ -60,12 +60,12 @@ def test_rounds_are_shown_and_where_the_best_terms_are(tmp_path, monkeypatch, op
     first, seen = "no --out: the best terms are shown, and not saved", f"protection plain: {NOT_HIDDEN}"
     if "--json" in options:
         assert json.loads(end.out) == {
-            "metric": "logloss", "best": due.best, "trials": [*due.trials]
+            "metric": "logloss", "best": due.best, "trials": due.summary["trials"]
         }  # fmt: skip
         assert end.err.splitlines() == [first, seen]
         return
     assert [line.split(" best ")[0] for line in rounds] == [f"round {number}/5" for number in range(1, 6)]
-    lowest = min(trial["logloss"] for trial in due.trials)
+    lowest = min(trial.value("logloss") for trial in due.trials)
     assert any(f"best logloss {lowest:.5f} (trial " in line for line in rounds)
     if not options:
         assert end.err.splitlines() == [first, seen]

@@ -63,7 +63,7 @@ def test_rows_are_encrypted_ahead_where_the_extra_is_installed(monkeypatch):
         return [settings["protection"] for settings in warm_up._by_columns()]
 
     assert settings() == ["plain", "plain", "paillier"]
-    monkeypatch.setitem(sys.modules, "fedboost.privacy.encrypted.paillier", None)
+    monkeypatch.setitem(sys.modules, "fedboost.privacy.paillier", None)
     assert settings() == ["plain", "plain"]
 
 

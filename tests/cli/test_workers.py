@@ -15,7 +15,7 @@ from fedboost.runtime.site import rows
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.workers import dask_engine
 from fedboost.runtime.workers.dask_engine import DaskEngine
-from fedboost.runtime.workers.engine import Worker
+from fedboost.runtime.workers.hold import Worker
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "rows"\n'
 

@@ -10,10 +10,10 @@ import xgboost
 
 import fedboost as fb
 from fedboost.gbdt.kernels.objectives import exps
-from fedboost.gbdt.metrics.registry import metrics_for
+from fedboost.gbdt.metrics import metrics_for
+from fedboost.gbdt.objectives.built_in import SquaredError
 from fedboost.gbdt.objectives.objective import LabelKind, Objective
 from fedboost.gbdt.objectives.registry import OBJECTIVES, register
-from fedboost.gbdt.objectives.regression import SquaredError
 from fedboost.sdk import check_objective
 
 

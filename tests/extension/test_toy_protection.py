@@ -13,8 +13,8 @@ import pytest
 
 from fedboost import Terms, simulate
 from fedboost.errors import ConfigError, PeerError, Refused
+from fedboost.privacy.ends import PlainSealer
 from fedboost.privacy.packing import Segment, signed
-from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Tag, check_newer
 from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.runtime.local.estimate import speed_of

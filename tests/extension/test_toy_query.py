@@ -122,12 +122,10 @@ EDITS = {
         ),
         (
             "_CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Query]]] = {\n",
-            '    LabelSumQuery: ("label_sum", _label_sum_to_pb, _label_sum_from_pb),\n',
+            '    LabelSumQuery: ("label_sum", by_name, _label_sum_from_pb),\n',
         ),
         (
-            f"# ---- a pair of functions for each query {'-' * 61}\n",
-            "\n\ndef _label_sum_to_pb(query: LabelSumQuery) -> Fields:\n"
-            '    return {"rows": query.rows, "scale": scale_to_pb(query.scale)}\n'
+            f"# ---- The queries of a turn, and those about trees {'-' * 55}\n",
             "\n\ndef _label_sum_from_pb(q: Any) -> LabelSumQuery:\n"
             "    return LabelSumQuery(rows_of(q), scale_from_pb(q.scale))\n",
         ),

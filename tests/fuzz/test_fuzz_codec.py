@@ -15,8 +15,7 @@ from mutants import bombs, mutate, text_bombs
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.wire.messages import decode_to_party, encode_to_party
-from fedboost.wire.services import encode_train_request
+from fedboost.wire.messages import decode_to_party, encode_to_party, encode_train_request
 
 ERRORS = dict.fromkeys(("train_request", "check_request"), (PeerError, ConfigError))
 draws = st.integers(0, 2**32).map(random.Random)

@@ -13,7 +13,7 @@ from inprocess import randomly, run
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.objectives.classification import Logistic
+from fedboost.gbdt.objectives.built_in import Logistic
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from fedboost.fixedpoint import UNIT, Scale, exponent_counts
-from fedboost.gbdt import sampling, threads
+from fedboost.gbdt import metrics, sampling, threads
 from fedboost.gbdt.gradients import Gradients, in_units
-from fedboost.gbdt.metrics import registry as metrics
 from fedboost.gbdt.objectives.registry import make_objective
 from fedboost.gbdt.threads import Threads
 

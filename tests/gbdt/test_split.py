@@ -13,7 +13,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.split import SplitRule
+from fedboost.gbdt.tree import SplitRule
 
 UNITS = Scale(15, 16)  # one unit is 1.0
 SIXTEENTHS = Scale(11, 16)

@@ -9,9 +9,8 @@ from fedboost.gbdt.binned import BinnedRows
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.partition import RowsOfNodes
-from fedboost.gbdt.split import BestSplit
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, BestSplit, Split, Splits, Tree
 
 ROOT = 0
 

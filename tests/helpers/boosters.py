@@ -6,7 +6,7 @@ import numpy as np
 import xgboost
 
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.objectives.regression import SquaredError
+from fedboost.gbdt.objectives.built_in import SquaredError
 from fedboost.gbdt.tree import Tree
 
 OBJECTIVES = {

@@ -16,8 +16,7 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Result
 from fedboost.terms.terms import Terms
 from fedboost.wire import codec
-from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
-from fedboost.wire.services import (
+from fedboost.wire.messages import (
     Failed,
     Member,
     ModelPart,
@@ -31,16 +30,20 @@ from fedboost.wire.services import (
     Waiting,
     decode_check_reply,
     decode_check_request,
+    decode_from_party,
     decode_objections,
     decode_review,
     decode_status,
+    decode_to_party,
     decode_train_event,
     decode_train_request,
     encode_check_reply,
     encode_check_request,
+    encode_from_party,
     encode_objections,
     encode_review,
     encode_status,
+    encode_to_party,
     encode_train_event,
     encode_train_request,
 )

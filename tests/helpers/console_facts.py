@@ -4,7 +4,7 @@ be markup."""
 import math
 
 from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts
-from fedboost.wire.services import Member, SessionState, SessionStatus, Status
+from fedboost.wire.messages import Member, SessionState, SessionStatus, Status
 
 SITES, ROUNDS = 186, 200
 ODD = '<img src=x onerror="alert(1)">'

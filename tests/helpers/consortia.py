@@ -6,7 +6,7 @@ from sites import NAMES, terms
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
 from fedboost.wire.codec import WIRE_VERSION
-from fedboost.wire.services import encode_train_request
+from fedboost.wire.messages import encode_train_request
 
 TWO = NAMES[:2]
 THREE = NAMES[:3]

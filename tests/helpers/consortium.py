@@ -11,10 +11,16 @@ import secrets
 
 import numpy as np
 
-from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
-from fedboost.privacy.masked.ends import OneLegOpener, OneLegSealer, TwoLegOpener, TwoLegSealer
-from fedboost.privacy.masked.keys import KEY_BYTES, Group
+from fedboost.privacy.ends import (
+    EncryptedOpener,
+    EncryptedSealer,
+    OneLegOpener,
+    OneLegSealer,
+    TwoLegOpener,
+    TwoLegSealer,
+)
 from fedboost.privacy.packing import Segment
+from fedboost.privacy.pairwise import KEY_BYTES, Group
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup
 
@@ -70,7 +76,7 @@ def installed(protection):
 @functools.cache
 def small_secret():
     """A key pair for all tests of a process, of 512 bits, which is as fast as it is insecure."""
-    from fedboost.privacy.encrypted import paillier
+    from fedboost.privacy import paillier
 
     return paillier.generate(512)
 

@@ -10,11 +10,9 @@ from consortium import SESSION, keys_of_pairs, masked_sealers, tag_of
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError
-from fedboost.privacy import packing
-from fedboost.privacy.masked import keys as pairwise
-from fedboost.privacy.masked import keys as shamir
-from fedboost.privacy.masked.ends import COMMIT, RECOVER, self_stream
-from fedboost.privacy.masked.keys import ONE_LEG, TWO_LEGS, Group, context
+from fedboost.privacy import packing, pairwise
+from fedboost.privacy.ends import COMMIT, RECOVER, self_stream
+from fedboost.privacy.pairwise import ONE_LEG, TWO_LEGS, Group, context
 
 CELLS = 4  # of eight bytes: two different sums are equal by chance with probability 2**-256
 
@@ -145,7 +143,7 @@ class Aggregator:
         if len(shares) < self.group.threshold:
             return None
         chosen = dict(list(shares.items())[: self.group.threshold])
-        return shamir.combine(chosen).to_bytes(32)
+        return pairwise.combine(chosen).to_bytes(32)
 
     def bare(self, tag, party):
         """A party's upload with everything taken off that is known."""

@@ -12,8 +12,8 @@ from consortium import (
     vectors,
 )
 
-from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.packing import Chunk
+from fedboost.privacy.pairwise import Group
 
 PARTIES = names(3)
 HOLDER, OTHER, THIRD = PARTIES

@@ -4,7 +4,7 @@ import numpy as np
 from kernel_cases import random_tree
 
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.objectives.regression import SquaredError
+from fedboost.gbdt.objectives.built_in import SquaredError
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 VALUES = np.array([-2, -1, -0.0, 0, 0.1, 0.25, 1, 3, 63, 200, 256, np.nan], np.float32)

@@ -18,7 +18,7 @@ import numpy as np
 import fedboost as fb
 from fedboost.boosting.queries.columns import BinsQuery
 from fedboost.boosting.queries.labels import StartQuery
-from fedboost.privacy.encrypted.paillier import Paillier
+from fedboost.privacy.paillier import Paillier
 from fedboost.protocol import relaying
 from tests.helpers.columns_apart import terms_of
 

@@ -12,7 +12,7 @@ from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQue
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
-from fedboost.gbdt.metrics.registry import METRICS
+from fedboost.gbdt.metrics import METRICS
 from fedboost.gbdt.tree import Split, Splits
 from fedboost.protocol.messages import (
     Ask,
@@ -30,7 +30,7 @@ from fedboost.protocol.messages import (
     SessionEnded,
 )
 from fedboost.terms.terms import Terms
-from fedboost.wire.services import Failed, ModelPart, RoundDone, Waiting
+from fedboost.wire.messages import Failed, ModelPart, RoundDone, Waiting
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

@@ -15,7 +15,7 @@ TAGS = {
     *("html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "footer", "a"),
     *("h1", "h2", "h3", "p", "ul", "li", "code", "pre", "div", "details", "summary", "figure", "figcaption"),
     *("table", "caption", "thead", "tbody", "tr", "th", "td"),
-    *("svg", "desc", "g", "rect", "path", "line", "circle", "text"),
+    *("svg", "desc", "g", "rect", "path", "line", "circle", "text", "dl", "dt", "dd", "span"),
 }
 
 
@@ -52,6 +52,13 @@ class Page(HTMLParser):
     @property
     def text(self):
         return " ".join(" ".join(self.texts).split())
+
+
+def altered(result, **values):
+    """A result of the same session with other values in its JSON, unchecked."""
+    other = type(result).model_validate(result.summary | values)
+    other._session = result.session
+    return other
 
 
 def section(page, name):

@@ -13,8 +13,8 @@ import numpy as np
 from fedboost.boosting.programs.boosting import train as boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.gbdt.sampling import mixed
+from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Shard
-from fedboost.holders.whole_rows import holder_of
 from fedboost.privacy.identity import in_memory
 from fedboost.privacy.packing import Segment, chunks_of, signed
 from fedboost.protocol.aggregator import AggregatorSession
@@ -105,7 +105,7 @@ def sites_of(terms, shards, draw=os.urandom):
     return {
         name: Site(
             name,
-            holder_of(lambda _, own=own: own, name),
+            holder_for(lambda _, own=own: own, name),
             os.urandom,
             credentials.get(name),
             memory=TransientMemory(draw, name),

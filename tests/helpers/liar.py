@@ -8,7 +8,7 @@ from inprocess import randomly, shard_of, sites_of, terms_of
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
 from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import (

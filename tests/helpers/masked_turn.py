@@ -4,8 +4,8 @@ import numpy as np
 from consortium import SESSION, masked_opener, masked_sealers, names, tag_of, upload, vectors
 
 from fedboost.privacy import packing
-from fedboost.privacy.masked.ends import COMMIT, RECOVER
-from fedboost.privacy.masked.keys import TWO_LEGS, Group, context
+from fedboost.privacy.ends import COMMIT, RECOVER
+from fedboost.privacy.pairwise import TWO_LEGS, Group, context
 
 PARTIES = names(5)  # four of them open a turn, and one may collude
 ME, PEER, OTHER = PARTIES[:3]

@@ -15,8 +15,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Layout, Total, node_total
-from fedboost.gbdt.split import FREE, BestSplit, Bounds, SplitRule
-from fedboost.gbdt.tree import Split, Splits, Tree
+from fedboost.gbdt.tree import FREE, BestSplit, Bounds, Split, SplitRule, Splits, Tree
 from fedboost.terms.terms import Terms
 
 

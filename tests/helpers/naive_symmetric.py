@@ -10,8 +10,7 @@ from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt import sampling
 from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.split import FREE, MIN_GAIN, BestSplit
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import FREE, MIN_GAIN, BestSplit, Split, Tree
 from tests.gbdt.reference.fixedpoint import quantise
 from tests.gbdt.reference.split import candidates_by_level, score, ways_to_part
 

@@ -3,7 +3,7 @@ most of what a session encrypts."""
 
 from functools import cache
 
-from fedboost.privacy.encrypted import paillier
+from fedboost.privacy import paillier
 
 KEY_BITS = 2048
 POWERS = paillier.Powers

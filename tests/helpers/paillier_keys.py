@@ -4,7 +4,7 @@ import gmpy2
 from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
-from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret
+from fedboost.privacy.paillier import PaillierPublic, PaillierSecret
 
 
 def prime(bits, nth=1, residue=None, modulo=4):

@@ -5,7 +5,7 @@ import os
 from sites import terms
 
 from fedboost.errors import Refused
-from fedboost.holders.whole_rows import holder_of
+from fedboost.holders.columns import holder_for
 from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
@@ -36,7 +36,7 @@ def answer(rules, agreement, ask=None):
 
     site = Site(
         "north",
-        holder_of(read_shard, "north"),
+        holder_for(read_shard, "north"),
         os.urandom,
         permit=lambda offer: rules.permit(offer.terms, "north", ask),
     )

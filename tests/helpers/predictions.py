@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 import fedboost as fb
-from fedboost.boosting.programs import alignment
+from fedboost.boosting.programs import initialisation
 from fedboost.holders.prediction import told_of
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Relayed
@@ -90,7 +90,9 @@ class Predicting(Apart):
         tables = tables_of(layout) if tables is None else tables
         terms = terms_for(layout, setting, tables, **(changes or {}))
         models = models_of(terms, setting) | (models or {})
-        super().__init__(terms=terms, models=models, tables=tables, **{"program": alignment.predict, **apart})
+        super().__init__(
+            terms=terms, models=models, tables=tables, **{"program": initialisation.predict, **apart}
+        )
         self.relayed = []
         self.sites = {name: replace(site, record=self.note) for name, site in self.sites.items()}
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}

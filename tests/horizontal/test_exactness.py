@@ -22,7 +22,7 @@ from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.holders.whole_rows import HorizontalHolder
-from fedboost.protocol.several import Several
+from fedboost.protocol.contracts import Several
 
 SOME = "3 at random", "skewed", "one party without positives"
 """Partitions for settings beside the first four, which are tried with every one."""

@@ -8,7 +8,7 @@ from trainings import PARTITIONS, ROWS, setting_of
 from fedboost.boosting.queries.trees import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
-from fedboost.gbdt.metrics import registry as metrics
+from fedboost.gbdt import metrics
 from fedboost.holders.whole_rows import HorizontalHolder
 
 PARTS = PARTITIONS["3 at random"]

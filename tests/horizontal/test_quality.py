@@ -20,7 +20,7 @@ from trainings import (
 )
 
 from fedboost.boosting.queries.labels import ResidualQuery
-from fedboost.gbdt.metrics.registry import grows
+from fedboost.gbdt.metrics import grows
 
 
 def test_auc_is_xgboosts_on_breast_cancer():

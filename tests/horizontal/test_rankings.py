@@ -8,8 +8,8 @@ import xgboost
 from inprocess import model_of, one_party, run, shard_of, terms_of
 from trainings import GROUP, ROWS, SETTINGS, parts_of, pooled_model, setting_of
 
+from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import registry as metrics
 from fedboost.holders.whole_rows import HorizontalHolder
 
 RANKED = [name for name, (_, _, settings) in SETTINGS.items() if "group" in settings]

@@ -6,7 +6,7 @@ from inprocess import one_party, randomly, run
 from sklearn.metrics import log_loss
 from trainings import PARTITIONS, ROWS, SMALL, data
 
-from fedboost.gbdt.metrics.registry import grows
+from fedboost.gbdt.metrics import grows
 
 
 def test_validation_rows_are_watched_and_not_learned_from():

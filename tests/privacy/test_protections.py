@@ -12,7 +12,7 @@ from consortium import installed, names, sealers_of, small_secret, tag_of
 
 import fedboost
 from fedboost.errors import ConfigError
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.terms.terms import Terms
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import derive
-from fedboost.privacy.relay import MIN_SEALED_BYTES, open_sealed, seal, sealed_size
+from fedboost.privacy.pairwise import MIN_SEALED_BYTES, derive, open_sealed, seal, sealed_size
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 KEYS = {"shop": SECRET, "telco": OTHER}

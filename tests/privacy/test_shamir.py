@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
-from fedboost.privacy.masked import keys
-from fedboost.privacy.masked.keys import PRIME, SHARE_BYTES, combine, draw_number, split
+from fedboost.privacy import pairwise
+from fedboost.privacy.pairwise import PRIME, SHARE_BYTES, combine, draw_number, split
 
 
 def at(place, points):
@@ -86,7 +86,7 @@ def test_one_share_short_every_secret_is_as_possible_as_any_other():
 
 def test_in_a_small_field_fewer_shares_are_distributed_the_same_for_every_secret(monkeypatch):
     """Exhaustively: over all polynomials, what two of three holders see says nothing about the secret."""
-    monkeypatch.setattr(keys, "PRIME", 7)
+    monkeypatch.setattr(pairwise, "PRIME", 7)
     points = (1, 2, 5)
     for seen in ((0, 1), (0, 2), (1, 2)):
         views = []
@@ -94,7 +94,7 @@ def test_in_a_small_field_fewer_shares_are_distributed_the_same_for_every_secret
             counts = Counter()
             for drawn in product(range(7), repeat=2):
                 numbers = iter(drawn)
-                monkeypatch.setattr(keys, "draw_number", lambda _, numbers=numbers: next(numbers))
+                monkeypatch.setattr(pairwise, "draw_number", lambda _, numbers=numbers: next(numbers))
                 shares = split(secret, 3, points, None)
                 assert combine(dict(zip(points, shares, strict=True))) == secret
                 counts[tuple(shares[place] for place in seen)] += 1

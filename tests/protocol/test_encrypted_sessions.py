@@ -13,9 +13,9 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.protocol import party
 from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.contracts import Several
 from fedboost.protocol.messages import Ask, Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.several import Several
 
 ROWS = 90
 SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}

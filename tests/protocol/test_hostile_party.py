@@ -8,7 +8,6 @@ from gathering import Together, reason_of
 from liar import agreed, places
 
 from fedboost.protocol import key_exchange
-from fedboost.protocol.attendance import MAX_LOSSES_PER_TURN
 from fedboost.protocol.key_exchange import Attempt, Trust
 from fedboost.protocol.messages import (
     Ask,
@@ -23,6 +22,7 @@ from fedboost.protocol.messages import (
     Report,
 )
 from fedboost.protocol.party import PartySession
+from fedboost.protocol.run import MAX_LOSSES_PER_TURN
 
 NUMBERS = (0, 1, 2, 5, 2**31, 2**32 - 1)
 

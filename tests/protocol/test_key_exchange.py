@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fedboost.errors import PeerError, Refused
 from fedboost.privacy import packing
 from fedboost.privacy.identity import Signer, issue, new_root, to_pem
-from fedboost.privacy.masked.keys import Handshake
+from fedboost.privacy.pairwise import Handshake
 from fedboost.protocol.key_exchange import NONCE_BYTES, Attempt, Credentials, greet, meet
 from fedboost.terms.terms import Terms
 

@@ -10,7 +10,7 @@ from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.masked import keys
+from fedboost.privacy import pairwise
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import (
     Ask,
@@ -170,12 +170,12 @@ def test_a_party_lost_before_its_report_is_waited_for():
 
 
 def test_a_lost_party_whose_shares_are_wrong_is_named_and_no_helper(monkeypatch):
-    split = keys.split
+    split = pairwise.split
 
     def wrong(*arguments):
         return [share ^ 1 for share in split(*arguments)]
 
-    monkeypatch.setattr(keys, "split", wrong)
+    monkeypatch.setattr(pairwise, "split", wrong)
     session = Played(5, on_loss="shrink").play(after_report(2, "p1"))
     assert session.phase == "failed"
     said = str(session.error)

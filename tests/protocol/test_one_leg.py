@@ -16,13 +16,11 @@ from liar import SMALL, Left, Liar, X, Y, agreed, never, places, root_of
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError
-from fedboost.privacy import packing
-from fedboost.privacy.masked import ends
-from fedboost.privacy.masked import keys as shamir
-from fedboost.privacy.masked.keys import Group, Handshake, PairMasks, Stream
+from fedboost.privacy import ends, packing, pairwise
+from fedboost.privacy.pairwise import Group, Handshake, PairMasks, Stream
+from fedboost.protocol.contracts import Several
 from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.several import Several
 from fedboost.runtime.site.memory import FileMemory, make_file
 
 PARTS = randomly(len(X), 4)
@@ -32,8 +30,8 @@ MASKED = {"protection": "masked", **SMALL}
 # ---- one leg ----------------------------------------------------------------------------------------
 
 SECOND_LEG = {
-    "shares are dealt": (shamir, "split"),
-    "shares are joined": (shamir, "combine"),
+    "shares are dealt": (pairwise, "split"),
+    "shares are joined": (pairwise, "combine"),
     "shares are sealed": (ends, "AESGCM"),
     "a self mask is added": (ends, "self_stream"),
     "a self mask is taken away": (ends, "self_stream"),

@@ -33,8 +33,8 @@ from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints, Grids
+from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Shard
-from fedboost.holders.whole_rows import holder_of
 from fedboost.privacy.packing import chunks_of
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Attempt, session_digest
@@ -220,7 +220,7 @@ class OneParty:
             column = np.arange(int(rows), dtype=np.float32) % 2
             return Shard((column,), column, np.ones_like(column))
 
-        self._session = PartySession(Site(name, holder_of(read, name), bytes))
+        self._session = PartySession(Site(name, holder_for(read, name), bytes))
         self._attempt = 1
         self._admitted = terms_of("north,south")
         self._ended = None

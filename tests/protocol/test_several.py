@@ -15,11 +15,11 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.cut_points import Grids
+from fedboost.protocol import contracts
 from fedboost.protocol import run as journal
-from fedboost.protocol import several
+from fedboost.protocol.contracts import MAX_QUERIES, Several
 from fedboost.protocol.messages import Ask, Report
 from fedboost.protocol.run import Gathered, Opened, Stopped, TreeGrown
-from fedboost.protocol.several import MAX_QUERIES, Several
 from fedboost.wire.messages import decode_to_party, encode_to_party
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
@@ -228,7 +228,7 @@ def test_the_ends_of_two_trees_share_no_turn():
 def test_the_answers_of_a_turn_are_one_vector_that_a_party_can_hold(monkeypatch):
     terms = terms_of(X, 4)
     BOTH.check(terms)
-    monkeypatch.setattr(several, "MAX_CELLS", BOTH.cells - 1)
+    monkeypatch.setattr(contracts, "MAX_CELLS", BOTH.cells - 1)
     with pytest.raises(Refused, match=f"answers of {BOTH.cells} integers in one turn"):
         BOTH.check(terms)
     monkeypatch.setattr(union, "MAX_CELLS", BOTH.cells - 1)

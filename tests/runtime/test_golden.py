@@ -125,7 +125,8 @@ def noisy_description():
 def tuned():
     tuning = fb.tune(terms(rounds=9), shared_out(3, TABLE), trials=5)
     return as_text(
-        {"metric": tuning.metric, "best": tuning.best, "terms": tuning.terms.digest}, *tuning.trials
+        {"metric": tuning.metric, "best": tuning.best, "terms": tuning.terms.digest},
+        *tuning.summary["trials"],
     )
 
 

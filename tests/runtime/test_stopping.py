@@ -12,7 +12,7 @@ import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.runtime.analyst import Training
 from fedboost.runtime.net import channel
-from fedboost.wire.services import TrainCommand
+from fedboost.wire.messages import TrainCommand
 
 TABLES = shared_out(3)
 

@@ -14,7 +14,7 @@ from all_terms import BASE, CLASSES, COLUMNS, RANGES, RANKING, REGRESSION
 from fixed import table_of_digests
 
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.objectives.classification import Logistic
+from fedboost.gbdt.objectives.built_in import Logistic
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms

@@ -8,7 +8,7 @@ import sklearn.ensemble
 import xgboost
 
 import fedboost as fb
-from fedboost.gbdt.metrics.registry import METRICS
+from fedboost.gbdt.metrics import METRICS
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import OTHER_NAMES, WHY_NOT

@@ -16,7 +16,7 @@ def key():
 @pytest.fixture
 def one_key(key, monkeypatch):
     """To make a key takes longer than a session."""
-    from fedboost.privacy.encrypted.paillier import Paillier
+    from fedboost.privacy.paillier import Paillier
 
     monkeypatch.setattr(Paillier, "new_secret", lambda self, bits: key)
 
@@ -30,7 +30,7 @@ def small_tables():
         return
     import one_paillier
 
-    from fedboost.privacy.encrypted.paillier import PaillierPublic
+    from fedboost.privacy.paillier import PaillierPublic
     from fedboost.privacy.rowsums import ends
 
     check = ends.check

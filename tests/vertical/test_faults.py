@@ -12,7 +12,7 @@ import pytest
 from faults_apart import DRAWN, LAYOUT_NAMES, ROWS, TIMES, World, apart, play
 
 from fedboost.holders.gradients import PAIR_BYTES
-from fedboost.privacy.relay import seal
+from fedboost.privacy.pairwise import seal
 from fedboost.protocol.messages import Ask, Leave, Relay, Report
 from fedboost.protocol.relaying import max_relayed
 from tests.helpers.columns_apart import LAYOUTS, terms_of

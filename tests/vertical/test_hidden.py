@@ -11,7 +11,7 @@ from consortium import installed
 
 import fedboost as fb
 from fedboost.holders.gradients import GradientExchange
-from fedboost.privacy import relay
+from fedboost.privacy import pairwise
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Relay, Report
 
 if not installed("paillier"):
@@ -98,7 +98,7 @@ def test_the_aggregator_sees_no_encrypted_row(monkeypatch):
 
 
 def test_rows_are_found_where_relays_are_not_sealed(monkeypatch):
-    monkeypatch.setattr(relay, "AESGCM", Unsealed)
+    monkeypatch.setattr(pairwise, "AESGCM", Unsealed)
     seen, made = rows_in_messages(monkeypatch)
     assert seen == made
 

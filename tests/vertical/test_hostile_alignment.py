@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.programs.alignment import places_of
+from fedboost.boosting.programs.initialisation import places_of
 from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.boosting.queries.labels import RowsQuery
+from fedboost.protocol.contracts import Several
 from fedboost.protocol.messages import Ask, Introduce, Relay, Report
-from fedboost.protocol.several import Several
 from tests.helpers.alignments import ALIGN, CHECK, FEWEST, PLACES, matching, refused, tables_of
 from tests.helpers.apart_sessions import LOST, once
 

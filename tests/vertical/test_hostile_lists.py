@@ -13,8 +13,8 @@ from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery
 from fedboost.errors import Refused
 from fedboost.holders.alignment import CHECK as CHECK_KIND
 from fedboost.holders.alignment import IDS, Alignment
+from fedboost.privacy.pairwise import sealed_size
 from fedboost.privacy.points import POINT_BYTES, PRIME, TOKEN_WORDS
-from fedboost.privacy.relay import sealed_size
 from fedboost.protocol import relaying
 from fedboost.protocol.contracts import Send
 from fedboost.protocol.messages import Ask, Relay, Report

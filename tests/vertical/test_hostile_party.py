@@ -10,7 +10,7 @@ import pytest
 import fedboost as fb
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, Refused, SessionFailed
-from fedboost.privacy.plain import PlainOpener, PlainSealer
+from fedboost.privacy.ends import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import (

@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from fedboost.boosting.programs.alignment import reach_of
+from fedboost.boosting.programs.initialisation import reach_of
 from fedboost.boosting.queries.columns import SummaryQuery
 from fedboost.boosting.queries.ids import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, ReachQuery, hash_of
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, RowsQuery, StartQuery
@@ -23,8 +23,8 @@ from fedboost.holders.alignment import CHECK as CHECK_KIND
 from fedboost.holders.alignment import KNOWN
 from fedboost.holders.prediction import LEAF_BITS
 from fedboost.protocol import relaying, run
+from fedboost.protocol.contracts import Several
 from fedboost.protocol.messages import Ask, Connected, Disconnected, Introduce, Relay, Report
-from fedboost.protocol.several import Several
 from fedboost.runtime.site.memory import FileMemory, make_file
 from fedboost.wire.messages import encode_from_party, encode_to_party
 from tests.helpers.alignments import CHECK, matching

@@ -11,8 +11,7 @@ from consortium import installed
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.gbdt.histogram import STATS
 from fedboost.holders.columns import OwnBins, VerticalHolder
-from fedboost.privacy import packing
-from fedboost.privacy.masked import keys as pairwise
+from fedboost.privacy import packing, pairwise
 from fedboost.protocol.contracts import Answered
 from fedboost.protocol.messages import Ask, Attest, Introduce, OpenRequest, OpenShare, Relay, Report
 from fedboost.protocol.site import OPENINGS, THRESHOLDS, Release
@@ -20,7 +19,7 @@ from fedboost.protocol.site import OPENINGS, THRESHOLDS, Release
 if not installed("paillier"):
     pytest.skip("needs the extra paillier", allow_module_level=True)
 
-from fedboost.privacy.encrypted.paillier import Paillier
+from fedboost.privacy.paillier import Paillier
 
 SETTINGS = {"protection": "paillier", "key_bits": 2048, "rounds": 2, "max_depth": 2, "max_bin": 8}
 

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import PeerError
 from fedboost.gbdt.histogram import STATS, Layout
-from fedboost.privacy import relay as relay_seals
-from fedboost.privacy.plain import PlainOpener
+from fedboost.privacy import pairwise
+from fedboost.privacy.ends import PlainOpener
+from fedboost.privacy.pairwise import open_sealed, sealed_size
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.relay import open_sealed, sealed_size
 from fedboost.protocol import relaying
 from fedboost.protocol.messages import Ask, Relay, Report
 from fedboost.wire.messages import encode_from_party
@@ -117,7 +117,7 @@ def uses(monkeypatch):
             out.setdefault((self._key, nonce), []).append((data, about))
             return self._cipher.encrypt(nonce, data, about)
 
-    monkeypatch.setattr(relay_seals, "AESGCM", Counted)
+    monkeypatch.setattr(pairwise, "AESGCM", Counted)
     return out
 
 
@@ -248,7 +248,7 @@ def test_a_feature_holder_does_not_forge_one():
         relays = apart.ends[other]._introduced.relays
         context = relays._context(Ask(message.turn, 1, (), None), message.number, "which rows go left")
         keys = {"bank": relays.keys["bank"]}
-        content = relay_seals.seal(bytes(8), message.sender, keys, context, relays.draw)
+        content = pairwise.seal(bytes(8), message.sender, keys, context, relays.draw)
         assert len(content) == len(message.content) == sealed_size(8, ["bank"])
         return changed(message, content=content)
 

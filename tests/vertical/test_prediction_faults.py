@@ -8,7 +8,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from fedboost.boosting.programs import alignment
+from fedboost.boosting.programs import initialisation
 from fedboost.holders.columns import holder_for
 from fedboost.privacy.identity import in_memory
 from fedboost.protocol.key_exchange import Credentials
@@ -59,7 +59,7 @@ class Predicting(Matching):
 
     @property
     def program(self):
-        return alignment.predict
+        return initialisation.predict
 
     def holders(self):
         return {}

@@ -12,7 +12,7 @@ import pytest
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import PeerError
 from fedboost.gbdt.tree import Splits
-from fedboost.privacy.relay import MIN_SEALED_BYTES
+from fedboost.privacy.pairwise import MIN_SEALED_BYTES
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Receive, Send
 from fedboost.protocol.key_exchange import Attempt

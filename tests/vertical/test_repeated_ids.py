@@ -186,8 +186,8 @@ def telling(monkeypatch, change):
 
     def sealed(self, send, ask, number):
         if send.kind == REPEATS:
-            counts = change(alignment.from_bytes(send.content), ask.attempt)
-            send = replace(send, content=alignment.to_bytes(counts))
+            counts = change(np.frombuffer(send.content, alignment.NUMBER).astype(np.int64), ask.attempt)
+            send = replace(send, content=counts.astype(alignment.NUMBER).tobytes())
         return seal(self, send, ask, number)
 
     monkeypatch.setattr(relaying.Ends, "seal", sealed)

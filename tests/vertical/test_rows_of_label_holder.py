@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.boosting.programs.alignment import places_of
+from fedboost.boosting.programs.initialisation import places_of
 from fedboost.boosting.queries.ids import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, hash_of
 from fedboost.holders.alignment import CHECK as CHECK_OF_IDS
 from fedboost.holders.alignment import KNOWN

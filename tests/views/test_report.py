@@ -11,11 +11,13 @@ from sites import rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics.registry import EDGES
+from fedboost.gbdt.metrics import EDGES
 from fedboost.runtime.model import Model
-from fedboost.views.as_html import STYLE, Markup, element
-from fedboost.views.charts import Series, bars, lines, points
-from fedboost.views.model import privacy
+from fedboost.views.as_html import STYLE, body
+from fedboost.views.charts import MAX_POINTS, draw, thinned
+from fedboost.views.document import Bars, Lines, Points, Series
+from fedboost.views.markup import Markup, element
+from fedboost.views.session import privacy
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +63,12 @@ def test_learning_curves_are_the_history(model):
         assert f"{number} {' '.join(f'{row[name]:.4g}' for name in names)}" in said
     first, last = model.rounds[0]["logloss"], model.rounds[-1]["logloss"]
     assert f"train: {first:.4g} at 1, {last:.4g} at 4" in said
-    assert "the terms did not ask for metrics of single sites" in said
+    assert 'id="sites"' not in model.report()  # the terms have no metrics of single sites
 
 
 def test_importance_and_trees_are_the_models(model):
     page = model.report()
-    said = section(page, "importance")
+    said = section(page, "curves")
     for name, gain in model.importance("gain").items():
         assert f"{name} {gain:.6g} {model.importance('cover')[name]:.6g}" in said
     trees = section(page, "trees")
@@ -77,8 +79,8 @@ def test_importance_and_trees_are_the_models(model):
 
 def test_without_rows_a_page_says_what_would_show_more(model):
     page = model.report()
-    assert section(page, "dependence").endswith("give a table of rows with labels (--data TABLE).")
-    assert section(page, "quality").endswith("give a table of rows with labels (--data TABLE).")
+    assert "partial dependence need a table with labels (--data TABLE)." in check(page).text
+    assert not re.search('id="(dependence|quality)"', page)  # no section without content
     assert "Traffic and the time of a round are not in a model file" in section(page, "session")
 
 
@@ -88,9 +90,9 @@ def test_figures_of_rows_are_those_of_an_evaluation(model):
     said = section(page, "quality")
     for name, value in known["metrics"].items():
         assert f"{name} {value:.5g}" in said
+    assert f"area under the ROC curve {known['auc']['value']:.5g}" in said
     outcomes = known["confusion"]
     assert f"label 0 {outcomes['tn']} {outcomes['fp']} label 1 {outcomes['fn']} {outcomes['tp']}" in said
-    assert f"ROC curve, area {known['auc']['value']:.4g}" in said
     for one in known["bins"]:
         assert f"{one['low']:.3f} to {one['high']:.3f} {one['rows']} {one['positives']}" in said
     grid, means = model.partial_dependence(rows(), "ward")
@@ -158,7 +160,7 @@ def numbers(pattern, drawn):
 
 
 def test_lines_lie_where_their_values_are():
-    drawn = lines("t", [Series("a", [(0, 0), (1, 10), (2, 5)])], "x", "y")
+    drawn = draw(Lines("t", [Series("a", [(0, 0), (1, 10), (2, 5)])], "x", "y"))
     path = re.search(r' d="M([^"]*)"', drawn)[1]
     (x0, y0), (x1, y1), (x2, y2) = [map(float, place.split()) for place in path.split("L")]
     assert x0 < x1 < x2
@@ -169,19 +171,19 @@ def test_lines_lie_where_their_values_are():
 
 
 def test_bars_are_as_long_as_their_values():
-    drawn = bars("t", [("a", 8.0), ("b", 2.0)], "gain")
+    drawn = draw(Bars("t", [("a", 8.0), ("b", 2.0)], "gain"))
     (first, second) = numbers(r'<rect[^>]* width="([^"]*)"', drawn)
     assert first == pytest.approx(4 * second, abs=0.4)
 
 
 def test_points_are_ordered_as_their_values():
-    drawn = points("t", [("a", 8.0), ("b", 2.0), ("c", float("nan"))], "mean")
+    drawn = draw(Points("t", [("a", 8.0), ("b", 2.0), ("c", float("nan"))], "mean"))
     (first, second) = numbers(r'<circle[^>]* cx="([^"]*)"', drawn)
     assert first > second
 
 
 def test_lines_differ_by_more_than_colour():
-    drawn = lines("t", [Series(f"s{n}", [(0, n), (1, n)]) for n in range(12)], "x", "y")
+    drawn = draw(Lines("t", [Series(f"s{n}", [(0, n), (1, n)]) for n in range(12)], "x", "y"))
     dashes = re.findall(r'class="line s(\d)"(?: stroke-dasharray="([^"]*)")?', drawn)
     assert len({dash for _, dash in dashes}) == 8
     assert all(f">s{n}</text>" in drawn for n in range(8))
@@ -223,7 +225,7 @@ def test_numbers_are_measured_and_not_drawn_as_classes():
     model = fb.simulate(terms(**settings), [rows()]).model
     said = section(model.report(data=rows()), "quality")
     assert f"rmse {fb.evaluate(model, [rows()]).metrics['rmse']:.5g}" in said
-    assert "are for models of two classes" in said
+    assert not re.search("ROC|Calibration", said)
 
 
 def test_the_card_is_the_privacy_report():
@@ -240,7 +242,7 @@ def test_the_card_is_the_privacy_report():
     said = section(page, "privacy")
     assert "epsilon 5 (weak)" in said
     assert "Not covered:" in said
-    assert "splits are drawn" in section(page, "importance")
+    assert "splits are drawn" in section(page, "curves")
     assert "Epsilon 5 at delta 1e-05: weak." in section(page, "warnings")
     assert "rows of the table" in section(page, "quality")
 
@@ -268,7 +270,36 @@ def test_186_sites_and_200_rounds_stay_readable(model):
     assert "Metrics of each round (200)" in read.texts
     assert "Parties (186)" in read.texts
     assert "logloss by round, train rows of 186 sites: lowest, median, highest" in read.texts
-    assert f"site 7 {history[-1]['site 7:logloss']:.4g}" in section(page, "curves")
+    assert f"site 7 {history[-1]['site 7:logloss']:.4g}" in section(page, "sites")
+
+
+@pytest.mark.parametrize("rounds", [1, 345, 1000, 10_000])
+def test_a_curve_of_many_rounds_is_whole(model, rounds):
+    """Its first and last round, its lowest and its highest point are drawn, however many there are."""
+    values = np.random.default_rng(1).normal(size=rounds).cumsum()
+    history = tuple({"round": n, "logloss": float(value)} for n, value in enumerate(values))
+    page = dataclasses.replace(model, rounds=history).report()
+    path = re.search(r' d="M([^"]*)" class="line s0"', page)[1]
+    xs, ys = zip(*(map(float, place.split()) for place in path.split("L")), strict=True)
+    assert "…" not in path
+    assert (xs[0], xs[-1]) == (60.0, 418.0) or rounds == 1
+    assert len(xs) <= MAX_POINTS + 4
+    if rounds > 1:
+        assert (min(ys), max(ys)) == pytest.approx((12 + 222 / 1.1 * 0.05, 234 - 222 / 1.1 * 0.05), abs=0.1)
+
+
+def test_a_thinned_line_keeps_every_peak():
+    points = [(float(n), 0.0) for n in range(10_000)]
+    for n in range(0, 10_000, 97):
+        points[n] = (float(n), 1.0 if n % 2 else -1.0)
+    kept = thinned(points)
+    assert [*dict.fromkeys(kept)] == kept == sorted(kept)
+    assert {points[0], points[-1]} <= {*kept}
+    assert len(kept) <= MAX_POINTS
+    for low in range(0, 10_000, 200):  # the extremes of every stretch that is wider than a pixel
+        own = [y for x, y in points if low <= x < low + 200]
+        seen = [y for x, y in kept if low <= x < low + 200]
+        assert (min(own), max(own)) == (min(seen), max(seen))
 
 
 def drawn(page, title):
@@ -276,7 +307,7 @@ def drawn(page, title):
     chart = re.search(rf"<figcaption>{title}[^<]*</figcaption>(.*?)</figure>", page, re.DOTALL)[1]
     path = re.search(r'<path d="M([^"]*)"', chart)[1]
     places = [tuple(map(float, place.split())) for place in path.split("L")]
-    return [((x - 60) / 366, (234 - y) / 222) for x, y in places]
+    return [((x - 60) / 358, (234 - y) / 222) for x, y in places]
 
 
 def test_curves_are_scikit_learns_at_the_edges_of_bins(model):
@@ -293,7 +324,7 @@ def test_curves_are_scikit_learns_at_the_edges_of_bins(model):
 
 def test_a_calibration_has_about_ten_bins_whose_rows_are_all(model):
     page = model.report(data=rows(), min_count=1)
-    said = section(page, "quality").partition("share of label 1 0.000 to")[2]
+    said = section(page, "quality").partition("predicted share of label 1 0.000 to")[2]
     bins = re.findall(r"[\d.]+ (\d+) (\d+) [\d.]+% [\d.]+%", said)
     assert 5 <= len(bins) <= 10
     assert sum(int(count) for count, _ in bins) == rows().num_rows
@@ -319,7 +350,9 @@ def test_colours_have_contrast_in_every_scheme():
 
         for text in ("ink", "soft", "link"):
             assert min(contrast(text, paper) for paper in ("paper", "panel")) >= 4.5
-        assert contrast("ink", "warn") >= 4.5
+        for state in ("good", "bad", "unclear"):
+            assert contrast("ink", f"{state}-panel") >= 4.5
+            assert contrast(state, f"{state}-panel") >= 3
         for shape in ("bar", *(f"s{number}" for number in range(8))):
             assert contrast(shape, "paper") >= 3
 
@@ -340,15 +373,18 @@ def test_parties_with_different_columns_are_named_with_them():
 
 
 def test_who_saw_what_follows_from_the_terms():
+    def said(agreed):
+        return body([privacy(agreed)])
+
     trio = ["a", "b", "c"]
-    masked = privacy(terms(trio, protection="masked", colluding=1))
+    masked = said(terms(trio, protection="masked", colluding=1))
     assert "sums over the rows of all parties, and never the numbers of a single party<" in masked
     assert "with one site: still no single other site" in masked
-    own = privacy(terms(trio, protection="masked", party_metrics=True))
+    own = said(terms(trio, protection="masked", party_metrics=True))
     assert "never the numbers of a single party; metrics of each site" in own
     columns = {**terms().columns.model_dump(mode="json"), "held": {"b": ["dose", "ward"]}, "row_id": "id"}
     apart = {"columns": columns, "label_holder": "a", "min_rows_per_bin": 10, "protection": "paillier"}
-    hidden = privacy(terms(["a", "b"], **apart))
+    hidden = said(terms(["a", "b"], **apart))
     assert "label holder a" in hidden
     assert "encrypted, to the other parties of its rows" in hidden
     assert "the structure of the model" in hidden

@@ -1,20 +1,21 @@
 """Pages of results that are no model: what an evaluation, a drift, a description and a comparison say."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from fedboost.views.result_pages import comparison_page
-from html_pages import HOSTILE, check, section
+from html_pages import HOSTILE, altered, check, section
 from sites import rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.views.as_html import SessionFacts
-from fedboost.views.charts import MAX_BARS, ends, intervals, pairs
-from fedboost.views.facts import ComparisonFacts, Figure, SiteComparison
-from fedboost.views.model import turns
+from fedboost.results.base import Ended
+from fedboost.results.comparison import Comparison, Figure, SiteComparison
+from fedboost.views.as_html import body, report
+from fedboost.views.charts import MAX_BARS, draw
+from fedboost.views.comparison import comparison
+from fedboost.views.document import Intervals, Pairs
+from fedboost.views.session import ends, traffic
 from fedboost.views.words import size
 
 TABLE = rows(900, seed=4)
@@ -48,15 +49,28 @@ def test_an_evaluation_is_drawn_as_it_is(evaluation, trained, tmp_path):
     check(page)
     summary = evaluation.summary
     said = section(page, "quality")
-    assert f"logloss {summary['metrics']['logloss']:.5g}" in said
-    assert f"ROC curve, area {summary['auc']['value']:.4g}" in said
+    head = " ".join(re.findall(r"<d[td][^>]*>([^<]*)", page.partition('id="quality"')[0]))
+    assert f"logloss {summary['metrics']['logloss']:.5g}" in head
+    assert f"area under the ROC curve {summary['auc']['value']:.5g} within" in head
     outcomes = summary["confusion"]
     assert f"label 0 {outcomes['tn']} {outcomes['fp']} label 1 {outcomes['fn']} {outcomes['tp']}" in said
-    for name, split in (("subgroups-0", summary["subgroups"]["ward"]), ("sites", summary["sites"])):
+    for name, split in (("split-0", summary["subgroups"]["ward"]), ("split-1", summary["sites"])):
         for group, known in split["sets"].items():
-            rate = f"{100 * known['rates']['selection_rate']:.4g}%"
-            figures = f"{group} {known['rows']} {known['metrics']['logloss']:.5g} {rate}"
-            assert figures in section(page, name)
+            rate = known["rates"]["selection_rate"]
+            said = section(page, name)
+            assert f"{group} {known['rows']} {known['metrics']['logloss']:.5g}" in said
+            assert rate is None or f" {100 * rate:.4g}%" in said
+
+
+def test_a_group_without_a_figure_is_named_and_not_a_row_of_dots(evaluation):
+    sites = evaluation.summary["sites"]
+    (first, *_) = sites["sets"].values()
+    nothing = {**first, "metrics": {"logloss": None}, "rates": dict.fromkeys(first["rates"])}
+    few = altered(evaluation, sites={**sites, "sets": {**sites["sets"], "north": nothing}})
+    said = section(few.report(), "split-1")
+    assert "Without the 100 rows, or rows of a label, that decide a figure: north." in said
+    assert "--min-count" in said
+    assert "north 160" not in said
 
 
 def test_a_page_of_a_session_says_who_agreed_what_was_told_and_what_travelled(evaluation, drift, description):
@@ -65,7 +79,7 @@ def test_a_page_of_a_session_says_who_agreed_what_was_told_and_what_travelled(ev
         check(page)
         assert known.terms.digest in section(page, "agreed")
         assert "north rows nothing" in section(page, "agreed")
-        assert "Nobody signed what was answered" in section(page, "warnings")
+        assert "No party signed its answers" in section(page, "warnings")
         assert "the aggregator sees each party's own counts" in section(page, "privacy")
         sent, received = map(size, known.traffic["north"])
         assert f"north {sent} {received}" in section(page, "session")
@@ -75,33 +89,42 @@ def test_a_page_of_a_session_says_who_agreed_what_was_told_and_what_travelled(ev
 
 def test_drift_names_the_columns_that_moved_and_where_to(drift):
     page = drift.report()
-    assert "1 column moved since the training: age." in section(page, "warnings")
-    assert "The score of the model moved" in section(page, "warnings")
-    age = next(each for each in drift.columns if each["name"] == "age")
-    assert f"age {age['psi']:.3f} {age['by_chance']:.3f} shifted" in section(page, "columns")
+    head = check(page).text.partition("What moved")[2]
+    assert "1 column moved since the training: age." in page
+    assert "The score of the model moved" in page
+    age = next(each for each in drift.columns if each.name == "age")
+    assert f"age {age.psi:.3f} {age.by_chance:.3f} shifted" in section(page, "columns")
+    assert "Percent of the rows by age" in section(page, "columns")
+    assert "Percent of the rows by dose" not in head  # it did not move
     bins = section(page, "bins")
-    first = age["bins"][0]
-    assert f"age below {first['high']:.4g} {first['reference']}" in bins
-    assert "Percent of the rows by age" in bins
-    assert "Percent of the rows by dose" not in bins  # it did not move
+    first = age.bins[0]
+    assert f"age below {first.high:.4g} {first.reference}" in bins
+
+
+def test_where_nothing_moved_that_is_the_verdict(trained):
+    page = fb.drift(trained.model, shared_out(3, TABLE)).report()
+    assert '<div class="verdict good"><p>No column moved by more than chance.</p>' in page
+    assert 'id="columns"' not in page
+    assert "<figure>" not in page.partition('id="session"')[0]
 
 
 def test_a_description_says_what_to_change(description):
     levels = {"a": 0, "b": 500, "c": None}
     column = {"name": "ward", "kind": "categorical", "missing": 0, "undeclared": 0, "levels": levels}
     label = {"name": "y", "levels": {"0": 400, "1": 500}}
-    page = replace(description, columns=(column,), label=label).report()
-    assert "Column ward has a in fewer than 5 rows: take them away, or correct them." in section(
-        page, "advice"
-    )
-    assert "ward c … …" in section(page, "levels")
-    assert "ward b 500 55.6%" in section(page, "levels")
+    page = altered(description, columns=[column], label=label).report()
+    assert "1 thing to look at before a training" in page
+    said = section(page, "advice")
+    assert "ward Has a in fewer than 5 rows Take them away, or correct them" in said
+    columns = section(page, "columns")
+    assert "ward c … …" in columns
+    assert "ward b 500 55.6%" in columns
+    assert "The terms have no numeric features." in columns
     assert "1 500 55.6%" in section(page, "label")
-    assert "The terms have no numeric features." in section(page, "numbers")
 
 
 def figures(value, low, high):
-    return {"logloss": Figure(value, low, high)}
+    return {"logloss": Figure(value=value, low=low, high=high)}
 
 
 def compared(names, gains):
@@ -113,15 +136,17 @@ def compared(names, gains):
             for model in ("alone", "federated", "pooled")
         }
         better_by = figures(gain, gain - 0.05, gain + 0.05)
-        sites.append(SiteComparison(name, 100, 20, 60, models, better_by, ""))
+        counts = {"rows": 100, "held_out": 20, "different_held_out": 60}
+        sites.append(SiteComparison(site=name, **counts, models=models, better_by=better_by))
     *sites, together = sites
-    return comparison_page(ComparisonFacts(sites, together, ("logloss",), 3, 0.2, equal=True))
+    known = {"sites": tuple(sites), "together": together, "metrics": ("logloss",), "share": 0.2}
+    return report(comparison(Comparison(**known, splits=3, equal=True)))
 
 
 def test_a_comparison_says_for_whom_it_is_worth_it():
     page = compared(["north", "south", "east"], [0.2, -0.2, 0.01])
     check(page)
-    said = section(page, "answer")
+    said = check(page).text
     assert "Joining pays: over all sites logloss 0.4000 instead of 0.5000, better by 0.1000" in said
     assert "it is worth it for 1 (north); it is NOT worth it for 1 (south)" in said
     assert "north 100 0.5000 0.3000 0.2000 0.1500 0.2500 yes" in section(page, "sites")
@@ -146,11 +171,10 @@ def test_no_name_in_a_result_becomes_markup(text, evaluation, drift, description
         {"name": text, "kind": "numeric", "missing": 7, **numbers},
     ]
     named = {"metrics": {text: 0.5}, "resolution": {text: 0.05}}
-    summary = {**evaluation.summary, "subgroups": subgroups, "sites": of_sites, **named}
     for page in (
-        replace(evaluation, summary=summary).report(),
-        replace(drift, columns=({**moved, "name": text, "bins": bins}, *columns)).report(),
-        replace(description, columns=described, label={"name": text, "levels": levels}).report(),
+        altered(evaluation, subgroups=subgroups, sites=of_sites, **named).report(),
+        altered(drift, columns=[{**moved, "name": text, "bins": bins}, *columns]).report(),
+        altered(description, columns=described, label={"name": text, "levels": levels}).report(),
         compared([text, "b"], [0.2, 0.3]),
     ):
         read = check(page)
@@ -161,17 +185,18 @@ def test_no_name_in_a_result_becomes_markup(text, evaluation, drift, description
 def test_186_sites_and_200_columns_stay_readable(evaluation, drift, description):
     (known, *_) = evaluation.summary["sites"]["sets"].values()
     sites = {**evaluation.summary["sites"], "sets": {f"site {n}": known for n in range(186)}}
-    evaluated = replace(evaluation, summary={**evaluation.summary, "sites": sites}).report()
+    evaluated = altered(evaluation, sites=sites).report()
     moved, *_, score = drift.summary["columns"]
     columns = [{**moved, "name": f"column {n}"} for n in range(200)]
-    drifted = replace(drift, columns=(*columns, score)).report()
-    columns = [{**each, "name": f"{each['name']} {n}"} for n in range(70) for each in description.columns]
-    described = replace(description, columns=columns).report()
+    drifted = altered(drift, columns=[*columns, score]).report()
+    own = description.summary["columns"]
+    columns = [{**each, "name": f"{each['name']} {n}"} for n in range(70) for each in own]
+    described = altered(description, columns=columns).report()
     draw = np.random.default_rng(0)
     many = compared([f"site {n}" for n in range(186)], draw.normal(size=186))
     for page, folded in (
-        (evaluated, "Figures by site (100% of unknown use) (186)"),
-        (drifted, "Columns, the furthest first, and the score (201)"),
+        (evaluated, "Figures by site (187)"),
+        (drifted, "How far each column moved (201)"),
         (described, "Quantiles of each numeric feature (140)"),
         (many, "Each site, by logloss (186)"),
     ):
@@ -180,8 +205,8 @@ def test_186_sites_and_200_columns_stay_readable(evaluation, drift, description)
         assert page.count("<circle") < 40 * 8
         assert page.count("<rect") < 500
     assert "the 20 that gain most and least of 186" in section(many, "sites")
-    assert "200 columns moved since the training" in section(drifted, "warnings")
-    assert "and 180 more" in section(drifted, "warnings")
+    assert "200 columns moved since the training" in drifted
+    assert "and 195 more" in drifted
 
 
 def test_a_training_that_was_followed_has_traffic_and_time(trained):
@@ -194,7 +219,7 @@ def test_a_training_that_was_followed_has_traffic_and_time(trained):
     assert f"4 {last['seconds']:.3g} {last['bytes'] / 1000:.1f} kB" in said
     assert "4 rounds in" in said
     assert "Made by fedboost" in page
-    for name in ("model", "agreed", "curves", "importance", "trees", "privacy"):
+    for name in ("model", "agreed", "curves", "trees", "privacy"):
         assert section(page, name) == section(trained.model.report(), name)
     with_rows = trained.report(data=TABLE)
     assert section(with_rows, "quality") == section(trained.model.report(data=TABLE), "quality")
@@ -214,7 +239,7 @@ def test_traffic_of_186_parties_and_200_rounds_stays_readable(trained):
 
 
 def test_bars_of_a_pair_are_as_long_as_their_values():
-    drawn = pairs("t", [("a", 8.0, 4.0), ("b", 2.0, 0.0)], ("then", "now"), "rows")
+    drawn = draw(Pairs("t", [("a", 8.0, 4.0), ("b", 2.0, 0.0)], ("then", "now"), "rows"))
     widths = [float(width) for width in re.findall(r'class="bar[^"]*" x="156[^>]* width="([^"]*)"', drawn)]
     assert widths[0] == pytest.approx(2 * widths[1], abs=0.2)
     assert widths[0] == pytest.approx(4 * widths[2], abs=0.4)
@@ -223,7 +248,7 @@ def test_bars_of_a_pair_are_as_long_as_their_values():
 
 
 def test_an_interval_has_its_point_inside_and_a_line_at_0():
-    drawn = intervals("t", [("a", 1.0, -0.5, 2.0), ("b", float("nan"), 0, 1)], "gain")
+    drawn = draw(Intervals("t", [("a", 1.0, -0.5, 2.0), ("b", float("nan"), 0, 1)], "gain"))
     (zero,) = re.findall(r'class="faint" x1="([^"]*)"', drawn)
     ((low, high),) = re.findall(r'class="line s0" x1="([^"]*)"[^>]* x2="([^"]*)"', drawn)
     (point,) = re.findall(r'<circle[^>]* cx="([^"]*)"', drawn)
@@ -237,7 +262,10 @@ def test_of_many_values_the_highest_and_the_lowest_are_drawn():
 
 
 def test_nothing_that_was_counted_is_no_traffic(trained):
-    assert "No bytes were counted." in turns(SessionFacts({}), trained.model.terms)
-    assert "since the aggregator was restarted" in turns(
-        SessionFacts({"north": (5, 6)}, since_restart=True), trained.model.terms
-    )
+    def said(session):
+        return body(traffic(session))
+
+    agreed = trained.model.terms
+    assert "No bytes were counted." in said(Ended(agreed))
+    counted = Ended(agreed, (), {"north": (5, 6)}, since_restart=True)
+    assert "since the aggregator was restarted" in said(counted)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.gbdt.metrics.registry import METRICS
+from fedboost.gbdt.metrics import METRICS
 from fedboost.protocol.messages import Join, Relay, Report
 from fedboost.protocol.relaying import PART_BYTES
 from fedboost.terms.reading import MAX_FEATURES
@@ -28,8 +28,7 @@ from fedboost.wire.codec import (
     MAX_RELAY_PART,
     MAX_TO_AGGREGATOR,
 )
-from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
-from fedboost.wire.services import (
+from fedboost.wire.messages import (
     MAX_MEMBERS,
     MAX_OBJECTIONS,
     MAX_SENTENCE_LENGTH,
@@ -37,11 +36,15 @@ from fedboost.wire.services import (
     MAX_SESSIONS,
     Objections,
     decode_check_reply,
+    decode_from_party,
     decode_objections,
     decode_review,
     decode_status,
+    decode_to_party,
     decode_train_event,
+    encode_from_party,
     encode_objections,
+    encode_to_party,
     encode_train_event,
     encode_train_request,
 )

@@ -14,11 +14,14 @@ from fedboost.boosting.queries.union import Query
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.protocol.messages import FromParty, Offer, Report, ToParty
 from fedboost.wire import codec as query_codec
-from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
-from fedboost.wire.services import (
+from fedboost.wire.messages import (
     TrainCommand,
+    decode_from_party,
+    decode_to_party,
     decode_train_event,
     decode_train_request,
+    encode_from_party,
+    encode_to_party,
     encode_train_event,
     encode_train_request,
 )

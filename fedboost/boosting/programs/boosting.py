@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.alignment import align
 from fedboost.boosting.programs.frontier import Frontier, Ground
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
     Scales,
+    align,
     check_start,
     constant_values,
     count,
     find_base_score,
     find_cut_points,
+    find_levels,
     known_base_score,
     model_of,
     no_model,
@@ -29,7 +30,6 @@ from fedboost.boosting.programs.initialisation import (
     residuals_vanish,
     start_query,
 )
-from fedboost.boosting.programs.target_means import find_levels
 from fedboost.boosting.programs.tasks import with_reference
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.labels import StartQuery
@@ -37,10 +37,10 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.queries.union import OfTurn, together
 from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.registry import VALIDATION, grows, own_name
+from fedboost.gbdt.metrics import VALIDATION, grows, own_name
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees, Outcome
@@ -339,7 +339,7 @@ def _summary(terms: Terms, candidates: list[Candidate]) -> dict[str, Any]:
     return {"metric": watched, "trials": trials, "best": _best_first(finalists)[0].number}
 
 
-# ---- the trees of a round ----------------------------------------------------------------------------
+# ---- the trees of a round -------------------------------------------------------------------------------
 
 
 def _root_query(

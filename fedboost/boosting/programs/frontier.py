@@ -21,8 +21,20 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels import level as level_kernels
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.split import LEAF, MIN_GAIN, Leaves, SplitRule
-from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, NODE, SPLIT_COLUMNS, Bytes, Int32, Splits, Tree
+from fedboost.gbdt.tree import (
+    BITMAP_BYTES,
+    LEAF,
+    MIN_GAIN,
+    NO_SPLITS,
+    NODE,
+    SPLIT_COLUMNS,
+    Bytes,
+    Int32,
+    Leaves,
+    SplitRule,
+    Splits,
+    Tree,
+)
 from fedboost.terms.terms import Terms
 
 # ---- The groups of bins in which the parties told the sums of the nodes of trees that grow --------------

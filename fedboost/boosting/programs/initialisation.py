@@ -1,5 +1,5 @@
-"""The queries before the first tree: scales, cut points, the constant to start from; and the model that
-begins with it.
+"""The queries before the first tree: matched rows, means of levels, scales, cut points, the constant to start
+from; and the model that begins with it. Also joint predictions, which match rows first.
 
 Promises: pure functions of the terms and the sums; cut points and constant are the same for every partition
 of the rows.
@@ -7,33 +7,56 @@ Refuses: labels or weights with nothing to learn (ConfigError).
 """
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery, are_weighted, weight_scale
+from fedboost.boosting.queries.ids import (
+    UNKNOWN,
+    AlignQuery,
+    IdCountQuery,
+    PlacesQuery,
+    ReachQuery,
+    check_predicted,
+    few_in_common,
+    hash_of,
+)
 from fedboost.boosting.queries.labels import (
     RESIDUAL_BITS,
     RESIDUAL_TURNS,
     START_BITS,
+    LevelSumsQuery,
     ResidualQuery,
     RowsQuery,
     StartQuery,
 )
 from fedboost.boosting.queries.union import OfTurn, Query, together
-from fedboost.errors import ConfigError, PeerError, TreeAborted, quoted
-from fedboost.fixedpoint import EXPONENT_CELLS, Float32, Int64, Scale, bound_exponent, lower_bound
+from fedboost.errors import ConfigError, PeerError, Refused, TreeAborted, quoted
+from fedboost.fixedpoint import EXPONENT_CELLS, Float32, Float64, Int64, Scale, bound_exponent, lower_bound
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import KEY_BITS, MAX_REFINEMENTS, CutPoints, Grids, Quantiles, keys_to_floats
+from fedboost.gbdt.cut_points import (
+    KEY_BITS,
+    MAX_REFINEMENTS,
+    CutPoints,
+    Grids,
+    Quantiles,
+    count_cells,
+    keys_to_floats,
+)
+from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.gbdt.metrics import DIGITS
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
-from fedboost.gbdt.target_means import NO_MEANS, TargetMeans
+from fedboost.gbdt.target_means import FOLDS, NO_MEANS, LevelMeans, TargetMeans
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
+from fedboost.privacy.points import TOKEN_WORDS, Tokens, intersect
+from fedboost.protocol.contracts import GrownTrees
 from fedboost.protocol.parts import UNTOLD_SCORE
-from fedboost.terms.terms import Terms
+from fedboost.terms.terms import Terms, slots_of
 
 # ---- Leaf renewal: leaf values that are quantiles of the residuals, by counts over ever finer cells -----
 # Promises: a value depends on sums of weights over cells of float32 keys alone, so it is the same for every
@@ -380,3 +403,230 @@ def residuals_vanish(before: Int64, after: Int64) -> bool:
     """True if the constant left gradients no larger than the rounding of float32 labels."""
     first, now = before[:EXPONENT_CELLS], after[:EXPONENT_CELLS]
     return not now.any() or bound_exponent(now) < bound_exponent(first) - VANISHED_BITS
+
+
+# ---- Levels as means of the label: one query for the sums by level, and means and cut points from them --
+# A bucket's mean is smoothed: SMOOTHING rows of the overall mean are added to it. Rows of a fold get the
+# mean over the other folds. Means tell sums of labels by subtraction: each from all of a bucket, and all
+# told buckets from all rows. So a bucket of fewer rows than `min_count` has the overall mean, folds with
+# fewer are joined to others of their bucket, and the rows without a mean of their own are none, or as many.
+# So of one column no sum of labels over fewer than `min_count` rows follows from the means. Columns whose
+# levels are nearly the same rows are not held against each other.
+
+
+SMOOTHING = 10.0
+"""Rows of the overall mean in each mean: of 1, 3, 5, 10 and 20 the best where 200,000 rows had 20,000
+levels."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What columns of levels become: means of each, float32 [buckets, folds], and their cut points."""
+
+    means: tuple[Float32, ...] = ()
+    cut_points: tuple[CutPoints, ...] = ()
+
+    def among(self, cut_points: CutPoints, terms: Terms) -> CutPoints:
+        """The cut points of all features, from those of the others."""
+        if not self.cut_points:
+            return cut_points
+        head = cut_points.head(len(terms.columns.numeric))
+        parts = (head, *self.cut_points)
+        values, sizes, missing = (np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS)
+        return CutPoints(values, sizes, missing).with_categories(terms.columns.category_counts)
+
+    def of_model(self, terms: Terms) -> TargetMeans:
+        """The means that a model has."""
+        names = terms.columns.target_means
+        return {name: LevelMeans.of(means[:, -1]) for name, means in zip(names, self.means, strict=True)}
+
+
+_ARRAYS = "values", "sizes", "missing"
+
+
+def find_levels(
+    terms: Terms, rows: int, scales: Scales, exponents: Int64
+) -> Generator[OfTurn, Int64, Levels]:
+    """The means of levels, and the cut points among them. exponents: those of a RowsQuery."""
+    slots = slots_of(terms)
+    if not slots:
+        return Levels()
+    sizes = tuple(each.with_missing for each in slots.values())
+    _, weight = start_quantiles(terms, rows, exponents, features=1)
+    gradient = Scale(scales.gradient.exponent, START_BITS)
+    hessian = Scale(scales.hessian.exponent, START_BITS)
+    query = LevelSumsQuery(rows, sizes, gradient, hessian, weight=weight)
+    sums, *counts = parts_of(query, (yield query))
+    totals = [own.sum(axis=0).tolist() for own in by_column(query, sums)]
+    if any(total != totals[0] for total in totals):
+        raise PeerError("the labels of one column of levels sum to others than those of another")
+    check_start(terms, np.array(totals[0], np.int64))
+    if any((each < 0).any() for each in counts) or any(
+        own.sum() != rows for own in by_column(query, counts[0])
+    ):
+        raise PeerError(f"the rows of all levels of a column are not the {rows} rows there are")
+    columns = zip(*(by_column(query, each) for each in (sums, counts[0], counts[-1])), strict=True)
+    means, cut_points = [], []
+    for own_sums, own_counts, units in columns:
+        own = _means(terms, query, own_sums.reshape(-1, FOLDS + 1, STATS), own_counts.reshape(-1, FOLDS + 1))
+        means.append(own)
+        quantiles, _ = start_quantiles(terms, rows, exponents, features=1)
+        cut_points.append(lay_cut_points(own, units, quantiles))
+    return Levels(tuple(means), tuple(cut_points))
+
+
+def parts_of(query: LevelSumsQuery, total: Int64) -> list[Int64]:
+    """Sums of gradients and hessians [slots, 2], then counts of rows [slots], then of their weights."""
+    pairs, *counts = np.split(total, np.cumsum([segment.cells for segment in query.segments])[:-1])
+    return [pairs.reshape(-1, STATS), *counts]
+
+
+def by_column(query: LevelSumsQuery, values: Int64) -> list[Int64]:
+    return np.split(values, np.cumsum(query.slots)[:-1])
+
+
+def _means(terms: Terms, query: LevelSumsQuery, sums: Int64, counts: Int64) -> Float32:
+    """The means of a column, float32 [buckets, FOLDS + 1]. sums: int64 [buckets + 1, FOLDS + 1, 2]; counts:
+    int64 [buckets + 1, FOLDS + 1], the last bucket of missing values."""
+    factors, floor = np.array([query.gradient.factor, query.hessian.factor]), terms.evaluation.min_count
+    trained, everything = counts[:, :FOLDS], sums.sum(axis=(0, 1)) / factors
+    overall, prior = mean_label(terms, *everything.tolist()), SMOOTHING * everything / trained.sum()
+    told = _told(trained.sum(axis=1), floor)
+    pairs = sums[told, :FOLDS]
+    whole = pairs.sum(axis=1, keepdims=True)
+    of_others = np.concatenate([whole - _of_groups(pairs, trained[told], floor), whole], axis=1)
+    others = of_others / factors + prior
+    out = np.full((counts.shape[0] - 1, FOLDS + 1), overall)
+    own = [mean_label(terms, *pair) for pair in others.reshape(-1, STATS).tolist()]
+    out[told] = overall + _rounded(np.array(own).reshape(-1, FOLDS + 1) - overall)
+    return out.astype(np.float32)
+
+
+def _told(rows: Int64, floor: int) -> Int64:
+    """The buckets that have means of their own: those of `floor` rows or more, but for the first if the other
+    rows are too few. rows: of each bucket, and last those with missing values."""
+    told = np.flatnonzero(rows[:-1] >= floor)
+    rest = int(rows.sum() - rows[told].sum())
+    return told[1:] if 0 < rest < floor else told
+
+
+def _of_groups(pairs: Int64, rows: Int64, floor: int) -> Int64:
+    """Sums over the group of folds that each fold is in: int64 [buckets, FOLDS, 2]. A group has `floor`
+    rows, or is all folds of its bucket."""
+    group, last, held = np.zeros_like(rows), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    for fold in range(FOLDS):
+        is_full = held >= floor
+        last, held = last + is_full, np.where(is_full, 0, held) + rows[:, fold]
+        group[:, fold] = last
+    too_few = (held < floor)[:, np.newaxis] & (group == last[:, np.newaxis])
+    group = np.maximum(group - too_few, 0)
+    same = group[:, :, np.newaxis] == group[:, np.newaxis, :]
+    joined: Int64 = np.einsum("bij,bjs->bis", same.astype(np.int64), pairs)
+    return joined
+
+
+def _rounded(values: Float64) -> Float64:
+    """To as many significant digits as published metrics: all could tell exact sums of a few rows."""
+    return np.array([float(f"{value:.{DIGITS}g}") for value in values.reshape(-1)]).reshape(values.shape)
+
+
+def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoints:
+    """Cut points as counts over grids of the encoded column would give. units: what the rows of each slot
+    count."""
+    values = np.append(means, np.full(units.size - means.size, np.float32(np.nan)))
+    for _ in range(MAX_REFINEMENTS):
+        if not quantiles.grids.cells:
+            break
+        quantiles.refine(count_cells([values], quantiles.grids, units=units))
+    return quantiles.cut_points()
+
+
+# ---- Matched rows: the queries that match rows by their ids before all others, and joint predictions ----
+# The places of a party's rows do not depend on what other blocks have. Lists that no parties can have told
+# are refused (PeerError), and too many ids or too few common rows (Refused).
+
+
+def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
+    """Have the parties of each block agree on the rows that all of them have."""
+    counts = yield IdCountQuery(len(terms.parties))
+    query = AlignQuery(tuple(counts.tolist()))
+    query.check(terms)
+    places = places_of(terms, query, (yield query))
+    if int((yield places)[0]) != places.total:
+        raise PeerError(f"the label holders have other rows than the {places.total} in common")
+
+
+def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
+    """The places of the common rows, or of all rows of the label holder, from the tokens of all lists."""
+    lists = lists_of(terms, query, tokens)
+    if terms.vertical.takes_all_rows:
+        of_all = PlacesQuery(*known_places(terms, lists))
+        of_all.check(terms)
+        return of_all
+    places: dict[str, Int64] = {}
+    total = 0
+    for block in terms.blocks:
+        common = matched(lists, block.parties)
+        rows, fewest = common[0].size, terms.vertical.fewest_common_rows
+        if rows < fewest:
+            raise Refused(few_in_common(rows, fewest, block.parties))
+        places |= dict(zip(block.parties, common, strict=True))
+        total += rows
+    told = [places[party] for party in terms.parties]
+    return PlacesQuery(total, tuple(own.size for own in told), np.concatenate(told))
+
+
+def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[int, ...], Int64]:
+    """The fields of places of all rows of the label holder, in the order of its list: how many they are, how
+    many places are told of each party, and the places, UNKNOWN where a feature holder does not have the
+    row; of the label holder a hash of which rows each of these has."""
+    (block,) = terms.blocks
+    holder = block.label_holder
+    rows = len(lists[holder])
+    places: dict[str, Int64] = {}
+    for party in block.feature_holders:
+        own, theirs = matched(lists, (holder, party))
+        places[party] = np.full(rows, UNKNOWN, np.int64)
+        places[party][own] = theirs
+    places[holder] = np.concatenate([hash_of(own != UNKNOWN) for own in places.values()])
+    told = [places[party] for party in terms.parties]
+    return rows, tuple(own.size for own in told), np.concatenate(told)
+
+
+def lists_of(terms: Terms, query: AlignQuery, tokens: Int64) -> dict[str, Tokens]:
+    """The tokens of each party's list: uint32 [ids, 4]."""
+    ends = np.cumsum(query.sizes)[:-1]
+    words = tokens.astype(np.uint32).reshape(-1, TOKEN_WORDS)
+    return dict(zip(terms.parties, np.split(words, ends), strict=True))
+
+
+def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
+    """The places in the lists of these parties of the tokens that all of them have: int64 [common] each.
+    PeerError, which names the parties, for a list with a token twice."""
+    try:
+        return intersect([lists[party] for party in parties])
+    except PeerError as error:
+        raise PeerError(f"row ids of parties {', '.join(parties)}: {error}") from None
+
+
+# ---- The prediction of rows by parties that hold different columns: three turns, whatever the trees -----
+
+
+def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
+    """Have the feature holders tell the label holder which leaves its rows reach. A model without trees: the
+    aggregator has none."""
+    counts = yield IdCountQuery(len(terms.parties))
+    query = AlignQuery(tuple(counts.tolist()))
+    (block,) = terms.blocks
+    check_predicted(terms, query.sizes[terms.parties.index(block.label_holder)])
+    query.check(terms)
+    reach = reach_of(terms, query, (yield query))
+    reach.check(terms)
+    if int((yield reach)[0]) != reach.total:
+        raise PeerError(f"the label holder has predicted other rows than the {reach.total} there are")
+    return no_model(terms)
+
+
+def reach_of(terms: Terms, query: AlignQuery, tokens: Int64) -> ReachQuery:
+    """The places of the rows that are predicted, from the tokens of all lists."""
+    return ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))

@@ -1,18 +1,16 @@
 """Trainings with noise: noisy sums of gradients, the trees that grow on them, and their cut points.
 
-Promises: pure functions; a step is the shorter the more of the sums may be noise.
-Refuses nothing.
+Promises: pure functions; a step is the shorter the more of the sums may be noise. Noise can make no sum
+impossible, so that none is refused.
 """
 
-import dataclasses
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedboost.boosting.programs.initialisation import model_of
-from fedboost.boosting.programs.target_means import Levels, by_column, lay_cut_points, parts_of
+from fedboost.boosting.programs.initialisation import Levels, by_column, lay_cut_points, model_of, parts_of
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.columns import RangeQuery
 from fedboost.boosting.queries.labels import LevelSumsQuery, StartQuery
@@ -25,8 +23,7 @@ from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, Quantiles, range_ed
 from fedboost.gbdt.histogram import STATS, Layout
 from fedboost.gbdt.objectives.objective import IDENTITY, SCALE, UNITS, Bound
 from fedboost.gbdt.sampling import mixed
-from fedboost.gbdt.split import BestSplit, SplitRule
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, BestSplit, Split, SplitRule, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.noise import CUT_POINTS, LEVELS, ROWS, START, TREES
 from fedboost.terms.terms import Terms, slots_of
@@ -63,8 +60,7 @@ def newton_step(terms: Terms, sums: Sums) -> float:
 # Noise hides what a row adds to the mean of its own level, so that no fold needs to leave it out, and a
 # fold would have noise of its own: where 20,000 levels had ten rows each, one sum a level was better from
 # the noise of two rows on.
-# Promises: pure functions of the terms and the noisy sums, so that they tell nothing of rows that these do
-# not. Refuses nothing: noise can make no sum impossible.
+# The means are pure functions of the terms and the noisy sums: they tell nothing of rows that these do not.
 
 
 def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int64, Levels]:
@@ -107,8 +103,6 @@ def _noisy_means(terms: Terms, sums: Int64) -> Float32:
 # number, and so is the noise. Below epsilon 4 trees of random structure (`grow_random_trees`) do better
 # unless rows are many; no histogram is its parent minus its sibling here, since that would have the noise
 # of both.
-# Promises: a pure function of the terms and the noisy sums; every query gets noise. Refuses nothing: with
-# noise, any sum is possible.
 
 
 BEYOND_NOISE = 4.0
@@ -121,7 +115,7 @@ def grow_noisy_histograms(
     """The tree without values, the splits of its last level, and the sums in its leaves."""
     layout, tree, bound = Layout.of(cut_points), Tree(), terms.bound
     sigma = terms.plan.releases[TREES].sigma
-    rule = dataclasses.replace(
+    rule = replace(
         terms.rule(SCALE, SCALE),
         min_child_weight=max(terms.trees.min_child_weight, BEYOND_NOISE * bound.hessian(sigma)),
     )
@@ -199,7 +193,6 @@ def child_sums(
 # sums of gradients and hessians in all its leaves at once; a row is in one leaf, so it can change that
 # vector by no more than its own bound. These trees (`additive`) do best wherever epsilon is small; those of
 # `hist` are above.
-# Promises: a pure function of the terms and the noisy sums; nothing is asked that has no noise.
 # Source of trees with random splits: Maddock, Cormode, Wang, Maple and Jha, "Federated boosted decision
 # trees with differential privacy", CCS 2022.
 

@@ -3,7 +3,6 @@
 Promises: what is told of a count leaves it at least half a unit of possible values, also at both ends, where
 the count could be none or all of the rows; the parts of a total are rounded together, so they add up to it.
 Two units that an analyst may choose for the same rows leave at least a quarter of the smaller one.
-Refuses nothing.
 """
 
 import math
@@ -22,13 +21,11 @@ from fedboost.boosting.queries.labels import ALL, ROW_COUNTS, EvaluationQuery, M
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError, TrainingStopped
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, bound_exponent
+from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, CutPoints, Quantiles, Told, range_edges
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
-from fedboost.gbdt.metrics import registry
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.metric import Curve, Mean, Metric, Ndcg
-from fedboost.gbdt.metrics.registry import OUTCOMES, exact_metric_of
+from fedboost.gbdt.metrics import OUTCOMES, Curve, Mean, Metric, Ndcg, exact_metric_of
 from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.noise import CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.tasks import (
@@ -459,7 +456,7 @@ class _Set:
             "resolution": {name: within for name, (_, within) in found.items()},
         }
         if query.scores:
-            mean = registry.PROBABILITIES.decode(self._probabilities) / self.rows
+            mean = metrics.PROBABILITIES.decode(self._probabilities) / self.rows
             predicted = rounded(mean, self.step(self.unit / self.rows))
             shares = rates(self.outcomes, self.unit, least)
             out |= {"mean_prediction": predicted, "confusion": self.outcomes, "rates": shares}
@@ -542,10 +539,10 @@ class _Sums:
         return int(self._part[name][0])
 
     def _bins(self) -> Int64:
-        return self._of_all[: 3 * registry.bins(self._query.threshold)].reshape(3, -1)
+        return self._of_all[: 3 * metrics.bins(self._query.threshold)].reshape(3, -1)
 
     def _cells(self) -> Int64:
-        return self._of_all[3 * registry.bins(self._query.threshold) :].reshape(2, -1)
+        return self._of_all[3 * metrics.bins(self._query.threshold) :].reshape(2, -1)
 
     def _check(self) -> None:
         """Raise PeerError for counts that cannot be."""
@@ -572,13 +569,13 @@ class _Sums:
             raise PeerError("rows by score are others than rows by bin")
         sums = [(int(part[-1]), int(part[0])) for part in self._part.values()]
         sums += zip(bins[2].tolist(), bins[:2].sum(axis=0).tolist(), strict=True)
-        if any(not 0 <= total <= count * registry.PROBABILITIES.limit for total, count in sums):
+        if any(not 0 <= total <= count * metrics.PROBABILITIES.limit for total, count in sums):
             raise PeerError("the probabilities of some rows sum to less than 0, or more than there are rows")
 
     @property
     def _edge(self) -> int:
         """The place of the threshold among the edges of bins."""
-        return registry.edges(self._query.threshold).index(self._query.threshold)
+        return metrics.edges(self._query.threshold).index(self._query.threshold)
 
     # ---- what the analyst gets ----------------------------------------------------------------------
 
@@ -622,17 +619,17 @@ class _Sums:
         exact, at = self._bins(), self._edge + 1
         labels = zip(exact[:2].tolist(), every.told_by_label, strict=True)
         told = [coarse(rows, unit, whole) or [] for rows, whole in labels]
-        ends = [0.0, *registry.edges(self._query.threshold), 1.0]
+        ends = [0.0, *metrics.edges(self._query.threshold), 1.0]
         bins = []
         for low, high in merged(np.sum(told, axis=0), rows_of_bin(unit), at):
             zeros, ones = (sum(label[low:high]) for label in told)
             rows, known = int(exact[:2, low:high].sum()), {"low": ends[low], "high": ends[high]}
-            mean = registry.PROBABILITIES.decode(int(exact[2, low:high].sum())) / rows
+            mean = metrics.PROBABILITIES.decode(int(exact[2, low:high].sum())) / rows
             predicted = rounded(mean, every.step(unit * (ends[high] - ends[low]) / rows))
             rate = rounded(ones / (zeros + ones), every.step(unit / (zeros + ones)))
             counts = {"rows": zeros + ones, "positives": ones, "mean_prediction": predicted, "rate": rate}
             bins.append({**known, **counts})
-        value, within = registry.area(*self._cells())
+        value, within = metrics.area(*self._cells())
         step = every.step(unit / min(every.by_label))
         told_area = rounded(value, step)
         ties = step_above(within) if step and within else within  # their digits count rows of the cells

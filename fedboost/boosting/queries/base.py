@@ -226,7 +226,7 @@ class BaseQuery(ABC):
     needs_noise: ClassVar[bool] = False
     """True if only answers with noise are allowed."""
     tasks: ClassVar[frozenset[str]] = TRAINING
-    """What the sessions do that it is asked in (`Terms.task`)."""
+    """Names of the tasks whose sessions send it."""
 
     def __post_init__(self) -> None:
         if type(self.splits) is not Splits:
@@ -262,7 +262,7 @@ class BaseQuery(ABC):
     @classmethod
     def serves(cls, terms: Terms) -> bool:
         """True if it is for what a session under these terms does."""
-        return terms.task in cls.tasks
+        return terms.task.name in cls.tasks
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """True if it is allowed where answers get this noise."""
@@ -296,7 +296,7 @@ class BaseQuery(ABC):
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow it."""
         if not self.serves(terms):
-            raise Refused(f"{self.name} is asked, and the terms {terms.task}, and do nothing else")
+            raise Refused(f"{self.name} is asked, and the terms {terms.task.name}, and do nothing else")
         if self.cells > MAX_CELLS:
             raise Refused(
                 f"an answer of {self.cells} integers, at most {MAX_CELLS} are given; lower max_depth"

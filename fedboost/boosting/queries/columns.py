@@ -19,7 +19,7 @@ from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms.noise import CUT_POINTS, ROWS, SUMMARY, Noise, Release
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_TRAIN, TRAINING
+from fedboost.terms.session import TRAINING
 from fedboost.terms.tasks import gridded
 from fedboost.terms.terms import Terms
 
@@ -37,7 +37,7 @@ LEVELS_SUMMED = MAX_REFINEMENTS + 1
 def are_weighted(terms: Terms) -> bool:
     """True if rows count by their weights among the quantiles of columns. Not where parties hold different
     columns: the label holder alone knows the weights."""
-    return terms.columns.weight is not None and not terms.blocks and terms.task != TO_DESCRIBE
+    return terms.columns.weight is not None and not terms.blocks and not terms.task.counts_values
 
 
 def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
@@ -55,7 +55,7 @@ class QuantileQuery(BeforeTrees, BaseQuery):
     """
 
     description = "how many rows lie in each column interval"
-    tasks = TRAINING | {TO_DESCRIBE}
+    tasks = TRAINING | {"describe"}
 
     rows: int
     grids: Grids
@@ -169,7 +169,7 @@ class RangeQuery(BeforeTrees, BaseQuery):
     """
 
     description = "how many rows lie in each part of a range"
-    tasks = TRAINING | {TO_DESCRIBE}
+    tasks = TRAINING | {"describe"}
     needs_noise = True
 
     rows: int
@@ -226,7 +226,7 @@ class BinCountsQuery(BeforeTrees, BaseQuery):
     training, whose trees give the score."""
 
     description = "rows by bin of each column and of score"
-    tasks = frozenset({TO_TRAIN, TO_DRIFT})
+    tasks = frozenset({"train", "drift"})
 
     sizes: tuple[int, ...]
     score: int
@@ -244,18 +244,18 @@ class BinCountsQuery(BeforeTrees, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """Once, where the terms say so."""
-        return int(terms.task == TO_DRIFT or terms.evaluation.reference)
+        return int(terms.task.uses_reference or terms.evaluation.reference)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse counts that the terms do not name."""
-        if terms.task == TO_TRAIN and not terms.evaluation.reference:
+        if not (terms.task.uses_reference or terms.evaluation.reference):
             raise Refused("rows by bin of each column, and the terms have no reference")
         if len(self.sizes) != len(terms.columns.features):
             raise Refused(f"bins of {len(self.sizes)} features, the terms have {len(terms.columns.features)}")
 
     def check_order(self, terms: Terms, state: Any) -> None:
         """Raise PeerError unless it may come next."""
-        if terms.task == TO_DRIFT:
+        if terms.task.uses_reference:
             return
         check_started(state)
         if state.splits or not 0 <= self.rounds < len(state.rounds):  # a root may have been asked ahead
@@ -281,7 +281,7 @@ class SummaryQuery(BeforeTrees, BaseQuery):
 
     description = "rows: all, with missing values, by level"
     only_turn = 1
-    tasks = frozenset({TO_DESCRIBE})
+    tasks = frozenset({"describe"})
 
     numeric: int
     levels: tuple[int, ...]
@@ -306,7 +306,7 @@ class SummaryQuery(BeforeTrees, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """Once, where rows are described."""
-        return int(terms.task == TO_DESCRIBE)
+        return int(cls.serves(terms))
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """Always."""

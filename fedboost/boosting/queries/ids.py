@@ -21,11 +21,9 @@ from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees, Vie
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
-from fedboost.privacy.masked.keys import KEY_BYTES
+from fedboost.privacy.pairwise import KEY_BYTES, sealed_size
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
-from fedboost.privacy.relay import sealed_size
 from fedboost.protocol.contracts import MAX_CELLS
-from fedboost.terms.session import TO_PREDICT, TO_TRAIN
 from fedboost.terms.terms import Terms
 
 CHECK_BYTES = 2 * KEY_BYTES
@@ -64,7 +62,7 @@ class IdCountQuery(BeforeRows, BaseQuery):
 
     description = "number of row ids"
     only_turn = 1
-    tasks = frozenset({TO_TRAIN, TO_PREDICT})
+    tasks = frozenset({"train", "predict"})
 
     parties: int
 
@@ -90,7 +88,7 @@ class AlignQuery(BeforeRows, BaseQuery):
 
     description = "row ids, blinded by all parties"
     only_turn = 2
-    tasks = frozenset({TO_TRAIN, TO_PREDICT})
+    tasks = frozenset({"train", "predict"})
 
     sizes: tuple[int, ...]
 
@@ -184,7 +182,7 @@ class ToldPlaces(BeforeRows, BaseQuery):
             known = own[own != UNKNOWN]
             if size and known.size < fewest:
                 parties = str(label_holder), name
-                raise Refused(few_in_common(known.size, fewest, parties, terms.vertical.predicts))
+                raise Refused(few_in_common(known.size, fewest, parties, not terms.task.trains))
             if known.size and (known.min() < 0 or np.unique(known).size != known.size):
                 raise Refused(f"a row that is said to be {said} twice")
 
@@ -280,12 +278,12 @@ class ReachQuery(ToldPlaces):
     of rows, from the label holder."""
 
     description = "number of rows that were predicted"
-    tasks = frozenset({TO_PREDICT})
+    tasks = frozenset({"predict"})
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """Once, where rows are predicted."""
-        return int(terms.vertical.predicts)
+        return int(cls.serves(terms))
 
     def relayed_bytes(self, terms: Terms) -> int:
         """Most bytes that a feature holder relays, a bit a row and its leaf bits, and the label holder, a

@@ -23,19 +23,16 @@ from fedboost.boosting.queries.base import (
 from fedboost.boosting.queries.columns import LEVELS_SUMMED, are_weighted, weight_scale
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float32, Scale, cell_bits
+from fedboost.gbdt import metrics
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.metrics import registry
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.metric import Mean, Metric
-from fedboost.gbdt.metrics.registry import exact_metric_of
+from fedboost.gbdt.metrics import Mean, Metric, exact_metric_of
 from fedboost.gbdt.objectives.objective import NOISE_BITS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.noise import LEVELS, START, Noise, Release
-from fedboost.terms.session import TO_EVALUATE, TO_TRAIN
 from fedboost.terms.settings import MAX_RENEWAL_QUERIES
 from fedboost.terms.terms import Terms, slots_of
 
@@ -188,7 +185,7 @@ class LevelSumsQuery(BeforeTrees, BaseQuery):
     """
 
     description = "sums of labels by level of a column"
-    tasks = frozenset({TO_TRAIN})
+    tasks = frozenset({"train"})
 
     rows: int
     slots: tuple[int, ...]
@@ -365,7 +362,7 @@ class MagnitudesQuery(BeforeTrees, BaseQuery):
 
     description = "row counts; magnitudes of weights, losses"
     only_turn = 1
-    tasks = frozenset({TO_EVALUATE})
+    tasks = frozenset({"evaluate"})
 
     metrics: tuple[str, ...]
     rows = MAX_ROWS
@@ -386,7 +383,7 @@ class MagnitudesQuery(BeforeTrees, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """Once, where a model is evaluated."""
-        return int(terms.task == TO_EVALUATE)
+        return int(cls.serves(terms))
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse other metrics than the terms'."""
@@ -408,12 +405,12 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
     scores: rows are counted by score and label, which are 0 or 1; classes: of a confusion matrix, 0 without;
     caps: of each metric, the largest loss that a row counts with, 0 where there is none.
     Answer: of each set its number of rows, its metric sums, and with `scores` its outcomes at the threshold
-    (`registry.count_outcomes`); then, of all rows, `registry.count_bins` and `registry.count_cells`, or
-    `registry.count_classes`."""
+    (`metrics.count_outcomes`); then, of all rows, `metrics.count_bins` and `metrics.count_cells`, or
+    `metrics.count_classes`."""
 
     description = "error of a model, rows by score and label"
     only_turn = 2
-    tasks = frozenset({TO_EVALUATE})
+    tasks = frozenset({"evaluate"})
 
     rows: int
     metrics: tuple[str, ...]
@@ -442,18 +439,18 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
     @property
     def cells_of_set(self) -> int:
         """Integers of one set of rows."""
-        outcomes = len(registry.OUTCOMES) + 1 if self.scores else 0
+        outcomes = len(metrics.OUTCOMES) + 1 if self.scores else 0
         return 1 + metrics.cells(self.metrics, exact_metric_of) + outcomes
 
     @once
     def cells(self) -> int:
-        of_all = (3 * registry.bins(self.threshold) + 2 * registry.FINE_CELLS) * self.scores + self.classes**2
+        of_all = (3 * metrics.bins(self.threshold) + 2 * metrics.FINE_CELLS) * self.scores + self.classes**2
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
 
     @property
     def cell_bits(self) -> int:
         most = metrics.limit(self.metrics, self.weight, exact_metric_of)
-        return cell_bits(max(most, registry.PROBABILITIES.limit * self.scores), self.rows)
+        return cell_bits(max(most, metrics.PROBABILITIES.limit * self.scores), self.rows)
 
     @property
     def name(self) -> str:
@@ -463,7 +460,7 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """Once, where a model is evaluated."""
-        return int(terms.task == TO_EVALUATE)
+        return int(cls.serves(terms))
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse what is not in the terms."""

@@ -23,17 +23,16 @@ from fedboost.boosting.queries.base import (
 from fedboost.boosting.queries.labels import EXPONENT_VECTORS
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Int64, Scale, cell_bits
+from fedboost.gbdt import metrics
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels.histogram import fit_level, pack_level, unpack_level
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.registry import TRAIN
+from fedboost.gbdt.metrics import TRAIN
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.noise import TREES, Noise, Release
-from fedboost.terms.session import TO_TUNE
 from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32
@@ -345,7 +344,7 @@ def check_growing(
             f"tree {tree}: a question about nodes whose gradients are scaled or drawn otherwise than the "
             f"root's"
         )
-    some = terms.task == TO_TUNE and set(query.nodes) <= set(terms.roots)  # of candidates that go on
+    some = terms.task.takes_candidates and set(query.nodes) <= set(terms.roots)  # of candidates that go on
     if (levels == 0) != (some or query.nodes == terms.roots):
         raise PeerError(f"tree {tree}: the root must be asked for once, and first")
     if levels == terms.max_turns_per_tree:

@@ -20,8 +20,7 @@ from fedboost.boosting.queries.labels import (
 )
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
 from fedboost.fixedpoint import Int64
-from fedboost.protocol.contracts import MAX_CELLS
-from fedboost.protocol.several import Several
+from fedboost.protocol.contracts import MAX_CELLS, Several
 from fedboost.terms.terms import Terms
 
 TreeQuery = HistogramQuery | VoteQuery

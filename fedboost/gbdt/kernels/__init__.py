@@ -7,3 +7,42 @@ Refuses nothing: callers have validated their arrays.
 Shapes: N rows, F features, T bins of all features together. `bins` is uint8 [N, F or more]; `rows` uint32
 row numbers; `offsets` uint32 [F], where a feature's bins begin among the T.
 """
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from fedboost.kernel_cache import kernel
+
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Ask for the cache line of array[index]; a hint, without effect on any value."""
+
+    def codegen(context, builder, signature, args):
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        byte = ir.IntType(8).as_pointer()
+        address = builder.bitcast(builder.gep(view.data, [args[1]]), byte)
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        hint = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        builder.call(hint, [address, i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, index), codegen
+
+
+@intrinsic
+def load_word(typingctx, array, index):
+    """The eight bytes from array[index] of a uint8 array as one uint64, the first of them lowest."""
+
+    def codegen(context, builder, signature, args):
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        address = builder.bitcast(builder.gep(view.data, [args[1]]), ir.IntType(64).as_pointer())
+        return builder.load(address, align=1)
+
+    return types.uint64(array, index), codegen
+
+
+elementwise = kernel(nogil=True, inline="always", error_model="numpy")
+loop = kernel(nogil=True, error_model="numpy")

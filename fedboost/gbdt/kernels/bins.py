@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedboost.gbdt.kernels.compile import elementwise, load_word, loop
+from fedboost.gbdt.kernels import elementwise, load_word, loop
 
 _BLOCK = 256  # rows of a block of `transpose`
 MAX_CODES = 256

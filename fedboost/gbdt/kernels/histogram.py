@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedboost.gbdt.kernels.compile import load_word, loop, prefetch
+from fedboost.gbdt.kernels import load_word, loop, prefetch
 from fedboost.gbdt.kernels.objectives import EXPONENT_BIAS, MANTISSA
 
 LIMBS = 12

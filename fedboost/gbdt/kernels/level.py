@@ -1,10 +1,10 @@
 """Kernels of levels: which leaves are split, their children, the sums of these.
 
-Leaves and nodes are records of arrays (`LEAF` of gbdt/split.py, `NODE` of gbdt/tree.py)."""
+Leaves and nodes are records of arrays (`LEAF` of gbdt/tree.py, `NODE` of gbdt/tree.py)."""
 
 import numpy as np
 
-from fedboost.gbdt.kernels.compile import elementwise, loop
+from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.split import _soft_threshold, categories_right, level_splits
 
 FEATURES_DISAGREE, NEGATIVE_BIN, OTHER_ROWS, OTHER_TOTAL, NEGATIVE_POSITIVE, OTHER_SIBLING = range(1, 7)

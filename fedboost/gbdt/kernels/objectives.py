@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedboost.gbdt.kernels.compile import elementwise, loop
+from fedboost.gbdt.kernels import elementwise, loop
 
 LOG2_E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01  # ln 2 in two parts: k * high is exact for |k| < 2**20

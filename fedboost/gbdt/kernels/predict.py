@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.kernels.compile import elementwise, loop
 
 _PREDICTED = 128
 """Rows that go down a tree together."""

@@ -8,8 +8,8 @@ list, begin and end. Splits are columns and bitmaps of categories (`tree.Splits`
 
 import numpy as np
 
+from fedboost.gbdt.kernels import loop
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.kernels.compile import loop
 
 NO_LEAF = -1
 PARENT, BY, LAST, MISSING, LEFT = range(5)

@@ -6,8 +6,8 @@ computed, and the first of the highest is taken.
 
 import numpy as np
 
+from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.kernels.compile import elementwise, loop
 
 _TOGETHER = 512
 """Candidates from which on gains are computed, so that the list stays in the cache."""

@@ -221,7 +221,6 @@ class HasGradients(Protocol):
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         """First and second derivative of the loss in each margin, times the weight: as the margins."""
-        ...
 
 
 class Objective(ABC):

@@ -1,20 +1,20 @@
 """The objectives by name, and objectives from the parameters of the terms.
 
-Promises: each objective is registered once, by `register`; the built-in ones are those of BUILT_IN in each
-module here.
+Promises: each objective is registered once, by `register`; the built-in ones are those of
+`built_in.BUILT_IN`.
 Refuses: classes that are no objectives, and names that are taken (TypeError, ValueError).
 """
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from importlib.metadata import entry_points
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.objectives import classification, ranking, regression, survival
+from fedboost.gbdt.objectives.built_in import BUILT_IN
 from fedboost.gbdt.objectives.objective import HasGradients, LabelKind, Objective
 
 OBJECTIVES: dict[str, type[Objective]] = {}
@@ -31,16 +31,8 @@ def register(kind: _Kind) -> _Kind:
     return kind
 
 
-for _kinds in (
-    classification.BUILT_IN,
-    regression.NUMBERS,
-    regression.COUNTS,
-    regression.QUANTILES,
-    survival.BUILT_IN,
-    ranking.BUILT_IN,
-):
-    for _kind in _kinds:
-        register(_kind)
+for _kind in BUILT_IN:
+    register(_kind)
 
 
 def names_of(kind: LabelKind) -> tuple[str, ...]:
@@ -88,19 +80,9 @@ _KINDS: dict[object, type] = {"int": int, "float": float, "str": str}
 """Annotations that a module keeps as text."""
 
 
-class _Offered(Protocol):
-    """An entry point."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dist(self) -> Any: ...
-    def load(self) -> Any: ...
-
-
 def names() -> list[str]:
     """The objectives that packages offer here."""
-    return sorted({entry_point.name for entry_point in _offered()})
+    return sorted({entry_point.name for entry_point in entry_points(group=GROUP)})
 
 
 def package_of(name: str) -> str:
@@ -189,15 +171,12 @@ def check_objective(loss: Objective, label: Float32) -> None:
             raise ConfigError(f"a {what} is {np.abs(values).max():g}, and its bound 2**{bound}")
 
 
-def _offered() -> list[_Offered]:
-
-    return list(entry_points(group=GROUP))
-
-
-def _entry_point(name: str) -> _Offered:
-    matching = [entry_point for entry_point in _offered() if entry_point.name == name]
+def _entry_point(name: str) -> Any:
+    matching = [entry_point for entry_point in entry_points(group=GROUP) if entry_point.name == name]
     if len(matching) != 1:
-        packages = ", ".join(sorted(f"{entry_point.dist.name}" for entry_point in matching))
+        packages = ", ".join(
+            sorted(f"{entry_point.dist.name}" for entry_point in matching if entry_point.dist)
+        )
         raise ConfigError(
             f"objective {name!r} is offered by several packages here: {packages}; keep one"
             if matching

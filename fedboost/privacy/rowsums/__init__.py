@@ -2,14 +2,13 @@
 ciphertexts of the rows in a bin, and what they report is the encryption of the sums.
 
 Designed for: feature holders that keep to the protocol and must not read gradients. What a label holder may
-see of a report is decided in openings.py and ends.py.
+see of a report is decided in ends.py.
 
 Promises: an opened report is, integer for integer, the histogram of the plain gradients; a report has as many
-bytes as its number of cells says, whatever the rows are. Importing this module imports none of the packages
+bytes as its number of cells says, whatever the rows are. Importing this package imports none of the packages
 that only encryption needs.
-Refuses: see the modules.
 
-scheme.py: where a sum stands in a plaintext; segments.py: which rows are multiplied; paillier.py: rows and
-sums under Paillier's keys; engines.py: the products, by gmpy2 or by kernels/; key_proof.py: keys that hide
-sums from who has them; openings.py: blinded openings that are checked; ends.py: the two ends of a session.
+scheme.py: where a sum stands in a plaintext; sums.py: rows and sums under Paillier's keys, with products by
+gmpy2 or by kernels.py; ends.py: blinded openings that are checked, the proof of a key, the two ends of a
+session.
 """

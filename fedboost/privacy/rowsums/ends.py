@@ -4,7 +4,7 @@ row, others report sums that they cannot read, and the label holder opens them w
 A turn, with ctx = everything that the aggregator and the label holder must agree on:
 
     report   each party: its own integers in plain; a feature holder the sums of its columns, encrypted
-    blind    the aggregator hides each ciphertext, its plaintext and what randomised it (openings.py)
+    blind    the aggregator hides each ciphertext, its plaintext and what randomised it
     assist   the label holder opens what is uniform to it, once a turn, with proof, and counts
     open     the aggregator checks the proof, takes the blinds away, and puts the sums in their places
 
@@ -30,16 +30,16 @@ from gmpy2 import mpz
 from fedboost.errors import PeerError, Refused, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import packing
-from fedboost.privacy.encrypted.paillier import (
+from fedboost.privacy.ends import PlainOpener, PlainSealer
+from fedboost.privacy.packing import signed
+from fedboost.privacy.paillier import (
     FACTOR_BITS,
     SMALL_PRIMES,
     PaillierPublic,
     PaillierSecret,
     split,
 )
-from fedboost.privacy.masked.keys import BENEATH, Group, RandomBytes, context
-from fedboost.privacy.packing import signed
-from fedboost.privacy.plain import PlainOpener, PlainSealer
+from fedboost.privacy.pairwise import BENEATH, Group, RandomBytes, context
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
 from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
 from fedboost.privacy.rowsums.sums import Engine, engine_of

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError, LocalProtocolError, SessionFailed
 from fedboost.fixedpoint import Int64, cell_bits
-from fedboost.privacy.encrypted.scheme import IMPOSSIBLE
+from fedboost.privacy.scheme import IMPOSSIBLE
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")

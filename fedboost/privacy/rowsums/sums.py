@@ -21,9 +21,9 @@ from gmpy2 import mpz
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret
-from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.privacy.packing import Words
+from fedboost.privacy.paillier import PaillierPublic, PaillierSecret
+from fedboost.privacy.pairwise import RandomBytes
 from fedboost.privacy.rowsums import kernels
 from fedboost.privacy.rowsums.kernels import LANES, LIMB_BITS, WORD_BITS, may_compile
 from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Threads, by_place, cut, plan, shares
@@ -286,7 +286,7 @@ def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
 
 # ---- Random powers that randomise ciphertexts: of a base of one's own, each used once -------------------
 # Promises: a power is h**n modulo n**2 of a base h = -x**2 with a random exponent of half the bits of n, as
-# `encrypted.paillier` explains; with the primes of n, it is the same number as without. Refuses nothing.
+# `privacy.paillier` explains; with the primes of n, it is the same number as without. Refuses nothing.
 # A table has the powers of the base for each digit of the exponent, so that a power is a product of one
 # number for each digit. Who knows the primes computes it modulo the square of each, and joins the two. The
 # lookups are not constant in time; but an exponent is used once, by a party on its own machine.
@@ -378,7 +378,7 @@ class RowEncryption:
         draw: RandomBytes,
         engine_of: EngineOf = engine_of,
     ) -> None:
-        """draw: cryptographic randomness; engine_of: as in engines.py."""
+        """draw: cryptographic randomness; engine_of: as the function of that name."""
         self._public, self._slots = secret.public, slots
         engines = tuple(engine_of(prime, threads) for prime in secret.primes)
         self._powers = RandomPowers(self._public.n, engines, draw, _digit_bits(self._public.n))

@@ -49,7 +49,7 @@ from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION, terms_of
-from fedboost.wire.services import (
+from fedboost.wire.messages import (
     Objections,
     Review,
     SiteReply,

@@ -32,7 +32,6 @@ from fedboost.runtime.aggregator.parties import check_signed
 from fedboost.runtime.aggregator.sessions import ActiveSession
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import PART_BEGINS, from_json
-from fedboost.terms.session import TO_DESCRIBE, TO_EVALUATE, TO_PREDICT, TO_TRAIN
 from fedboost.terms.terms import Terms
 from fedboost.views.shell import EndedFacts
 
@@ -43,7 +42,7 @@ MAX_FAILED = 64
 MAX_IN_MEMORY = 4
 """Models that are kept in memory: those that are not on the disk."""
 FOLDER = "ended"
-REPORTED = TO_TRAIN, TO_DESCRIBE, TO_EVALUATE
+REPORTED = frozenset({"train", "describe", "evaluate"})
 """Sessions of whose end there is a report."""
 _NAME = re.compile(r"session-[0-9a-f]{16}")
 
@@ -195,7 +194,7 @@ def facts_of(session: ActiveSession) -> tuple[EndedFacts, bytes]:
         rounds=[*session.meter.history],
         traffic=dict(session.meter.traffic),
         model_bytes=len(model),
-        has_report=whole and terms.task in REPORTED,
+        has_report=whole and terms.task.name in REPORTED,
         request=nonce_of(session.session.request),
     )
     return facts, model
@@ -243,7 +242,7 @@ class Submissions:
         caller = f"analyst {name!r}"
         text, request = await self._analysts.reader.run(caller, len(data), lambda: from_json(data))
         terms = await self._analysts.read(caller, text, request, name)
-        if terms.task == TO_PREDICT:
+        if not terms.task.by_analyst:
             raise Refused("a prediction is asked for by its label holder alone: fedboost predict --party")
         analyst = self._signer(terms, request, name)
         self._check_unused(nonce_of(request))

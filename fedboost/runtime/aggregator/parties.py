@@ -343,7 +343,7 @@ def check_asker(bundle: Bundle | None, context: Any, terms: Terms) -> None:
     """Raise Refused unless the caller may ask for a session under these terms: an analyst, or of a prediction
     the label holder."""
     holder = terms.vertical.label_holder
-    if not terms.vertical.predicts:
+    if terms.task.by_analyst:
         check_role(bundle, context, key_exchange.ANALYST)
     elif (caller := caller_of(bundle, context)) and (caller.role, caller.name) != (
         key_exchange.PARTY,

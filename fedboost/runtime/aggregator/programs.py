@@ -6,38 +6,38 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import cast
 
-from fedboost.boosting.programs import alignment, boosting, private
+from fedboost.boosting.programs import boosting, initialisation, private
 from fedboost.boosting.programs.boosting import tune
 from fedboost.boosting.programs.tasks import describe, drift, evaluate
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Program
-from fedboost.terms.session import TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_TUNE
+from fedboost.terms.session import TASKS
 from fedboost.terms.terms import Terms
 
-BUILT_IN: dict[str, Program] = {
-    "boosting": boosting.train,
-    TO_DESCRIBE: describe,
-    TO_EVALUATE: evaluate,
-    TO_DRIFT: drift,
-    TO_TUNE: tune,
+OF_TASKS: dict[str, Program] = {
+    "train": boosting.train,
+    "tune": tune,
+    "describe": describe,
+    "evaluate": evaluate,
+    "drift": drift,
+    "predict": initialisation.predict,
 }
+"""The program of each task, without noise."""
 
 
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
-    """The program of these terms; where they predict, or have noise, `boosting` is another one."""
-    if terms.vertical.predicts:
-        return alignment.predict
-    if terms.noise is not None and terms.session.program == "boosting":
+    """The program of these terms."""
+    if not terms.session.is_built_in:
+        return load_program(terms.session.program, allowed)
+    if terms.task.trains and terms.noise is not None:
         return private.train
-    return load_program(terms.session.program, allowed)
+    return OF_TASKS[terms.task.name]
 
 
 def load_program(name: str, allowed: Iterable[str]) -> Program:
-    """A built-in program, or `module:function` if it is among the allowed ones."""
-    if name in BUILT_IN:
-        return BUILT_IN[name]
+    """The program `module:function`, if it is among the allowed ones."""
     if name not in set(allowed):
-        known = ", ".join([*BUILT_IN, *allowed])
+        known = ", ".join([*(row.program for row in TASKS.values() if row.program), *allowed])
         raise ConfigError(f"program {name!r} is not offered here (offered: {known})")
     module, colon, function = name.partition(":")
     if not (module and colon and function):

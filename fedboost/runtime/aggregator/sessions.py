@@ -27,7 +27,7 @@ from typing import Any
 from fedboost.boosting import state
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
-from fedboost.gbdt.metrics.registry import of_all
+from fedboost.gbdt.metrics import of_all
 from fedboost.protocol import run
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Program
@@ -55,7 +55,7 @@ from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.party_model import trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
-from fedboost.wire.services import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
+from fedboost.wire.messages import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
 
 VERSION_LINE = b"fedboost journal 3\n"
 SUFFIX = ".journal"

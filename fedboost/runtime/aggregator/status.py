@@ -17,8 +17,8 @@ from fedboost.runtime.aggregator.parties import Admission, ConnectedParties, cal
 from fedboost.runtime.aggregator.sessions import ActiveSession, Sessions
 from fedboost.runtime.net.keys import Bundle
 from fedboost.version import VERSION
-from fedboost.wire import services as wire
-from fedboost.wire.services import Member, SessionState, SessionStatus, Status, encode_status
+from fedboost.wire import messages as wire
+from fedboost.wire.messages import Member, SessionState, SessionStatus, Status, encode_status
 
 
 class StatusOffice:

@@ -142,7 +142,6 @@ def _local(path: Path) -> Locations:
 
 
 def _at_path(name: str) -> Location:
-
     return Location(name, Path(name).name.lower(), lambda: pa.OSFile(name), Path(name))
 
 
@@ -201,7 +200,7 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
             raise ConfigError(f"{source}: no such object, or no right to see it")
         listed = store.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"{source}: cannot be read", _plain(error)) from None
+        raise ConfigError(f"{source}: cannot be read", first_line(error)) from None
     names = [entry.path for entry in listed if entry.type == fs.FileType.File]
     nothing = "holds no Parquet file (*.parquet, *.pq)"
     if folder != key:
@@ -236,7 +235,8 @@ def _store(parts: SplitResult, source: str, bucket: str) -> Any:
     return fs.S3FileSystem(**settings)
 
 
-def _plain(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, in short."""
     return shorten((str(error).splitlines() or [type(error).__name__])[0], 200)
 
 
@@ -265,7 +265,6 @@ def fetch(parts: SplitResult, source: str, folder: Path | None) -> "Callable[[],
     lock, kept = threading.Lock(), list[Any]()
 
     def open_fetched() -> "pa.NativeFile":
-
         with lock:
             if not kept:
                 kept.append(pa.py_buffer(_fetched(parts, source, folder)))

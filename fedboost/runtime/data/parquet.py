@@ -41,7 +41,6 @@ class ParquetFiles:
     """Parquet files that are one table. Opening them reads no row."""
 
     def __init__(self, locations: Locations) -> None:
-
         self._files = locations.files
         self._metadata = []
         heads = []
@@ -332,12 +331,10 @@ class NormalBatches:
     """The batches of an Arrow stream, with the types that the rest of fedboost reads."""
 
     def __init__(self, reader: "pa.RecordBatchReader") -> None:
-
         self._reader = reader
         self.schema: pa.Schema = pa.schema([normal_field(field) for field in reader.schema])
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
-
         for batch in self._reader:
             pairs = zip(batch.columns, self.schema.types, strict=True)
             yield pa.record_batch([normal_column(*pair) for pair in pairs], schema=self.schema)

@@ -57,7 +57,6 @@ from fedboost.runtime.data.values import (
     texts,
 )
 from fedboost.terms.columns import Schema
-from fedboost.terms.session import TO_DESCRIBE, TRAINING
 from fedboost.terms.tasks import class_names
 from fedboost.terms.terms import Terms, have_folds
 
@@ -231,7 +230,7 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
     margin = schema.base_margin
     base: Reader | None = partial(base_margin_of, name=margin, terms=terms) if margin else None
     features: dict[str, Reader] = {name: partial(finite, name=name) for name in schema.numeric}
-    codes = codes_of if terms.task == TO_DESCRIBE else declared_codes
+    codes = codes_of if terms.task.counts_values else declared_codes
     features |= {name: _level_reader(terms, name) for name in schema.target_means}
     features |= {
         name: partial(codes, name=name, categories=declared) for name, declared in schema.categorical.items()
@@ -265,7 +264,7 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
 
 def _level_reader(terms: Terms, name: str) -> Reader:
     """The reader of a column of target means: buckets where a model is trained, else the means it has."""
-    if terms.task in TRAINING:
+    if terms.task.trains:
         return partial(buckets_of, name=name, buckets=terms.columns.target_means[name])
     assert terms.earlier is not None
     return partial(means_of, name=name, means=terms.earlier.target_means[name])
@@ -287,7 +286,7 @@ def _ids(table: "Table", terms: Terms, site: str) -> list[bytes]:
     ids = ids_of(table, [name], terms.vertical.id_form)
     has_labels = terms.blocks.has_labels(site)
     if not (has_labels and terms.vertical.repeated_ids):
-        may = has_labels and not terms.vertical.predicts  # else they are those of the training
+        may = has_labels and terms.task.trains  # else they are those of the training
         check_distinct(ids, f"row_id {name!r}", "or set repeated_ids = true in the terms" if may else "")
     return ids
 
@@ -574,7 +573,7 @@ def with_label_noise(read: LabelReader, party: str, key_of: Callable[[Terms], by
 
     def read_noised(terms: Terms) -> Shard:
         shard, epsilon = read(terms), terms.vertical.label_epsilon
-        if epsilon is None or terms.vertical.predicts or not terms.blocks.has_labels(party):
+        if epsilon is None or not terms.task.reads_labels or not terms.blocks.has_labels(party):
             return shard
         assert shard.ids is not None
         classes = terms.objective.num_class or 2

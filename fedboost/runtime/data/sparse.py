@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -92,12 +93,9 @@ class SparseTable:
                 size, self.dense.slice(first, size), self.names, starts, rows, values, self.open_ended
             )
 
-    @property
+    @cached_property
     def _places(self) -> Mapping[str, int]:
-        places: dict[str, int] | None = self.__dict__.get("_found")
-        if places is None:
-            places = self.__dict__["_found"] = {name: index for index, name in enumerate(self.names)}
-        return places
+        return {name: index for index, name in enumerate(self.names)}
 
     @classmethod
     def from_matrices(cls, dense: "pa.Table", matrices: Mapping[str, Any]) -> "SparseTable":

@@ -74,11 +74,10 @@ def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
 
 
 def _chunked(column: "pa.ChunkedArray", kind: "pa.DataType") -> "pa.ChunkedArray":
-
     return pa.chunked_array([normal_column(chunk, kind) for chunk in column.chunks], kind)
 
 
-# ---- Rows of a database, streamed: PostgreSQL and SQLite through ADBC, DuckDB through its own package ----
+# ---- Rows of a database, streamed: PostgreSQL and SQLite through ADBC, DuckDB through its own package ---
 
 
 BATCH_ROWS = 1 << 14
@@ -118,7 +117,6 @@ class Batches(Protocol):
     @property
     def schema(self) -> "pa.Schema":
         """The columns."""
-        ...
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]": ...
 
@@ -127,7 +125,6 @@ class _Stream:
     """The batches of a query, their types those that the rest of fedboost reads."""
 
     def __init__(self, reader: "pa.RecordBatchReader", driver: Any, database: Database) -> None:
-
         self._reader, self._driver, self._database = reader, driver, database
         for field in reader.schema:
             if reason := _unreadable(field):
@@ -138,7 +135,6 @@ class _Stream:
         self.schema = pa.schema([normal_field(field) for field in reader.schema])
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
-
         with _explained(self._driver, self._database, self.schema.names):
             for batch in self._reader:
                 columns = [

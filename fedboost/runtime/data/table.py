@@ -20,7 +20,7 @@ from pyarrow import ipc
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
-from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, locations_of
+from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, first_line, locations_of
 from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, read_query
 from fedboost.runtime.data.sparse import SparseTable, read_libsvm
 from fedboost.runtime.data.sql import normal_table, opened
@@ -79,13 +79,11 @@ def _delimited(locations: Locations, options: ReadOptions) -> Delimited:
 
 
 def _feather(locations: Locations, options: ReadOptions) -> "pa.Table":
-
     with locations.files[0].open() as file:
         return ipc.open_file(file).read_all()
 
 
 def _feather_names(locations: Locations, options: ReadOptions) -> list[str]:
-
     with locations.files[0].open() as file:
         return list(ipc.open_file(file).schema.names)
 
@@ -93,7 +91,6 @@ def _feather_names(locations: Locations, options: ReadOptions) -> list[str]:
 def _feather_parts(
     locations: Locations, options: ReadOptions, columns: Collection[str], as_text: Collection[str]
 ) -> "Iterator[pa.Table]":
-
     with locations.files[0].open() as file:
         reader = ipc.open_file(file)
         for number in range(reader.num_record_batches):
@@ -183,7 +180,7 @@ def _check_there(locations: Locations) -> None:
         raise ConfigError(f"{location.shown}: the file is empty")
 
 
-# ---- Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas -------------
+# ---- Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas ----------------
 
 
 Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
@@ -226,7 +223,7 @@ def as_config_error(locations: Locations, form: str) -> Iterator[None]:
         packed = isinstance(error, OSError) and locations.files[0].name.endswith(tuple(COMPRESSIONS))
         damaged = "; it is cut off or damaged: copy it again" if packed else ""
         raise ConfigError(
-            f"{locations.shown}: cannot be read as {form}", _first_line(error) + damaged
+            f"{locations.shown}: cannot be read as {form}", first_line(error) + damaged
         ) from None
 
 
@@ -331,11 +328,6 @@ def distinct(table: "pa.Table", source: str) -> "pa.Table":
     return table
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return shorten(lines[0], 200)
-
-
 def dense_of(table: "Table") -> "pa.Table":
     """The columns that are no sparse ones; of a stored table, those without their rows."""
     match table:
@@ -404,7 +396,6 @@ class RenamedParquet(ParquetTable):
 
 
 def _renamed(table: "pa.Table", columns: Names, levels: Mapping[str, Names]) -> "pa.Table":
-
     fields, values = [], []
     for name, own in columns.items():
         column = column_of(table, own)
@@ -416,7 +407,6 @@ def _renamed(table: "pa.Table", columns: Names, levels: Mapping[str, Names]) -> 
 
 
 def _renamed_levels(column: "pa.ChunkedArray", own: str, levels: Names) -> "pa.ChunkedArray":
-
     codes, distinct = texts(column, own)
     name_of = {spelled_as(column, level): name for name, level in levels.items()}
     name_of |= {level: name for name, level in levels.items()}

@@ -141,20 +141,16 @@ class Delimited:
         return pa.binary()
 
     def _reader(self, stream: Any, columns: Any, types: "dict[str, pa.DataType]") -> Any:
-
         block = max(_BLOCK, 16 * len(self._header))
         return csv.open_csv(stream, self._reading(block), self._parsing(), self._converting(columns, types))
 
     def _reading(self, block: int) -> "csv.ReadOptions":
-
         return csv.ReadOptions(block_size=block, encoding=self._options.encoding)
 
     def _parsing(self) -> "csv.ParseOptions":
-
         return csv.ParseOptions(delimiter=self._separator, newlines_in_values=True)
 
     def _converting(self, columns: Any = None, types: Any = None) -> "csv.ConvertOptions":
-
         usual = csv.ConvertOptions(
             strings_can_be_null=True, decimal_point=self._options.decimal, column_types=types
         )
@@ -309,7 +305,6 @@ def json_names(location: Location) -> list[str]:
 
 
 def _parts(location: Location) -> "Iterator[pa.Table]":
-
     with opened(location) as stream:
         for block in _blocks(stream):
             try:

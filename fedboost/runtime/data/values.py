@@ -98,7 +98,6 @@ def _floats(column: "pa.ChunkedArray", kind: type[F]) -> npt.NDArray[F]:
 
 
 def _numbers(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
-
     values = plain(column)
     if is_text(values.type):
         values = _parsed(values, name)
@@ -246,7 +245,6 @@ def plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
 
 
 def _is_number(kind: "pa.DataType") -> bool:
-
     return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import concat_tables, csv
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.masked.keys import MIN_GROUP_PARTIES
+from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights

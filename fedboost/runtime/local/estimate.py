@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,8 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.holders.gradients import PAIR_BYTES
-from fedboost.privacy.masked.keys import Group, Handshake
 from fedboost.privacy.packing import Segment, chunks_of
+from fedboost.privacy.pairwise import Group, Handshake
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
@@ -127,7 +127,6 @@ ALONE: dict[str, object] = {
 }
 """Settings of the same trees in one process, with nobody to hide rows from, or to lose."""
 SESSION = bytes(32)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -230,9 +229,9 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shr
     most = max(0, min(1000, (1 << bits - 1) // parties - 1))  # so that the sum fits its cell
     values: Int64 = np.random.default_rng(0).integers(-most, most + 1, cells)
     parts = {names[0]: [*sealers[names[0]].seal(values, tag)]}  # tables are made, the first time
-    parts[names[1]], sealing = timed(lambda: [*sealers[names[1]].seal(values, tag)])
+    parts[names[1]], sealing = timed(lambda: [*sealers[names[1]].seal(values, tag)], time.perf_counter)
     parts |= {name: [*sealers[name].seal(values, tag)] for name in names[2:]}
-    begin = time.process_time()
+    begin = time.perf_counter()
     for name in names:
         for number, part in enumerate(parts[name]):
             opener.add(name, number, part)
@@ -241,12 +240,12 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shr
     while requests := opener.requests():
         trips += 1
         for name, request in requests.items():
-            answer, took = timed(partial(sealers[name].assist, request))
+            answer, took = timed(partial(sealers[name].assist, request), time.perf_counter)
             helped += took
             opener.assist(name, answer)
             beside += len(answer) if name == names[0] else 0
     total = opener.open()
-    whole = time.process_time() - begin
+    whole = time.perf_counter() - begin
     if not np.array_equal(total, parties * values):
         raise AssertionError("the sum that was opened is another one")
     size = sum(map(len, parts[names[0]])) / cells

@@ -21,8 +21,8 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.threads import ONE
 from fedboost.holders.gradients import PAIR_BYTES
+from fedboost.privacy.pairwise import open_sealed, seal, sealed_size
 from fedboost.privacy.protections import scheme_of
-from fedboost.privacy.relay import open_sealed, seal, sealed_size
 from fedboost.privacy.rowsums.scheme import Slots, plan
 from fedboost.runtime.data.draft import split_by_blocks
 from fedboost.runtime.local.simulation import simulate
@@ -144,11 +144,11 @@ def _relaying() -> float:
     return (sealing + opening) / SEALED_BYTES
 
 
-def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """The result of `work`, and the CPU seconds that it took."""
-    begin = time.process_time()
+def timed(work: Callable[[], T], clock: Callable[[], float] = time.process_time) -> tuple[T, float]:
+    """The result of `work`, and the seconds that it took: of the CPU, or by another clock."""
+    begin = clock()
     result = work()
-    return result, time.process_time() - begin
+    return result, clock() - begin
 
 
 # ---- Trees that are grown here under `plain`, whose parties hold different columns ----------------------
@@ -208,9 +208,6 @@ class Grown:
     def _later(self, rounds: int) -> float:
         """The weight of each later round in a training of this number of rounds."""
         return (rounds - 1) / max(len(self.seconds) - 1, 1)
-
-
-# ---- trees -----------------------------------------------------------------------------------------
 
 
 def grow(terms: Terms, table: Any) -> Grown:
@@ -298,9 +295,6 @@ def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, b
         assert view is not None
         for place in np.unique(view.holders[splits.feature]).tolist():
             yield terms.parties[place], to_all
-
-
-# ---- what is relayed -------------------------------------------------------------------------------
 
 
 def relays(terms: Terms, turn: Turn, rows: int, gradient_bytes: int) -> Counter[tuple[str, bool]]:

@@ -52,7 +52,6 @@ from fedboost.runtime.tasks import (
 )
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.runtime.workers.holder import CollectionRows, is_collection
-from fedboost.terms.session import TO_PREDICT, TO_TRAIN
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
@@ -85,9 +84,9 @@ def simulate(
     digit; where one returns True the training ends, and the model has the rounds so far.
     on_table: called with the terms and each party's name and table, before the training.
     """
-    if terms.task != TO_TRAIN:
-        verb = {TO_PREDICT: "predict_jointly"}.get(terms.task, terms.task)
-        raise ConfigError(f"these terms {terms.task}, and train nothing; give them to {verb}")
+    if not terms.task.makes_model:
+        name, function = terms.task.name, terms.task.function
+        raise ConfigError(f"these terms {name}, and train nothing; give them to {function}")
     if program is None and terms.session.program != "boosting":
         raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
     return finish(*run_session(terms, shards, program, seed, on_round, nthread, callbacks, on_table, site))
@@ -281,7 +280,7 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
     return list(nodes) if outbox else []
 
 
-# ---- The description of rows in one process: the same session, the same codec, no sockets ---------------
+# ---- The other tasks in this process --------------------------------------------------------------------
 
 
 def describe(
@@ -301,9 +300,6 @@ def describe(
     agreed = terms_to_describe(terms, min_count)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Description.from_model(signed_model_of(session), meter.traffic)
-
-
-# ---- Rows held against those of a model, in one process: the same session, the same codec, no sockets ----
 
 
 def drift(
@@ -327,9 +323,6 @@ def drift(
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Drift.held_against(reference, signed_model_of(session), meter.traffic)
-
-
-# ---- The evaluation of a model in one process: the same session, the same codec, no sockets -------------
 
 
 def evaluate(
@@ -361,12 +354,6 @@ def evaluate(
         agreed = terms_for_tables(agreed, shards)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return Evaluation.from_model(signed_model_of(session), meter.traffic)
-
-
-# ---- Parties that hold different columns predict together, in one process: the same session -------------
-# The same codec, no sockets.
-# Promises: the prediction is that of the whole model on the joined table, whatever the seed.
-# Refuses: parties without a model or a table (ConfigError), and what the session refuses (SessionFailed).
 
 
 def predict_jointly(
@@ -406,7 +393,7 @@ def run_prediction(
     as it was told it (`told_of`); tables: of each party, as for `simulate`, with its columns and the row ids.
     seed: of the order of messages; nthread: threads of each party, which take turns.
     """
-    if not terms.vertical.predicts:
+    if terms.vertical.predict_rows is None:
         raise ConfigError("these terms train: change them by predict_with and predict_rows to predict")
     for what, given in (("model", models), ("table", tables)):
         if missing := [party for party in terms.parties if party not in given]:
@@ -435,9 +422,6 @@ def run_prediction(
 
 def _given(model: Booster, terms: Terms) -> Booster:
     return model
-
-
-# ---- Candidates tried side by side in one process: the same session, the same codec, no sockets ---------
 
 
 def tune(

@@ -149,22 +149,23 @@ def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
 
 def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, roots: bytes) -> None:
     """Write a new folder with a bundle, for its owner's eyes alone."""
+    files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), CERTIFICATE: (to_pem(certificate), PUBLIC)}
+    _write_folder(folder, {**files, ROOTS: (roots, PUBLIC)}, "issue", parents=False)
+
+
+def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], what: str, parents: bool) -> None:
+    """Write a new folder with these files, by their names, for its owner alone. what: it is to be done again
+    where there is one."""
     try:
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, parents=parents)
     except FileExistsError:
         raise ConfigError(
-            f"{folder}: exists already, and keys are never overwritten; move it away to issue again"
+            f"{folder}: exists already, and keys are never overwritten; move it away to {what} again"
         ) from None
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
     try:
-        write_new(
-            {
-                folder / KEY: (key_to_pem(key, NoEncryption()), PRIVATE),
-                folder / CERTIFICATE: (to_pem(certificate), PUBLIC),
-                folder / ROOTS: (roots, PUBLIC),
-            }
-        )
+        write_new({folder / name: content for name, content in files.items()})
     except ConfigError:
         folder.rmdir()
         raise
@@ -218,22 +219,26 @@ def check_date(leaf: x509.Certificate, path: Path, now: datetime, role: str) -> 
 
 def _read_denied(path: Path) -> frozenset[str]:
     """The serial numbers on a deny list; none where there is no such file."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return frozenset()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not text in UTF-8") from None
     denied = set()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(path), 1):
         text = line.partition("#")[0].strip()
         try:
             denied |= {serial_of(text)} if text else set()
         except ConfigError as error:
             raise ConfigError(f"{path}, line {number}: {error}") from None
     return frozenset(denied)
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a text; none where there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not text in UTF-8") from None
 
 
 def read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
@@ -339,19 +344,8 @@ def write_request(folder: Path, name: str, role: str) -> tuple[Path, Certificate
     """Make a key in a new folder for this name, and the request for its certificate: the request's file."""
     key, request = new_request(name, role)
     bundle, pem = folder / folder_name(name), request.public_bytes(Encoding.PEM)
-    try:
-        bundle.mkdir(mode=0o700, parents=True)
-    except FileExistsError:
-        raise ConfigError(
-            f"{bundle}: exists already, and keys are never overwritten; move it away to ask again"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{bundle}: cannot write: {error.strerror}") from None
-    try:
-        write_new({bundle / KEY: (key_to_pem(key, NoEncryption()), PRIVATE), bundle / REQUEST: (pem, PUBLIC)})
-    except ConfigError:
-        bundle.rmdir()
-        raise
+    files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), REQUEST: (pem, PUBLIC)}
+    _write_folder(bundle, files, "ask", parents=True)
     return bundle / REQUEST, read_request(pem)
 
 
@@ -397,17 +391,8 @@ def note_issued(folder: Path, certificate: x509.Certificate) -> None:
 
 
 def _read_issued(folder: Path) -> list[Issued]:
-    path = folder / ISSUED
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not text in UTF-8") from None
-    issued = []
-    for number, line in enumerate(lines, 1):
+    path, issued = folder / ISSUED, []
+    for number, line in enumerate(_lines(path), 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:

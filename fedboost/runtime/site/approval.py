@@ -260,7 +260,7 @@ def withdraw(config: PartyConfig, terms: Terms, analyst: str) -> None:
     approval = approved(config, terms)
     if approval is None:
         return
-    asks_by_name = analyst and not terms.vertical.predicts
+    asks_by_name = analyst and terms.task.by_analyst
     others = tuple(name for name in approval.analysts if asks_by_name and name != analyst)
     if others:
         _write(config, approval.model_copy(update={"analysts": others}))
@@ -373,10 +373,10 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
         approval = approved(config, terms)
         if approval is None:
             check_not_refused(config, terms.digest, analyst)
-            if not terms.vertical.predicts:  # of these there is no file that a person could approve
+            if terms.task.by_analyst:  # of these there is no file that a person could approve
                 _check_named(config, terms)
             return config.policy
-        if analyst and not terms.vertical.predicts and analyst not in approval.analysts:
+        if analyst and terms.task.by_analyst and analyst not in approval.analysts:
             raise Refused(
                 f"site {config.party} refuses: its approval of these terms names other analysts, and the "
                 f"analyst is {quoted(analyst)}; run there `{COMMAND}`",
@@ -533,7 +533,7 @@ def look(
         file=file,
         rows=0 if counted is None else counted.rows,
         renamed=renamed,
-        predicted=(reviewed.predicted, policy.max_predicted_rows) if terms.vertical.predicts else None,
+        predicted=(reviewed.predicted, policy.max_predicted_rows) if terms.vertical.predict_rows else None,
     )
     rules = [facts_of(breach) for breach in reviewed.breaches]
     of_before = None if earlier is None else (earlier.time, before)
@@ -674,7 +674,7 @@ class AskedFolder:
         entry = Asked(
             digest=terms.digest,
             analyst=analyst,
-            task=terms.task,
+            task=terms.task.name,
             parties=len(terms.parties),
             first=now,
             last=now,

@@ -37,7 +37,7 @@ from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.protocol.site import Relayed, Release
 from fedboost.runtime.files import sync_folder, write_atomically
 from fedboost.terms.reading import Frozen
-from fedboost.terms.session import TO_TRAIN, TRAINING
+from fedboost.terms.session import TASKS
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import columns_of
 
@@ -86,7 +86,7 @@ class Admitted(Frozen):
     @property
     def does(self) -> str:
         """What the session does (`Terms.task`)."""
-        return self.task or TO_TRAIN
+        return self.task or TASKS["train"].name
 
 
 class Released(Frozen):
@@ -487,8 +487,8 @@ class AuditLog:
                 protection=terms.protection.name,
                 parties=terms.parties,
                 objective=terms.objective.name,
-                rounds=terms.trees.rounds if terms.task in TRAINING else 0,
-                task=None if terms.task == TO_TRAIN else terms.task,
+                rounds=terms.trees.rounds if terms.task.trains else 0,
+                task=None if terms.task.makes_model else terms.task.name,
                 columns=columns_of(terms),
                 epsilon=None if noise is None else noise.epsilon,
                 delta=None if noise is None else noise.delta,

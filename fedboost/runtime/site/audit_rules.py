@@ -22,7 +22,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError
 from fedboost.holders.column_rows import ROW_SET
 from fedboost.holders.gradients import ENCRYPTED, GRADIENTS
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import fewest_shown
 from fedboost.protocol.site import Relayed, colluding_of
@@ -40,7 +40,6 @@ from fedboost.runtime.site.audit_sessions import (
     listed,
     lower,
 )
-from fedboost.terms.session import TO_TRAIN
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import QUERIES, queries_of
 from fedboost.views.audit import (
@@ -70,7 +69,7 @@ MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
     """The number of questions of each kind that the terms allow; empty for a program that is not
     fedboost's."""
-    if terms.task == TO_TRAIN and terms.session.program != "boosting":
+    if not terms.session.is_built_in:
         return {}
     counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
     by_party = {BY_PARTY: EndRoundQuery, EVALUATION_BY_PARTY: EvaluationQuery}
@@ -621,7 +620,7 @@ def _session_facts(
 def _protections(session: Session, terms: Terms | ConfigError | None) -> Sequence[str]:
     """Return the protections under which something left; of a prediction the one that its terms name, as
     nothing that is told there is sealed."""
-    if isinstance(terms, Terms) and terms.vertical.predicts:
+    if isinstance(terms, Terms) and not terms.task.is_protected:
         return [terms.hiding.protection]
     return session.protections
 
@@ -635,7 +634,7 @@ def _own_facts(session: Session, terms: Terms | ConfigError | None) -> OwnFacts 
     admitted = session.admitted
     party = None if admitted is None else admitted.party
     hides, in_common = terms.hides_columns, None
-    if terms.vertical.aligns and not (terms.vertical.takes_all_rows or terms.vertical.predicts):
+    if terms.vertical.aligns and not terms.vertical.takes_all_rows:
         rows = (relay.rows for relay in session.relays if relay.what in OF_COMMON_ROWS)
         in_common = max(rows, default=None)
     if admitted is None or party not in terms.parties:

@@ -24,7 +24,7 @@ from fedboost.runtime.site.audit import (
     Released,
     Sent,
 )
-from fedboost.terms.session import TO_TRAIN
+from fedboost.terms.session import TASKS
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import MADE, UNASKED
 from fedboost.views.words import shown
@@ -180,7 +180,7 @@ class Session:
             )
         if not self.over:
             return f"not yet: {self.ended.reason}, the session may go on"
-        made = MADE[self.admitted.does if self.admitted else TO_TRAIN]
+        made = MADE[self.admitted.does if self.admitted else TASKS["train"].name]
         made = f"an {made}" if made.startswith("e") else f"a {made}"
         if not self.ended.reason:
             return f"with {made}, the aggregator says"

@@ -28,7 +28,7 @@ from pydantic import Field, ValidationError
 
 from fedboost.errors import ConfigError, DurabilityError, Refused, quoted
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.parts import Part
 from fedboost.protocol.site import Standing, colluding_of, predicted_by

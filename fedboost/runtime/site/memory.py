@@ -36,9 +36,9 @@ from urllib.parse import quote
 import numpy as np
 
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused, quoted
-from fedboost.holders.evaluation import TrainingTable
+from fedboost.holders.other_tasks import TrainingTable
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import derive
+from fedboost.privacy.pairwise import derive
 from fedboost.protocol.contracts import HeldTable, Position
 from fedboost.protocol.site import (
     KEY_BYTES,

@@ -261,7 +261,7 @@ class SiteOffice:
             notes.append(BUSY)
         if counted is not None and counted.counts is None:
             notes.append(COLUMNS_ALONE)
-        analysts = (entry.analyst,) if entry.analyst and not terms.vertical.predicts else ()
+        analysts = (entry.analyst,) if entry.analyst and terms.task.by_analyst else ()
         return look(self._config, terms, analysts, earlier, counted), notes, misfit
 
     def _count(self, terms: Terms) -> Counted | None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedboost.errors import Refused, quoted
-from fedboost.gbdt.metrics.registry import EDGES, is_at_threshold, own_name
+from fedboost.gbdt.metrics import EDGES, is_at_threshold, own_name
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.protocol.site import Limits, splits_by
 from fedboost.runtime.site.policy_keys import (
     COMMAND,
@@ -34,7 +34,6 @@ from fedboost.runtime.site.policy_keys import (
     not_among,
     not_chosen,
 )
-from fedboost.terms.session import MEASURING, TO_DESCRIBE, TO_DRIFT, TO_EVALUATE, TO_PREDICT, TO_TUNE
 from fedboost.terms.tasks import rows_readable
 from fedboost.terms.terms import Terms, have_folds
 from fedboost.views.approval import columns_by_role, summary
@@ -46,10 +45,13 @@ from fedboost.views.words import delimited
 # holder asks of others is no rule for the label holder's own site, and the other way round.
 
 
+RuleByColumns = Callable[[PolicyKeys, Terms, str], Breach | None]
+
+
 def breaches_by_columns(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
     """Every such rule that the terms break at the site called `party`, in the order they are told in."""
     if terms.blocks:
-        yield from filter(None, (rule(policy, terms, party) for rule in RULES_BY_COLUMNS))
+        yield from filter(None, (rule(policy, terms, party) for rule in BY_COLUMNS[terms.task.name]))
 
 
 def _helps(terms: Terms, party: str) -> bool:
@@ -73,7 +75,7 @@ def _by_columns(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
 
 def _rows(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
     rows = terms.vertical.rows or "common"
-    if terms.vertical.predicts or not _helps(terms, party) or rows in policy.rows:
+    if not _helps(terms, party) or rows in policy.rows:
         return None
     return not_chosen("rows", policy.rows, "rows", rows)
 
@@ -83,12 +85,16 @@ def _min_common_rows(policy: PolicyKeys, terms: Terms, party: str) -> Breach | N
     if not terms.vertical.aligns or rows >= limit:
         return None
     why = f"the terms are content with {rows:,} rows in common"
-    instead = f"--min-common-rows {limit}" if terms.vertical.predicts else f"set min_common_rows = {limit}"
-    return Breach("min_common_rows", str(limit), why, instead, rows)
+    return Breach("min_common_rows", str(limit), why, f"set min_common_rows = {limit}", rows)
+
+
+def _min_common_rows_of_prediction(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
+    breach = _min_common_rows(policy, terms, party)
+    return breach and replace(breach, instead=f"--min-common-rows {policy.min_common_rows}")
 
 
 def _repeated_ids(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    if policy.repeated_ids or not terms.vertical.repeated_ids or terms.vertical.predicts:
+    if policy.repeated_ids or not terms.vertical.repeated_ids:
         return None
     why = "the terms have repeated_ids = true"
     return Breach("repeated_ids", "false", why, "keep one row of each id", True)
@@ -124,7 +130,7 @@ def _max_splits(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
 
 
 def _model(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    if terms.vertical.predicts or not terms.hides_columns or terms.keeps_parts or policy.model == "whole":
+    if not terms.hides_columns or terms.keeps_parts or policy.model == "whole":
         return None
     why = 'the terms have model = "whole", which gives the analyst the thresholds of all columns'
     return Breach("model", '"parties"', why, 'set model = "parties"', "whole")
@@ -132,7 +138,7 @@ def _model(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
 
 def _min_alone_rounds(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
     rounds, limit = terms.vertical.alone_rounds, policy.min_alone_rounds
-    if terms.vertical.predicts or rounds >= limit or _helps(terms, party):
+    if rounds >= limit or _helps(terms, party):
         return None
     why = f"the terms have alone_rounds = {rounds}"
     return Breach("min_alone_rounds", str(limit), why, f"set alone_rounds = {limit}", rounds)
@@ -140,7 +146,7 @@ def _min_alone_rounds(policy: PolicyKeys, terms: Terms, party: str) -> Breach | 
 
 def _max_label_epsilon(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
     epsilon, limit = terms.vertical.label_epsilon, policy.max_label_epsilon
-    if limit is None or terms.vertical.predicts or _helps(terms, party):
+    if limit is None or _helps(terms, party):
         return None
     if epsilon is not None and epsilon <= limit:
         return None
@@ -152,26 +158,23 @@ def _min_rows_per_bin(policy: PolicyKeys, terms: Terms, party: str) -> Breach | 
     rows, limit = terms.vertical.min_rows_per_bin, policy.min_rows_per_bin
     if limit is None:
         limit = MIN_ROWS_PER_BIN if terms.hides_columns else 1
-    if terms.vertical.predicts or rows >= limit:
+    if rows >= limit:
         return None
     why = f"the terms have min_rows_per_bin = {rows}" if rows > 1 else "the terms let a bin have one row"
     return Breach("min_rows_per_bin", str(limit), why, f"set min_rows_per_bin = {limit}", rows)
 
 
-RULES_BY_COLUMNS = (
-    _label_holders,
-    _by_columns,
-    _rows,
-    _min_common_rows,
-    _repeated_ids,
-    _max_foreign_ids,
-    _max_predicted_rows,
-    _max_splits,
-    _model,
-    _min_alone_rounds,
-    _min_rows_per_bin,
-    _max_label_epsilon,
-)
+BY_COLUMNS: dict[str, tuple[RuleByColumns, ...]] = {
+    "train": (
+        *(_label_holders, _by_columns, _rows, _min_common_rows, _repeated_ids, _max_foreign_ids, _max_splits),
+        *(_model, _min_alone_rounds, _min_rows_per_bin, _max_label_epsilon),
+    ),
+    "predict": (
+        *(_label_holders, _by_columns, _min_common_rows_of_prediction, _max_foreign_ids),
+        _max_predicted_rows,
+    ),
+}
+"""The rules for each task that there is where parties hold different columns."""
 """In the order in which breaches are told."""
 
 
@@ -259,7 +262,7 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
     if terms.noise is not None:
         return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
     per = _rows_per_hessian(terms)
-    is_own = terms.session.program in ("boosting", TO_TUNE)
+    is_own = terms.task.trains and terms.session.is_built_in
     if not is_own or per is None:
         what = "objective" if is_own else "program"
         return 1, f"{what} {quoted(terms.flat[what])!r} does not promise it"
@@ -294,7 +297,7 @@ def breaches_of_model(
     policy: PolicyKeys, terms: Terms, party: str, signers: ModelSigners
 ) -> Iterator[Breach]:
     """The breaches by the model in terms that measure one."""
-    if terms.task not in MEASURING or policy.evaluate == "any":
+    if not terms.task.measures or policy.evaluate == "any":
         return
     if not _accepted(policy, party, signers) or terms.trained is None:
         yield _unsigned(policy, signers)
@@ -306,7 +309,7 @@ def breaches_of_model(
 
 def origin_of(policy: PolicyKeys, terms: Terms, party: str, signers: ModelSigners) -> OriginFacts | None:
     """Facts for a person of who made the model that terms measure; None where they measure none."""
-    if terms.task not in MEASURING:
+    if not terms.task.measures:
         return None
     accepted, rows = _accepted(policy, party, signers), 1
     if accepted and terms.trained is not None and terms.trained.earlier is None:
@@ -380,8 +383,7 @@ def breaches(
     yield from _columns(policy, terms, party)
     yield from breaches_by_columns(policy, terms, party)
     yield from breaches_of_model(policy, terms, party, signers)
-    rules = OF_OTHER_TASKS.get(terms.task, RULES)
-    yield from filter(None, (rule(policy, terms) for rule in rules))
+    yield from filter(None, (rule(policy, terms) for rule in RULES[terms.task.name]))
 
 
 # ---- names -------------------------------------------------------------------------------------------
@@ -394,7 +396,7 @@ def _parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _analysts(policy: PolicyKeys, terms: Terms, analyst: str) -> Breach | None:
-    if terms.vertical.predicts:
+    if not terms.task.by_analyst:
         return None  # the label holder asks for itself, and `label_holders` names it
     if not analyst or policy.analysts == "any" or analyst in (policy.analysts or ()):
         return None
@@ -405,10 +407,10 @@ def _analysts(policy: PolicyKeys, terms: Terms, analyst: str) -> Breach | None:
 
 
 def _tasks(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if terms.task in policy.tasks:
+    name = terms.task.name
+    if name in policy.tasks:
         return None
-    why = f"the session is to {terms.task}"
-    return Breach("tasks", choices(policy.tasks), why, allow=(terms.task,))
+    return Breach("tasks", choices(policy.tasks), f"the session is to {name}", allow=(name,))
 
 
 def _columns(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
@@ -560,7 +562,7 @@ def _base_margin(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 def _min_count(policy: PolicyKeys, terms: Terms) -> Breach | None:
     count, limit = terms.evaluation.min_count, policy.min_count
-    if terms.task == TO_DESCRIBE and terms.noise is not None and policy.budget is None and limit > 1:
+    if terms.noise is not None and policy.budget is None and limit > 1:
         why = "counts with noise are not rounded: without a budget sessions average the noise away"
         return Breach("min_count", str(limit), why, "describe without noise", 1)
     if count >= limit:
@@ -589,16 +591,22 @@ def _metrics_at_thresholds(policy: PolicyKeys, terms: Terms) -> Breach | None:
     default = terms.objective.loss.default_metric
     names = map(own_name, terms.metrics)
     chosen = [name for name in names if is_at_threshold(name) and name != default]
-    if policy.metrics_at_thresholds:
-        return None
-    if terms.task == TO_EVALUATE and terms.evaluation.threshold not in EDGES:
-        why = f"the terms have threshold = {terms.evaluation.threshold:g}"
-        near = min(EDGES, key=lambda edge: abs(edge - terms.evaluation.threshold))
-        return Breach("metrics_at_thresholds", "false", why, f"set {near:g}, an edge of its bins", True)
-    if not chosen:
+    if policy.metrics_at_thresholds or not chosen:
         return None
     why = f"the terms ask for the metric {quoted(chosen[0])}"
     return Breach("metrics_at_thresholds", "false", why, "leave it out", True)
+
+
+def _threshold(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    """What an evaluation reads at a threshold: rows of either side of it, then metrics."""
+    threshold = terms.evaluation.threshold
+    if policy.metrics_at_thresholds or threshold in EDGES:
+        return _metrics_at_thresholds(policy, terms)
+    near, why = (
+        min(EDGES, key=lambda edge: abs(edge - threshold)),
+        f"the terms have threshold = {threshold:g}",
+    )
+    return Breach("metrics_at_thresholds", "false", why, f"set {near:g}, an edge of its bins", True)
 
 
 def _party_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -630,55 +638,29 @@ def _evaluated_rows(policy: PolicyKeys, terms: Terms) -> Breach | None:
     return Breach("validation", "false", why, 'set evaluate_rows = "all" (--rows all)', True)
 
 
-RULES: tuple[Rule, ...] = (
-    _protections,
-    _on_loss,
-    _min_parties,
-    _colluding,
-    _min_key_bits,
-    _placements,
-    _budget,
-    _max_rounds,
-    _max_depth,
-    _max_trees_per_round,
-    _max_trials,
-    _vote_top_k,
-    _subsample,
-    _continue_models,
-    _base_margin,
-    quantile_leaves,
-    min_rows_per_leaf,
-    max_category_levels,
-    target_means,
-    _max_metrics,
-    _metrics_at_thresholds,
-    _party_metrics,
-    _validation,
-    _few_rows,
+_OF_EVERY_TASK: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _min_key_bits)
+_OF_TRAINING: tuple[Rule, ...] = (
+    *_OF_EVERY_TASK,
+    *(_placements, _budget, _max_rounds, _max_depth, _max_trees_per_round, _max_trials, _vote_top_k),
+    *(_subsample, _continue_models, _base_margin, quantile_leaves, min_rows_per_leaf, max_category_levels),
+    *(target_means, _max_metrics, _metrics_at_thresholds, _party_metrics, _validation, _few_rows),
 )
-"""In the order in which breaches are told: a site refuses for the first."""
-OF_PREDICTIONS: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _min_key_bits)
-"""The rules for terms that predict, in place of all of RULES: the others are about what training tells of the
-rows, and nothing is trained. What predictions tell is bounded by max_predicted_rows alone: no noise goes on
-them, and no budget of epsilon is charged."""
-
-OF_DESCRIPTIONS: tuple[Rule, ...] = (*OF_PREDICTIONS, _placements, _budget, max_category_levels, _min_count)
-"""The rules for terms that describe rows: no tree grows, and no metric is computed."""
-
-OF_EVALUATIONS: tuple[Rule, ...] = (
-    *(*OF_DESCRIPTIONS, _base_margin, _max_metrics, _metrics_at_thresholds, _party_metrics, _subgroups),
-    _evaluated_rows,
+_OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _placements, _budget, max_category_levels, _min_count)
+_OF_EVALUATIONS: tuple[Rule, ...] = (
+    *(*_OF_COUNTS, _base_margin, _max_metrics, _threshold, _party_metrics, _subgroups, _evaluated_rows),
 )
-"""The rules for terms that evaluate a model: no tree grows. `breaches_of_model` says which
-models."""
 
-OF_OTHER_TASKS = {
-    TO_PREDICT: OF_PREDICTIONS,
-    TO_DESCRIBE: OF_DESCRIPTIONS,
-    TO_EVALUATE: OF_EVALUATIONS,
-    TO_DRIFT: (*OF_DESCRIPTIONS, _base_margin),
+RULES: dict[str, tuple[Rule, ...]] = {
+    "train": _OF_TRAINING,
+    "tune": _OF_TRAINING,
+    "describe": _OF_COUNTS,
+    "evaluate": _OF_EVALUATIONS,
+    "drift": (*_OF_COUNTS, _base_margin),
+    "predict": _OF_EVERY_TASK,
 }
-"""The rules for terms that train nothing."""
+"""The rules for each task, in the order in which breaches are told: a site refuses for the first. Of a model
+that is measured, `breaches_of_model` decides which. What predictions tell is bounded by max_predicted_rows
+alone: no noise goes on them, and no budget of epsilon is charged."""
 
 
 # ---- A site's own policy, the `[policy]` table of party.toml: which terms this site takes part under ----
@@ -703,7 +685,7 @@ class Policy(PolicyKeys):
         raise Refused itself. signers: of the model that the terms measure.
         """
         if broken := [*self.breaches(terms, analyst, party, signers)]:
-            raise broken[0].refusal(party, broken if terms.vertical.predicts else ())
+            raise broken[0].refusal(party, () if terms.task.by_analyst else broken)
         if self.approval == "ask":
             self._ask(terms, party, ask, analyst, signers)
         return Limits(

@@ -7,19 +7,19 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.privacy.masked.keys import MIN_GROUP_PARTIES
+from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.budget import Budget
 from fedboost.terms.hiding import ProtectionName
 from fedboost.terms.noise import MAX_DELTA, Placement
 from fedboost.terms.reading import Frozen, Name, read_model
-from fedboost.terms.session import TASKS, TO_DESCRIBE, Task
+from fedboost.terms.session import TaskName
 from fedboost.terms.terms import Terms
 from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
 from fedboost.views.approval import APPROVE
@@ -143,7 +143,7 @@ class PolicyKeys(Frozen):
     parties: Literal["any"] | tuple[Name, ...] | None = None
     analysts: Literal["any"] | tuple[Name, ...] | None = None
     columns: Literal["any"] | ColumnRules | None = None
-    tasks: tuple[Task, ...] = Field(default=TASKS, min_length=1)
+    tasks: tuple[TaskName, ...] = Field(default=get_args(TaskName), min_length=1)
     protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
     by_columns: bool = False
     label_holders: Literal["any"] | tuple[Name, ...] | None = None
@@ -317,9 +317,9 @@ def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
 def with_the_command(refusal: str, terms: Terms, analyst: str) -> str:
     """A refusal of these terms, with all options of the command that it names. analyst: who signed them; a
     name that a shell could read as more than a word is left out, and the command asks for it."""
-    if _PLAIN.fullmatch(analyst) and not terms.vertical.predicts:
+    if _PLAIN.fullmatch(analyst) and terms.task.by_analyst:
         refusal = refusal.replace(COMMAND, f"{COMMAND} --analyst {analyst}")
-    if terms.task == TO_DESCRIBE:
+    if terms.task.counts_values:
         refusal = refusal.replace(APPROVE, f"{APPROVE} --describe")
     return refusal
 

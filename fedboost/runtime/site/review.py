@@ -34,7 +34,7 @@ from fedboost.runtime.telemetry import has_terminal
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.wire.codec import terms_of
-from fedboost.wire.services import Objections, Review, decode_review, encode_objections
+from fedboost.wire.messages import Objections, Review, decode_review, encode_objections
 
 # ---- The checks of terms that a site answered: counted, in its audit log, and on its page ---------------
 # Promises: a check is in the audit log before its answer leaves: the analyst, the terms and whether this
@@ -197,7 +197,7 @@ class Reviewer:
             return
         breaches = with_past(breaches, policy, party, terms, past)
         for breach in breaches:
-            yield breach.refusal(party, [breach] if terms.vertical.predicts else ()).public
+            yield breach.refusal(party, () if terms.task.by_analyst else [breach]).public
         checks: list[Callable[[], object]] = [
             lambda: check_rows(party, terms, self._config.data is not None),
             lambda: judge(SessionOffer("", terms), None, past.sessions, NO_LIMITS, party),

@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt.booster import Booster
 from fedboost.holders.columns import holder_for
-from fedboost.holders.evaluation import TableOf
+from fedboost.holders.other_tasks import TableOf
 from fedboost.holders.shard import Shard
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import NAMES, read_toml, to_toml

@@ -21,7 +21,6 @@ from fedboost.runtime.signed_model import SignedModel, SignedSession, belonging,
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import UNCHECKED, ModelSigners
 from fedboost.terms import continuation
-from fedboost.terms.session import MEASURING
 from fedboost.terms.terms import Terms
 
 
@@ -65,7 +64,7 @@ def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
 def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
     """Of this site and the parties that its policy names, those that signed the model in terms that measure
     one. credentials: what the site trusts, None to read it from its keys."""
-    if terms.task not in MEASURING or (credentials is None and config.keys is None):
+    if not terms.task.measures or (credentials is None and config.keys is None):
         return UNCHECKED
     if credentials is not None:
         roots, denied = credentials.roots, frozenset(credentials.denied)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.holders.evaluation import TableOf
+from fedboost.holders.other_tasks import TableOf
 from fedboost.protocol.contracts import Holder
 from fedboost.results.check import Checked, Oddity
 from fedboost.runtime.config import cores
@@ -26,8 +26,19 @@ from fedboost.runtime.site.rows import KeyOf, ModelOf, SiteRows, SiteTable, Stam
 from fedboost.runtime.telemetry import logger
 from fedboost.runtime.workers import hold as link
 from fedboost.runtime.workers.dask_engine import DaskEngine
-from fedboost.runtime.workers.engine import Engine, Running, Worker, WorkerLost
-from fedboost.runtime.workers.hold import Held, Load
+from fedboost.runtime.workers.hold import (
+    Engine,
+    Heads,
+    Held,
+    Load,
+    Running,
+    Worker,
+    WorkerLost,
+    group_end_of,
+    heads_of,
+    schema_in,
+    stamp_of,
+)
 from fedboost.runtime.workers.hold import hold as hold_rows
 from fedboost.runtime.workers.holder import (
     Share,
@@ -38,7 +49,6 @@ from fedboost.runtime.workers.holder import (
     shares_of,
     undeclared_of,
 )
-from fedboost.runtime.workers.source import Heads, group_end_of, heads_of, schema_in, stamp_of
 from fedboost.terms.terms import Terms
 from fedboost.views.words import shorten
 
@@ -242,14 +252,8 @@ def check_workers(
         head = dense_of(table.under(None if terms is None else terms.columns.row_id))
         for name in (*exclude, *([] if label is None else [label])):
             column_of(head, name)
-        result = Checked(
-            event="checked",
-            table=shown(site.data),
-            rows=rows.rows,
-            rows_checked=0,
-            columns=len(head.column_names),
-            workers=COLUMNS_ALONE,
-        )
+        sizes = rows.rows, 0, len(head.column_names)
+        result = Checked.of(shown(site.data), *sizes, workers=COLUMNS_ALONE)
         if terms is None:
             return result
         odd = _of_terms(rows, table, terms)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.workers.engine import Worker, WorkerLost
+from fedboost.runtime.workers.hold import Worker, WorkerLost
 from fedboost.version import VERSION
 
 ANSWERS_WITHIN = 10.0
@@ -37,7 +37,7 @@ class DaskEngine:
     def __init__(self, client: Any, name: str, own: Any = None, address: str = "") -> None:
         """own: the cluster of this process, which ends with the engine; address: of the scheduler, where it
         may be called again."""
-        self._client = client
+        self.client = client
         self._own = own
         self._address = address
         self.name = name
@@ -76,19 +76,14 @@ class DaskEngine:
             ) from None
         return cls(client, f"the Dask cluster at {client.scheduler.address}")
 
-    @property
-    def client(self) -> Any:
-        """The client."""
-        return self._client
-
     def computed(self, partitions: Sequence[Any]) -> tuple[list[Any], list[int]]:
         """These delayed partitions, computed where Dask likes, and the rows of each. ConfigError for what
         cannot be computed."""
         if not self.workers():
             raise ConfigError(f"{self.name} has no workers: start some")
-        futures = self._client.compute(partitions)
+        futures = self.client.compute(partitions)
         try:
-            rows = self._client.gather(self._client.map(len, futures, pure=False))
+            rows = self.client.gather(self.client.map(len, futures, pure=False))
         except Exception as error:  # noqa: BLE001 - whatever the user's own graph raises
             why = f"{type(error).__name__}: {error}"
             raise ConfigError("the partitions of Dask cannot be computed", why) from None
@@ -96,14 +91,14 @@ class DaskEngine:
 
     def compute(self, partition: Any, worker: Worker) -> Any:
         """A delayed partition, computed there if it may be."""
-        return self._client.compute(partition, workers=[worker.address], allow_other_workers=True)
+        return self.client.compute(partition, workers=[worker.address], allow_other_workers=True)
 
     def places(self, futures: Sequence[Any]) -> list[Worker]:
         """A worker that has each of these results; the first of all where none does any more."""
         workers = {worker.address: worker for worker in self.workers()}
         if not workers:
             raise ConfigError(f"{self.name} has no workers: start some")
-        known = self._client.who_has(futures)
+        known = self.client.who_has(futures)
         first = next(iter(workers.values()))
         return [
             next((workers[at] for at in sorted(known.get(future.key, ())) if at in workers), first)
@@ -112,8 +107,8 @@ class DaskEngine:
 
     def workers(self) -> list[Worker]:
         """The workers there are, in the order of their addresses. ConfigError."""
-        if self._address and self._client.status == "closed":  # it gave up a scheduler that was away
-            self._client = _client_at(self._address)
+        if self._address and self.client.status == "closed":  # it gave up a scheduler that was away
+            self.client = _client_at(self._address)
         try:
             known = self._known()
         except (OSError, RuntimeError):
@@ -131,7 +126,7 @@ class DaskEngine:
         """What the scheduler says of its workers; None where nobody answers. A client also asks for
         totals, every two seconds, and keeps one answer only: totals may come in place of the workers."""
         for _ in range(MAX_LOOKS):
-            said = self._client.scheduler_info(n_workers=-1)
+            said = self.client.scheduler_info(n_workers=-1)
             known = said.get("workers")
             if known or known is None or not said.get("n_workers"):
                 break
@@ -144,7 +139,7 @@ class DaskEngine:
         parts = [argument for argument in arguments if hasattr(argument, "key")]
         rest = arguments[: len(arguments) - len(parts)]
         try:
-            future = self._client.submit(
+            future = self.client.submit(
                 _by_value(),
                 VERSION,
                 pickle.dumps((function, rest)),
@@ -161,7 +156,7 @@ class DaskEngine:
 
     def close(self) -> None:
         """Leave the cluster; end it if it is this process's own."""
-        self._client.close()
+        self.client.close()
         if self._own is not None:
             self._own.close()
 

@@ -33,10 +33,8 @@ from fedboost.protocol.site import KEY_BYTES
 from fedboost.runtime.data.shard import check_labels
 from fedboost.runtime.workers import hold
 from fedboost.runtime.workers.dask_engine import DaskEngine
-from fedboost.runtime.workers.engine import Engine, Running, Worker, WorkerLost
-from fedboost.runtime.workers.hold import Door, Held, Link, Load
+from fedboost.runtime.workers.hold import Door, Engine, Held, Link, Load, Range, Running, Worker, WorkerLost
 from fedboost.runtime.workers.hold import hold as hold_rows
-from fedboost.runtime.workers.source import Range
 from fedboost.terms.terms import Terms
 
 WORKERS_WITHIN = 60.0
@@ -383,7 +381,7 @@ def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
 
 def check_under_workers(terms: Terms, party: str) -> None:
     """Raise Refused for terms that rows on workers cannot follow."""
-    if terms.blocks or terms.vertical.predicts:
+    if terms.blocks:
         raise Refused(
             f"party {party}: its rows are on workers, and parties with different columns hold theirs on one "
             f"machine: take [workers] away there"

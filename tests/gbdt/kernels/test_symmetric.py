@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedboost.gbdt.kernels.split import shared_splits
-from fedboost.gbdt.split import LEAF
+from fedboost.gbdt.tree import LEAF
 from tests.gbdt.reference import symmetric as reference
 
 

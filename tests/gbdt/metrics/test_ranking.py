@@ -9,10 +9,9 @@ from ranked_rows import ROWS, SIZES, STARTS, rows
 from sklearn.metrics import ndcg_score
 
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.metric import Ndcg
-from fedboost.gbdt.metrics.registry import grows, is_metric, metric_of
-from fedboost.gbdt.objectives.ranking import in_groups
+from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import Ndcg, grows, is_metric, metric_of
+from fedboost.gbdt.objectives.built_in import in_groups
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 
 

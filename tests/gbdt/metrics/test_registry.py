@@ -9,8 +9,8 @@ from inprocess import randomly
 from sklearn import metrics as sklearn
 
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.registry import METRICS, SHAPES, fits, grows, is_metric, metric_of, metrics_for
+from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import METRICS, SHAPES, fits, grows, is_metric, metric_of, metrics_for
 from fedboost.gbdt.objectives.objective import LOG, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 
 from fedboost.fixedpoint import bound_exponent, exponent_counts
-from fedboost.gbdt.objectives.classification import Logistic
-from fedboost.gbdt.objectives.ranking import RankNdcg
-from fedboost.gbdt.objectives.regression import MAX_STEP, Gamma, Poisson, PseudoHuber, SquaredError, Tweedie
-from fedboost.gbdt.objectives.survival import AcceleratedFailureTime
+from fedboost.gbdt.objectives.built_in import (
+    MAX_STEP,
+    AcceleratedFailureTime,
+    Gamma,
+    Logistic,
+    Poisson,
+    PseudoHuber,
+    RankNdcg,
+    SquaredError,
+    Tweedie,
+)
 
 LOSSES = [
     SquaredError(),

@@ -182,7 +182,7 @@ def test_what_does_not_go_with_it(install, settings, says):
         ),
         (
             "xgboost_equivalent = SquaredError()",
-            "xgboost_equivalent = __import__('fedboost').gbdt.objectives.ranking.RankNdcg()",
+            "xgboost_equivalent = __import__('fedboost').gbdt.objectives.built_in.RankNdcg()",
             "its xgboost_equivalent is 'rank:ndcg', which is not one of binary:logistic",
         ),
         (

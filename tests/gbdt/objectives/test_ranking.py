@@ -8,7 +8,7 @@ import pytest
 import xgboost
 from ranked_rows import ROWS, SIZES, STARTS, rows
 
-from fedboost.gbdt.objectives.ranking import in_groups
+from fedboost.gbdt.objectives.built_in import in_groups
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 from fedboost.gbdt.sampling import blocks
 

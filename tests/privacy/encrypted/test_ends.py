@@ -23,9 +23,9 @@ from encrypted_turn import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_o
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy import packing
-from fedboost.privacy.encrypted.ends import EncryptedSealer, KeyHolder
-from fedboost.privacy.encrypted.scheme import NAME_BYTES, agreement_key, greeting_of, scheme_key
+from fedboost.privacy.ends import EncryptedSealer, KeyHolder
 from fedboost.privacy.protections import scheme_of
+from fedboost.privacy.scheme import NAME_BYTES, agreement_key, greeting_of, scheme_key
 
 pytestmark = needs_paillier
 
@@ -98,7 +98,7 @@ def sealed_by(party=OTHER, cells=3, bits=46):
 
 
 def test_cells_under_another_key_are_a_peer_error():
-    from fedboost.privacy.encrypted import paillier
+    from fedboost.privacy import paillier
 
     tag, _ = sealed_by()
     other = paillier.generate(512).public
@@ -193,7 +193,7 @@ def test_without_powers_in_constant_time_there_is_no_paillier(monkeypatch):
     import gmpy2
 
     monkeypatch.delattr(gmpy2, "powmod_sec")
-    monkeypatch.delitem(sys.modules, "fedboost.privacy.encrypted.paillier", raising=False)
-    monkeypatch.delattr("fedboost.privacy.encrypted.paillier", raising=False)
+    monkeypatch.delitem(sys.modules, "fedboost.privacy.paillier", raising=False)
+    monkeypatch.delattr("fedboost.privacy.paillier", raising=False)
     with pytest.raises(ConfigError, match=r"needs gmpy2 2\.2 or later"):
         scheme_of("paillier")

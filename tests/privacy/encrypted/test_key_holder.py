@@ -18,7 +18,7 @@ from encrypted_turn import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_o
 
 from fedboost.errors import PeerError
 from fedboost.privacy import packing
-from fedboost.privacy.encrypted.ends import KeyHolder
+from fedboost.privacy.ends import KeyHolder
 
 pytestmark = needs_paillier
 

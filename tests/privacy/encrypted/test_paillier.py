@@ -71,7 +71,7 @@ def filled(pool, count):
 
 def test_a_power_is_an_nth_power_and_used_once():
     """What it randomises decrypts to the same; no two are alike, whoever made them and whenever."""
-    from fedboost.privacy.encrypted.paillier import Pool
+    from fedboost.privacy.paillier import Pool
 
     secret = small_secret()
     pool = Pool(secret.public.n, 50)
@@ -83,7 +83,7 @@ def test_a_power_is_an_nth_power_and_used_once():
 
 
 def test_threads_that_take_from_one_pool_never_get_the_same_power():
-    from fedboost.privacy.encrypted.paillier import Pool
+    from fedboost.privacy.paillier import Pool
 
     pool, taken = Pool(small_secret().public.n, 40), []
     takers = [
@@ -99,7 +99,7 @@ def test_threads_that_take_from_one_pool_never_get_the_same_power():
 
 
 def test_a_pool_holds_no_more_than_it_was_told_and_fills_up_again():
-    from fedboost.privacy.encrypted.paillier import Pool
+    from fedboost.privacy.paillier import Pool
 
     pool = Pool(small_secret().public.n, 20)
     filled(pool, 20)
@@ -113,7 +113,7 @@ def test_a_pool_holds_no_more_than_it_was_told_and_fills_up_again():
 
 
 def test_the_thread_of_a_pool_ends_with_the_key_it_belongs_to():
-    from fedboost.privacy.encrypted.paillier import generate
+    from fedboost.privacy.paillier import generate
 
     before = set(pool_threads())
     public = generate(512).public

@@ -68,8 +68,8 @@ def test_what_is_not_installed_is_named_with_the_extra_that_installs_it(monkeypa
         return real(package, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    monkeypatch.delitem(sys.modules, "fedboost.privacy.encrypted.paillier", raising=False)
-    monkeypatch.delattr("fedboost.privacy.encrypted.paillier", raising=False)
+    monkeypatch.delitem(sys.modules, "fedboost.privacy.paillier", raising=False)
+    monkeypatch.delattr("fedboost.privacy.paillier", raising=False)
     with pytest.raises(ConfigError) as caught:
         scheme_of("paillier")
     assert 'pip install "fedboost[paillier]"' in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 from consortium import names, tag_of
 from curious import CELLS, Aggregator, check_only_whole_rosters_open, subsets
 
-from fedboost.privacy.masked.keys import Group
+from fedboost.privacy.pairwise import Group
 
 PARTIES = names(4)  # three open a turn, one may collude
 TAG = tag_of(PARTIES, cells=CELLS)

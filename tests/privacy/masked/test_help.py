@@ -9,9 +9,9 @@ from masked_turn import ME, OTHER, PARTIES, PEER, TAG, Turn, X
 
 from fedboost.errors import PeerError
 from fedboost.privacy import packing
-from fedboost.privacy.masked.ends import COMMIT, RECOVER
-from fedboost.privacy.masked.keys import SHARE_BYTES, Group
+from fedboost.privacy.ends import COMMIT, RECOVER
 from fedboost.privacy.packing import Segment
+from fedboost.privacy.pairwise import SHARE_BYTES, Group
 
 
 def test_a_commit_gives_the_self_mask_and_again_the_same(turn):

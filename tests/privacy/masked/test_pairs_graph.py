@@ -7,8 +7,14 @@ from math import comb
 import pytest
 from consortium import SESSION
 
-from fedboost.privacy.masked import keys
-from fedboost.privacy.masked.keys import MAX_COMPLETE_PARTIES, MAX_FAILURE, degree, failure_bound, neighbours
+from fedboost.privacy.pairwise import (
+    MAX_COMPLETE_PARTIES,
+    MAX_FAILURE,
+    _ring,
+    degree,
+    failure_bound,
+    neighbours,
+)
 
 TABLE = {  # parties to colluding parties to neighbours: 5, 10, 20, 33 and 50 %
     200: {10: 12, 20: 22, 40: 36, 66: 52, 100: 78},
@@ -78,7 +84,7 @@ def test_in_a_large_group_a_party_has_as_many_neighbours_as_the_degree_and_they_
 def test_every_party_computes_the_same_graph_of_a_digest_and_another_of_another():
     members = parties_of(100)
     graph = graph_of(members)
-    keys._ring.cache_clear()
+    _ring.cache_clear()
     assert graph_of(members) == graph
     assert graph_of(members, session=b"another".ljust(32)) != graph
 

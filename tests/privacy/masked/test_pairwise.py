@@ -21,11 +21,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from masked_turn import GROUP, ME, OTHER, PARTIES, PEER, TAG, Turn, X, commit_all, lose_after_upload
 
 from fedboost.errors import PeerError, SessionFailed
-from fedboost.privacy import packing
-from fedboost.privacy.masked import keys as pairwise
-from fedboost.privacy.masked.ends import OneLegSealer, TwoLegSealer, self_stream
-from fedboost.privacy.masked.keys import BENEATH, ONE_LEG, TWO_LEGS, Group, Handshake, context
+from fedboost.privacy import packing, pairwise
+from fedboost.privacy.ends import OneLegSealer, TwoLegSealer, self_stream
 from fedboost.privacy.packing import Segment
+from fedboost.privacy.pairwise import BENEATH, ONE_LEG, TWO_LEGS, Group, Handshake, context
 
 # ---- keys and masks ---------------------------------------------------------------------------------
 
@@ -54,7 +53,7 @@ def sealing_keys(monkeypatch):
         keys.append(key)
         return AESGCM(key)
 
-    monkeypatch.setattr("fedboost.privacy.masked.ends.AESGCM", listening)
+    monkeypatch.setattr("fedboost.privacy.ends.AESGCM", listening)
     return keys
 
 

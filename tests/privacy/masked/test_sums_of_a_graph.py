@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from consortium import SESSION, drawing, masked_opener, tag_of, vectors
 
-from fedboost.privacy.masked.ends import OneLegSealer
-from fedboost.privacy.masked.keys import (
+from fedboost.privacy.ends import OneLegSealer
+from fedboost.privacy.pairwise import (
     MAX_COMPLETE_PARTIES,
     ONE_LEG,
     Group,

@@ -6,7 +6,7 @@ from masked_turn import ME, OTHER, PARTIES, PEER, TAG, commit_all, lose_after_up
 
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import SHARE_BYTES
+from fedboost.privacy.pairwise import SHARE_BYTES
 
 # ---- losses -----------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from consortium import help_open, masked_opener, masked_sealers, names, upload, 
 from masked_turn import GROUP, ME, OTHER, PARTIES, TAG, Turn, X
 
 from fedboost.errors import PeerError
-from fedboost.privacy.masked.keys import Group
 from fedboost.privacy.packing import Segment
+from fedboost.privacy.pairwise import Group
 
 # ---- the group --------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import pytest
 from paillier_keys import best_root, good_secret, key_of, prime, secret_of
 
 from fedboost.errors import PeerError
-from fedboost.privacy.encrypted.paillier import Paillier, PaillierPublic, generate
+from fedboost.privacy.paillier import Paillier, PaillierPublic, generate
 from fedboost.privacy.rowsums import ends
 
 CONTEXT = b"session, attempt 1, bank"

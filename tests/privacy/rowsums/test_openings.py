@@ -16,8 +16,8 @@ from gmpy2 import mpz
 from paillier_keys import best_root, encrypted, good_secret, key_of, prime, secret_of
 
 from fedboost.errors import PeerError, SessionFailed
-from fedboost.privacy.encrypted.paillier import PaillierPublic, PaillierSecret, Powers
 from fedboost.privacy.packing import Chunk
+from fedboost.privacy.paillier import PaillierPublic, PaillierSecret, Powers
 from fedboost.privacy.rowsums import ends as key_proof
 from fedboost.privacy.rowsums.ends import ROUNDS, blind, open_blinded, unblind
 
@@ -142,7 +142,7 @@ def test_no_blind_is_used_twice():
 
 
 def by_powers(public):
-    """The blind of sums in `encrypted.paillier`: a number below n, and a power of -x**2."""
+    """The blind of sums in `privacy.paillier`: a number below n, and a power of -x**2."""
     powers, draw = Powers(public.n), drawing("added")
 
     def blinded(number):
@@ -313,7 +313,7 @@ def test_the_first_of_many_changed_openings_is_named():
 
 
 def test_without_roots_a_changed_opening_is_taken():
-    """The blind of sums in `encrypted.paillier`, by the same lie: the cells that were to win."""
+    """The blind of sums in `privacy.paillier`, by the same lie: the cells that were to win."""
     secret = good_secret(512)
     public, n = secret.public, secret.public.n
     cipher = public.cipher(Chunk(0, [(2, 40)]), 3)

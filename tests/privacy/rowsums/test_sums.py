@@ -13,7 +13,7 @@ from encrypted_rows import LIMIT, ONE, TWO, drawn, due, ends, numbers_of, opened
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
 from fedboost.errors import PeerError
-from fedboost.privacy.encrypted.paillier import PaillierSecret, generate
+from fedboost.privacy.paillier import PaillierSecret, generate
 from fedboost.privacy.rowsums import kernels
 from fedboost.privacy.rowsums.kernels import may_compile
 from fedboost.privacy.rowsums.scheme import Segments

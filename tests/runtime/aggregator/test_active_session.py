@@ -10,8 +10,7 @@ from fedboost.errors import Refused, SessionFailed
 from fedboost.protocol.messages import Report
 from fedboost.runtime.aggregator import analysts
 from fedboost.runtime.site import node as party_node
-from fedboost.wire.messages import encode_from_party
-from fedboost.wire.services import Waiting, decode_train_event
+from fedboost.wire.messages import Waiting, decode_train_event, encode_from_party
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
 from fedboost.runtime.web.guard import Bucket
 from fedboost.wire.codec import WIRE_VERSION
-from fedboost.wire.messages import decode_to_party, encode_from_party
-from fedboost.wire.services import TrainCommand, encode_train_request
+from fedboost.wire.messages import TrainCommand, decode_to_party, encode_from_party, encode_train_request
 
 TABLES = shared_out(2)
 WIDE = {f"c{number}": ["x" * 250] for number in range(600)}

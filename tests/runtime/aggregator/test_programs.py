@@ -39,7 +39,7 @@ def test_a_program_that_is_not_offered_is_refused(folder):
             return str(caught.value)
 
     assert in_time(scenario()) == (
-        "program 'os:system' is not offered here (offered: boosting, describe, evaluate, drift, tune, "
+        "program 'os:system' is not offered here (offered: boosting, tune, describe, evaluate, drift, "
         "sites:half_as_many)"
     )
 

@@ -6,7 +6,7 @@ import pytest
 from sites import terms
 
 import fedboost as fb
-from fedboost.runtime.data import check, oddities
+from fedboost.runtime.data import check
 
 ROWS = 60_000
 
@@ -83,12 +83,12 @@ def test_a_simulation_looks_at_a_sample_and_says_so():
 
 def test_the_rows_that_a_simulation_looks_at_are_few_however_many_there_are(monkeypatch):
     seen, ranked = [], []
-    look, rank = oddities.oddities_of_numbers, oddities.one_split_auc
+    look, rank = check.oddities_of_numbers, check.one_split_auc
     monkeypatch.setattr(
-        oddities, "oddities_of_numbers", lambda values, *rest: seen.append(values.size) or look(values, *rest)
+        check, "oddities_of_numbers", lambda values, *rest: seen.append(values.size) or look(values, *rest)
     )
     monkeypatch.setattr(
-        oddities, "one_split_auc", lambda column, label: ranked.append(column.size) or rank(column, label)
+        check, "one_split_auc", lambda column, label: ranked.append(column.size) or rank(column, label)
     )
     draw = np.random.default_rng(0)
     table = pa.table(
@@ -99,14 +99,14 @@ def test_the_rows_that_a_simulation_looks_at_are_few_however_many_there_are(monk
     with pytest.warns(fb.TableWarning, match="differ in blanks or case"):
         fb.simulate(terms(columns={"label": "y", "numeric": ["a", "b"]}, rounds=1), tables)
     assert sum(seen) == 2 * check.MAX_WATCHED_ROWS
-    assert set(ranked) == {oddities.FEW_ROWS}
+    assert set(ranked) == {check.FEW_ROWS}
     assert len(ranked) == 2 * 4
 
 
 def test_a_column_of_categories_that_tells_little_is_known_by_few_rows(monkeypatch):
     rows = []
-    told = oddities._told
-    monkeypatch.setattr(oddities, "_told", lambda codes, *rest: rows.append(codes.size) or told(codes, *rest))
+    told = check._told
+    monkeypatch.setattr(check, "_told", lambda codes, *rest: rows.append(codes.size) or told(codes, *rest))
     draw = np.random.default_rng(0)
     label = draw.integers(0, 2, ROWS)
     table = pa.table(
@@ -119,7 +119,7 @@ def test_a_column_of_categories_that_tells_little_is_known_by_few_rows(monkeypat
     )
     said = simulated({"all": table}, little=["a", "b"], much=["a", "b", "c"])
     assert set(said) == {"much"}
-    assert sorted(rows) == [oddities.FEW_ROWS, oddities.FEW_ROWS, 50_000]
+    assert sorted(rows) == [check.FEW_ROWS, check.FEW_ROWS, 50_000]
 
 
 @pytest.mark.parametrize("kind", ["amount", "classes"])

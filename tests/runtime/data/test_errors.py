@@ -5,7 +5,7 @@ import pytest
 from columns import COLOURS, KINDS, NEUTRAL, NUMERIC, REGRESSION, WEIGHTED, refusal, terms
 
 from fedboost.errors import Refused
-from fedboost.holders.whole_rows import holder_of
+from fedboost.holders.columns import holder_for
 from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
@@ -160,7 +160,7 @@ def test_the_others_read_which_column_is_absent_and_no_other(agreed: Terms, publ
 def test_a_party_leaves_without_quoting_its_table(table: pa.Table, agreed: Terms, value: str) -> None:
     agreed = agreed.with_parties(["north", "south", "east"])
     session = PartySession(
-        Site("north", holder_of(lambda wanted: to_shard(table, wanted, "north"), "north"), bytes)
+        Site("north", holder_for(lambda wanted: to_shard(table, wanted, "north"), "north"), bytes)
     )
     assert list(session.handle(Offer("s", agreed))) == [Leave(NEUTRAL, "s")]
     assert session.ended is not None

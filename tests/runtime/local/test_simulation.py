@@ -10,7 +10,7 @@ from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.errors import ConfigError, FedboostError, SessionFailed
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.masked.keys import Handshake, degree
+from fedboost.privacy.pairwise import Handshake, degree
 from fedboost.runtime.local.simulation import simulate
 
 

@@ -17,7 +17,7 @@ from key_folders import DAY, NOW, THEIRS, call, fault, hospital, made, of_a_hosp
 from sites import in_time
 
 from fedboost.privacy.identity import identify, to_pem, verify
-from fedboost.privacy.masked.keys import Handshake
+from fedboost.privacy.pairwise import Handshake
 from fedboost.protocol.key_exchange import Attempt, Credentials, greet, meet
 from fedboost.runtime.net.keys import read_bundle, read_certificates
 from fedboost.terms.terms import Terms

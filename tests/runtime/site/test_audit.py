@@ -16,7 +16,7 @@ from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import site as audit
 from fedboost.errors import ConfigError, DurabilityError
-from fedboost.holders.whole_rows import holder_of
+from fedboost.holders.columns import holder_for
 from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Charge, Site
@@ -145,7 +145,7 @@ def session(path):
     with AuditLog(path) as log:
         site = Site(
             "north",
-            holder_of(lambda _: shard, "north"),
+            holder_for(lambda _: shard, "north"),
             os.urandom,
             taken=lambda offer: log.admitted("s", offer.terms),
             record=log.record,

@@ -19,8 +19,8 @@ from sites import terms
 from fedboost.boosting.queries.columns import RangeQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused
+from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Shard
-from fedboost.holders.whole_rows import holder_of
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import NOWHERE
@@ -144,7 +144,7 @@ def test_the_same_answer_after_a_restart_is_the_same_bytes_and_another_roster_is
 def test_a_session_whose_plan_does_not_fit_leaves_before_it_reads_a_row(path):
     with opened(path, budget=Budget(0.5, 1e-5)) as memory:
         site = Site(
-            "north", holder_of(lambda _: pytest.fail("rows were read"), "north"), os.urandom, memory=memory
+            "north", holder_for(lambda _: pytest.fail("rows were read"), "north"), os.urandom, memory=memory
         )
         (reply,) = PartySession(site).handle(Offer("s", noisy()))
     assert isinstance(reply, Leave)
@@ -163,7 +163,7 @@ def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path, noise
         shard = Shard(tuple(column[rows] for column in columns), labels, weights)
         with opened(path) as memory:
             party = PartySession(
-                Site("north", holder_of(lambda _: shard, "north"), os.urandom, memory=memory)
+                Site("north", holder_for(lambda _: shard, "north"), os.urandom, memory=memory)
             )
             (reply,) = party.handle(Offer(session, agreement))
         return (reply.reason, party.ended) if isinstance(reply, Leave) else "joined"
@@ -183,7 +183,7 @@ def test_a_memory_that_cannot_be_written_lets_nothing_leave(path):
             begun(memory, f"before {gone.name}")
             site = Site(
                 "north",
-                holder_of(lambda _: pytest.fail("rows were read"), "north"),
+                holder_for(lambda _: pytest.fail("rows were read"), "north"),
                 os.urandom,
                 memory=memory,
             )

@@ -30,6 +30,7 @@ from fedboost.runtime.tasks import drift_terms, evaluation_terms
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms import continuation
 from fedboost.terms.reading import read_model
+from fedboost.terms.session import TASKS
 from fedboost.terms.tasks import rows_readable, terms_to_describe
 
 THREE = ("north", "south", "east")
@@ -192,7 +193,7 @@ def test_columns_and_levels_mean_what_they_meant_in_the_training(model):
     booster = dataclasses.replace(model.booster, features=("dose", "age", "ward"))
     columns = {**content["columns"], "numeric": ["dose", "age"]}
     other = dataclasses.replace(model, booster=booster)
-    text = str(text_of(other, task="evaluate"))
+    text = str(text_of(other, task=TASKS["evaluate"]))
     assert names(asked.changed(columns=columns, xgb_model=text)) == set()
     columns = {**content["columns"], "categorical": {"ward": ["b", "a", "c"]}}
     bare = json.loads(asked.xgb_model)

@@ -12,7 +12,7 @@ from inprocess import pack
 from sites import STOPS, consortium, in_time, rows, shared_out, status_of, terms, until
 
 from fedboost.errors import ConfigError, Refused, SessionFailed
-from fedboost.holders.whole_rows import holder_of
+from fedboost.holders.columns import holder_for
 from fedboost.protocol.messages import Join, Leave, Offer, Relay, Report, SessionEnded
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
@@ -261,7 +261,7 @@ def test_a_party_the_terms_do_not_name_cannot_meddle(folder):
             session = PartySession(
                 Site(
                     "south",
-                    holder_of(lambda terms: to_shard(tables["south"], terms, "south"), "south"),
+                    holder_for(lambda terms: to_shard(tables["south"], terms, "south"), "south"),
                     bytes,
                 )
             )
@@ -349,7 +349,7 @@ def slow_party_in_two_sessions(folder, last_words):
             session = PartySession(
                 Site(
                     "south",
-                    holder_of(lambda terms: to_shard(tables["south"], terms, "south"), "south"),
+                    holder_for(lambda terms: to_shard(tables["south"], terms, "south"), "south"),
                     bytes,
                 )
             )

@@ -6,9 +6,7 @@ from dask_rows import cuts_of, on_workers, shared_out, table, terms
 
 import fedboost as fb
 from fedboost.runtime.workers import hold as holding
-from fedboost.runtime.workers.engine import WorkerLost
-from fedboost.runtime.workers.hold import HASH, HOLD, TOKEN, Door, Link, Load, hold
-from fedboost.runtime.workers.source import Range
+from fedboost.runtime.workers.hold import HASH, HOLD, TOKEN, Door, Link, Load, Range, WorkerLost, hold
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
 

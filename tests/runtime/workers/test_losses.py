@@ -14,10 +14,8 @@ from fedboost.errors import ConfigError, SessionFailed
 from fedboost.runtime.data.database import AS_USUAL
 from fedboost.runtime.workers import holder
 from fedboost.runtime.workers.dask_engine import DaskEngine
-from fedboost.runtime.workers.engine import WorkerLost
-from fedboost.runtime.workers.hold import Link
+from fedboost.runtime.workers.hold import Files, Link, Range, WorkerLost
 from fedboost.runtime.workers.holder import WorkersHolder
-from fedboost.runtime.workers.source import Files, Range
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
 SECRET = "tcp://inside.hospital:8786"

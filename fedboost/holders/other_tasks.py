@@ -6,26 +6,30 @@ Refuses: queries of other sessions (PeerError).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
+from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.queries.union import Query
+from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
+from fedboost.gbdt import metrics
+from fedboost.gbdt.binned import Column
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import STRETCH, count_cells, count_parts
+from fedboost.gbdt.drift import Bins, bins_of
 from fedboost.gbdt.gradients import Gradients
-from fedboost.gbdt.metrics import registry
-from fedboost.gbdt.metrics import registry as metrics
-from fedboost.gbdt.metrics.metric import Mean
-from fedboost.gbdt.metrics.registry import TRAIN, VALIDATION, exact_metric_of
+from fedboost.gbdt.metrics import TRAIN, VALIDATION, Mean, exact_metric_of
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.sampling import Mask
-from fedboost.holders.shard import Shard, continue_margins
-from fedboost.holders.whole_rows import CountingHolder, row_sets
+from fedboost.gbdt.threads import Threads
+from fedboost.holders.shard import RowsHolder, Shard, continue_margins, row_sets
 from fedboost.protocol.contracts import HeldTable
-from fedboost.terms.tasks import level_sets
+from fedboost.terms.tasks import bins_in, level_sets
 from fedboost.terms.terms import Terms
 
 # ---- The rows that a model is measured on ---------------------------------------------------------------
@@ -129,7 +133,7 @@ def _as_then(table: TrainingTable, trained: Terms, read: Callable[[Terms], Shard
 # ---- A party of a session that evaluates a model: sums over its rows ------------------------------------
 
 
-class EvaluationHolder(CountingHolder):
+class EvaluationHolder(RowsHolder):
     """The rows of a party in one session that evaluates a model, with their margins."""
 
     def __init__(
@@ -159,7 +163,7 @@ class EvaluationHolder(CountingHolder):
         chosen = self._about.chosen
         return None if chosen is None else HeldTable(chosen.size, self.rows_hashed, chosen)
 
-    def _counts(self, query: Query) -> Int64:
+    def compute(self, query: Query) -> Int64:
         match query:
             case MagnitudesQuery():
                 about = self.rows, self._about.grown_on, self._about.unknown
@@ -211,12 +215,12 @@ def measured(
     parts += [parts[0] if site == name else nothing for site in query.sites]
     if query.scores:
         parts.append(
-            gradients.sum_rows(lambda _, m, y, w: registry.count_bins(m, y, query.threshold), everybody)
+            gradients.sum_rows(lambda _, m, y, w: metrics.count_bins(m, y, query.threshold), everybody)
         )
-        parts.append(gradients.sum_rows(lambda _, m, y, w: registry.count_cells(m, y), everybody))
+        parts.append(gradients.sum_rows(lambda _, m, y, w: metrics.count_cells(m, y), everybody))
     if query.classes:
         parts.append(
-            gradients.sum_rows(lambda _, m, y, w: registry.count_classes(m, y, query.classes), everybody)
+            gradients.sum_rows(lambda _, m, y, w: metrics.count_classes(m, y, query.classes), everybody)
         )
     return np.concatenate(parts)
 
@@ -229,5 +233,115 @@ def _of_set(
     find = query.figures.__getitem__
     parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, find)]
     if query.scores:
-        parts.append(registry.count_outcomes(margin, label, query.threshold))
+        parts.append(metrics.count_outcomes(margin, label, query.threshold))
     return np.concatenate(parts)
+
+
+# ---- A party of a session that describes rows: it counts them -------------------------------------------
+
+
+UNDECLARED = -1.0
+"""The value of a category that the terms do not declare."""
+
+
+class SummaryHolder(RowsHolder):
+    """The rows of a party in one session that describes them: `UNDECLARED` stands for categories that the
+    terms do not declare."""
+
+    def compute(self, query: Query) -> Int64:
+        match query:
+            case SummaryQuery():
+                return self._summary(query)
+            case QuantileQuery(_, grids):
+                numeric = len(self._terms.columns.numeric)
+                columns = [*self._shard.columns[:numeric], self._shard.label]
+                return count_cells(columns[: grids.features], grids, self._threads)
+            case RangeQuery():
+                return count_ranges(self._shard.columns, self._terms, self._threads)
+            case _:
+                raise PeerError(f"{query.description}: asked where rows are described")
+
+    def _summary(self, query: SummaryQuery) -> Int64:
+        columns, classes = self._shard.columns, query.classes
+        numeric = self._threads.each(_missing, columns[: query.numeric])
+        levels = zip(columns[query.numeric :], query.levels, strict=True)
+        parts = [np.array([self.rows, *numeric], np.int64)]
+        parts += self._threads.each(lambda pair: _by_level(*pair), levels)
+        label = self._shard.label.astype(np.int64) if classes else np.zeros(0, np.int64)
+        return np.concatenate([*parts, np.bincount(label, minlength=classes)[:classes]])
+
+
+def count_ranges(columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:
+    """Rows in each part of the declared range of each numeric feature."""
+    ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
+    pieces = zip(columns[: len(ranges)], ranges, strict=True)
+    return np.concatenate(threads.each(lambda piece: count_parts(*piece), pieces))
+
+
+def _missing(column: Column) -> int:
+    """Missing values of a column."""
+    steps = range(0, column.size, STRETCH)
+    return sum(int(np.isnan(column[start : start + STRETCH]).sum()) for start in steps)
+
+
+def _by_level(column: Column, levels: int) -> Int64:
+    """Rows of a categorical column: missing, of each level, of no declared one: int64 [levels + 2]."""
+    out = np.zeros(levels + 2, np.int64)
+    for start in range(0, column.size, STRETCH):
+        values = column[start : start + STRETCH]
+        places = np.where(values == UNDECLARED, levels, values) + 1
+        out += np.bincount(np.where(np.isnan(values), 0, places).astype(np.int64), minlength=levels + 2)
+    return out
+
+
+# ---- Counts of a party's rows by bin of each feature and of the score -----------------------------------
+# Refuses: queries of other bins (PeerError).
+
+
+class DriftHolder(RowsHolder):
+    """The rows of a party in one session that holds them against the reference of a model."""
+
+    def compute(self, query: Query) -> Int64:
+        if not isinstance(query, BinCountsQuery):
+            raise PeerError(f"{query.description}: asked where rows are held against a reference")
+        model, shard = self._terms.earlier, self._shard
+        assert model is not None
+        return _count(query, bins_in(self._terms), model, shard.columns, shard.base_margin)
+
+
+def count_bins(
+    query: BinCountsQuery,
+    terms: Terms,
+    state: BoostingState,
+    columns: Sequence[Column],
+    base_margin: Float32 | None,
+) -> Int64:
+    """The counts at the end of a training that stands here. base_margin: where it began."""
+    assert state.start is not None
+    cut_points, constant = state.start.cut_points, state.rounds[0].values[0][1]
+    trees, earlier = tuple(state.trees(query.rounds, cut_points.cuts)), terms.earlier
+    shape = len(terms.columns.ordered), terms.columns.category_counts
+    outputs = terms.objective.loss.outputs
+    if earlier is not None:
+        model = replace(earlier, trees=(*earlier.trees, *trees))
+        bins = bins_of(cut_points, *shape, model.constant, model.trees, outputs)
+        return _count(query, bins, model, columns, base_margin)
+    kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
+    model = Booster(terms.objective.loss, 0.5, terms.columns.features, trees, *kind)
+    bins = bins_of(cut_points, *shape, constant, trees, outputs)
+    based = np.full(columns[0].size, constant) + (0.0 if base_margin is None else base_margin)
+    return _count(query, bins, model, columns, based)
+
+
+def _count(
+    query: BinCountsQuery,
+    bins: Bins,
+    model: Booster,
+    columns: Sequence[Column],
+    base: Float64 | Float32 | None,
+) -> Int64:
+    if (query.sizes, query.score) != (bins.sizes, bins.of_score):
+        raise PeerError("rows by other bins than those of the model")
+    margin = np.empty((model.loss.outputs, columns[0].size), np.float64)
+    continue_margins(margin, base, model, columns)
+    return bins.count(columns, margin)

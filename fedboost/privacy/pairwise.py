@@ -1,4 +1,4 @@
-"""Masks that every two parties share: they hide a party's vector in `masked` and `paillier`.
+"""What two parties do with the secret that they share: the masks of `masked` and `paillier`, and relays.
 
 The masked vector of party u, cell by cell modulo the cell's 2**bits, with ctx = everything that both ends
 must agree on:
@@ -18,9 +18,11 @@ from functools import lru_cache
 from math import comb
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedboost.errors import PeerError, SessionFailed
@@ -210,7 +212,7 @@ def checked_sum(words: Words, tag: Tag) -> Int64:
     return signed(words[: tag.cells], tag.segments)
 
 
-# ---- Masks that every two parties share: they hide a party's vector in `masked` and `paillier` -----------
+# ---- Masks that every two parties share: they hide a party's vector in `masked` and `paillier` ----------
 
 
 KEY_BYTES = 32
@@ -279,7 +281,7 @@ class Group:
         return packing.pack(packing.number(self.majority), packing.number(self.colluding), *names)
 
 
-# ---- keys of a session ------------------------------------------------------------------------------
+# ---- keys of a session ----------------------------------------------------------------------------------
 
 
 class Handshake:
@@ -447,3 +449,62 @@ def check_whole(tag: Tag, group: Group) -> None:
     """Raise PeerError unless the roster is all parties, each once."""
     if len(tag.roster) != len(group.members) or set(tag.roster) != set(group.members):
         raise PeerError(f"a roster of {len(tag.roster)} parties that is not all {len(group.members)}")
+
+
+# ---- Relays: bytes of one party for some others, which the aggregator passes on and cannot read ---------
+# The bytes are encrypted once, under a fresh key; that key is encrypted for each receiver under a key
+# derived from the secret that sender and receiver share, with the ciphertext as associated data. So nobody
+# but the receivers reads them, and none of these can put others in their place.
+#
+# A key is used for one encryption; bytes open only for the receiver, sender and context that they were sealed
+# for, and are refused otherwise (PeerError).
+
+
+_TAG_BYTES = 16
+
+
+def sealed_size(content: int, receivers: Iterable[str]) -> int:
+    """Number of bytes that `seal` makes of so many for these receivers."""
+    wrapped = 2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
+    return (
+        packing.LENGTH_BYTES
+        + content
+        + _TAG_BYTES
+        + sum(wrapped + len(party.encode()) for party in receivers)
+    )
+
+
+MIN_SEALED_BYTES = sealed_size(0, ["a"])
+"""Fewest bytes of anything sealed."""
+
+
+def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes, draw: RandomBytes) -> bytes:
+    """Encrypt for the parties of `keys`, each with the secret that it shares with the sender. context: all
+    that both ends must agree on; never the same twice."""
+    key = draw(KEY_BYTES)
+    ciphertext = AESGCM(key).encrypt(_NONCE, content, context)
+    wrapped = []
+    for party, secret in keys.items():
+        wrapper = _wrapper(secret, sender, party, context)
+        wrapped += [party.encode(), wrapper.encrypt(_NONCE, key, ciphertext)]
+    return packing.pack(ciphertext, *wrapped)
+
+
+def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, context: bytes) -> bytes:
+    """Decrypt what `seal` encrypted for this receiver. PeerError if it is for another, or of another sender
+    or context."""
+    try:
+        ciphertext, *wrapped = packing.unpack(sealed)
+        keys = dict(zip(wrapped[::2], wrapped[1::2], strict=True))
+        wrapper = _wrapper(secret, sender, receiver, context)
+        key = wrapper.decrypt(_NONCE, keys[receiver.encode()], ciphertext)
+        return AESGCM(key).decrypt(_NONCE, ciphertext, context)
+    except (PeerError, ValueError, KeyError, InvalidTag):
+        raise PeerError(
+            f"what party {sender} relayed does not open: it was changed on the way, or is of another turn "
+            f"or tree"
+        ) from None
+
+
+def _wrapper(secret: bytes, sender: str, receiver: str, context: bytes) -> AESGCM:
+    return AESGCM(derive(secret, b"fedboost/4/relay", sender.encode(), receiver.encode(), context))

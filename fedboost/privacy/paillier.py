@@ -29,9 +29,9 @@ from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 from phe.util import getprimeover
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
-from fedboost.privacy.encrypted.scheme import IMPOSSIBLE, Layout
-from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.privacy.packing import Chunk, Words
+from fedboost.privacy.pairwise import RandomBytes
+from fedboost.privacy.scheme import IMPOSSIBLE, Layout
 
 MIN_KEY_BITS = 2048
 """112 bits of security; NIST SP 800-57 allows no less."""
@@ -91,7 +91,7 @@ def _prime(bits: int) -> int:
             return p
 
 
-# ---- the public key ---------------------------------------------------------------------------------
+# ---- the public key -------------------------------------------------------------------------------------
 
 
 class PaillierPublic:
@@ -256,7 +256,7 @@ def _finish(stock: _Stock, thread: threading.Thread) -> None:
     stock.ready.clear()
 
 
-# ---- ciphertexts ------------------------------------------------------------------------------------
+# ---- ciphertexts ----------------------------------------------------------------------------------------
 
 
 class PaillierCipher:
@@ -315,7 +315,7 @@ def split(data: bytes, size: int, rows: int) -> list[Any]:
     return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
 
-# ---- the secret key ---------------------------------------------------------------------------------
+# ---- the secret key -------------------------------------------------------------------------------------
 
 
 class PaillierSecret:

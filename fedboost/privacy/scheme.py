@@ -11,8 +11,8 @@ import numpy.typing as npt
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import packing
-from fedboost.privacy.masked.keys import RandomBytes
 from fedboost.privacy.packing import WORD_BYTES, Chunk, Words
+from fedboost.privacy.pairwise import RandomBytes
 
 NAME_BYTES = 16
 """Bytes of a public key's digest, before every sealed chunk."""
@@ -23,28 +23,22 @@ class Cipher(Protocol):
 
     def encrypt(self, words: Words) -> bytes:
         """The ciphertexts of uint64 [cells], each below 2**bits, with room for their sum over all parties."""
-        ...
 
     def read(self, sealed: bytes) -> Any:
         """Ciphertexts that were received; PeerError if they cannot be those of this chunk."""
-        ...
 
     def add(self, total: Any, more: Any) -> Any:
         """The ciphertexts of the sum."""
-        ...
 
     def blind(self, total: Any, draw: RandomBytes) -> tuple[bytes, Any]:
         """The ciphertexts of the sum and a number that is uniform over all plaintexts; and that number."""
-        ...
 
     def unblind(self, answer: bytes, blind: Any) -> Words:
         """The lowest 64 bits of each sum; PeerError for another length, SessionFailed for numbers that are no
         sum."""
-        ...
 
     def most_bytes(self) -> int:
         """Largest size of what `encrypt` returns."""
-        ...
 
 
 class Public(Protocol):
@@ -52,19 +46,15 @@ class Public(Protocol):
 
     def to_bytes(self) -> bytes:
         """The key as it travels; there is no secret in it."""
-        ...
 
     def cipher(self, chunk: Chunk, parties: int) -> Cipher:
         """Encryption of one chunk under this key, with room for the sum over these parties."""
-        ...
 
     def prepare(self) -> None:
         """Start to prepare encryption in the background."""
-        ...
 
     def close(self) -> None:
         """End work in the background. It starts again when it is needed."""
-        ...
 
 
 class Secret(Protocol):
@@ -73,11 +63,9 @@ class Secret(Protocol):
     @property
     def public(self) -> Public:
         """The public key of the pair."""
-        ...
 
     def decrypt(self, ciphertexts: Any) -> bytes:
         """The plaintexts, as they travel, of the ciphertexts of `Cipher.read`."""
-        ...
 
 
 class Scheme(Protocol):
@@ -85,11 +73,9 @@ class Scheme(Protocol):
 
     def new_secret(self, bits: int) -> Secret:
         """A new key pair of that many bits. ConfigError if these are too few."""
-        ...
 
     def read_public(self, data: bytes, min_bits: int) -> Public:
         """A public key that was received; PeerError if it is shorter, or invalid."""
-        ...
 
 
 def digest_of(public: Public) -> bytes:

@@ -13,12 +13,12 @@ from sites import rows, shared_out, terms
 import fedboost as fb
 from fedboost.cli.output import print_text
 from fedboost.errors import PeerError
-from fedboost.gbdt.metrics.registry import grows
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.tasks import Description, Evaluation, Tuning, evaluation_terms, terms_to_tune
 from fedboost.terms.tasks import terms_to_describe
-from fedboost.views import tasks as results
+from fedboost.views.as_text import text
+from fedboost.views.results import document
 
 COLUMNS = {"label": "ward", "numeric": ["age", "dose"], "classes": ["a", "b", "c"]}
 NOISY = {"ranges": {"age": [0, 100], "dose": [-5, 5]}, "label": "y", "numeric": ["age", "dose"]}
@@ -31,17 +31,17 @@ BAD = (
 def described(summary, model):
     known = Description.from_model(dataclasses.replace(model, summary=summary), {})
     assert all(known.advice)
-    return results.describe(known.summary)
+    return text(document(known))
 
 
 def tuned(summary, model):
-    found = Tuning.from_model(model.terms, dataclasses.replace(model, summary=summary), {})
+    found = Tuning.from_model(dataclasses.replace(model, summary=summary), {})
     assert found.terms.session.program == "boosting"
-    return results.trials(found.metric, found.trials, found.best, grows(found.metric))
+    return text(document(found))
 
 
 def evaluated(summary, model):
-    return results.evaluated(Evaluation.from_model(dataclasses.replace(model, summary=summary), {}).summary)
+    return text(document(Evaluation.from_model(dataclasses.replace(model, summary=summary), {})))
 
 
 def sessions():

@@ -1,0 +1,855 @@
+"""Federated training as scikit-learn's estimators, to try it with the tools that expect those.
+
+Promises: parameters have the names and defaults of `Terms`, but for `n_estimators` (its `rounds`),
+`random_state` (its `seed`) and `n_jobs` (threads of a party). The model is that of `simulate` over the same
+rows, so that of the pooled rows, bit for bit, at whichever sites they are; no tree grows on rows to evaluate
+on, though cut points are those of all rows. Numbers become 32-bit floats; words stay words.
+Refuses: arrays, labels and weights that scikit-learn refuses, in its words (ValueError, TypeError); what the
+terms cannot have, and use without scikit-learn 1.6 or newer (ConfigError).
+"""
+
+from fedboost.errors import ConfigError
+
+try:
+    from sklearn.utils.validation import validate_data  # the newest name that is needed
+except ImportError:
+    raise ConfigError(
+        "FederatedClassifier, FederatedRegressor and FederatedRanker need scikit-learn 1.6 or newer: "
+        "pip install 'fedboost[sklearn]'"
+    ) from None
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from joblib import effective_n_jobs
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
+
+from fedboost.fixedpoint import Float64
+from fedboost.gbdt import metrics
+from fedboost.gbdt.objectives import registry
+from fedboost.gbdt.objectives.objective import LabelKind
+from fedboost.protocol.run import Callback
+from fedboost.runtime.data.draft import draft_features, split_by_site
+from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.table import as_table
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model import text_of
+from fedboost.runtime.workers.holder import is_collection
+from fedboost.terms.reading import name_here, setting_hint
+from fedboost.terms.terms import Terms
+
+# ---- Rows as scikit-learn checks them: arrays, sparse matrices and DataFrames ---------------------------
+
+
+_FLOATS = {
+    "dtype": (np.float64, np.float32),
+    "ensure_all_finite": "allow-nan",
+    "accept_sparse": ("csr", "csc"),
+}
+_WEIGHTS = {
+    "ensure_2d": False,
+    "dtype": np.float64,
+    "ensure_non_negative": True,
+    "input_name": "sample_weight",
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows to train or to evaluate on: numbers [rows, features], a sparse matrix of them or a DataFrame with
+    words; labels [rows]; weights [rows]; groups [rows]. numbers: the labels are; X, y: as they were given."""
+
+    features: Any
+    label: npt.NDArray[Any]
+    weight: Float64 | None
+    numbers: bool
+    X: Any
+    y: Any
+    group: npt.NDArray[Any] | None = None
+
+
+def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, reset: bool = True) -> Rows:
+    """The rows, checked as scikit-learn does: those of `fit`, or with reset=False others of the same
+    features. ValueError if there is nothing to learn from."""
+    given, X = X, as_pandas(X)
+    if has_words(X):
+        label = validate_data(estimator, y=y, y_numeric=numbers) if reset else column_or_1d(y, warn=True)
+        check_consistent_length(X, label)
+        features = validate_data(estimator, X, skip_check_array=True, reset=reset)
+    else:
+        least = {"ensure_min_samples": 2 if reset else 1}
+        features, label = validate_data(estimator, X, y, **_FLOATS, y_numeric=numbers, reset=reset, **least)
+        features = _float32(features)
+    weight = None
+    if sample_weight is not None:
+        weight = column_or_1d(check_array(sample_weight, **_WEIGHTS))
+        check_consistent_length(label, weight)
+        if not weight.any():
+            raise ValueError("sample_weight is zero in every row: there is nothing to learn")
+    if reset:
+        _check_learnable(label, weight, numbers)
+    return Rows(features, label, weight, numbers, given, y)
+
+
+def _check_learnable(label: npt.NDArray[Any], weight: Float64 | None, numbers: bool) -> None:
+    if len(label) < 2:
+        raise ValueError(f"X has {len(label)} rows: there is nothing to learn")
+    counted = label if weight is None else label[weight > 0]
+    if not numbers and len(set(counted.tolist())) == 1:
+        raise ValueError(f"y has one class, {counted[0]!r}: there is nothing to learn")
+    if numbers and (counted == counted[0]).all():
+        raise ValueError(f"y is {counted[0]!s} in every row: there is nothing to learn")
+
+
+def checked_features(estimator: Any, X: Any, as_words: bool) -> Any:
+    """The features of rows to predict."""
+    X = as_pandas(X)
+    if has_words(X) or as_words:
+        return validate_data(estimator, X, reset=False, skip_check_array=True)
+    return _float32(validate_data(estimator, X, **_FLOATS, reset=False))
+
+
+def joined(first: Rows, second: Rows) -> Rows:
+    """The rows of both, the first ones first. A row without a weight weighs 1."""
+    weight = None
+    if first.weight is not None or second.weight is not None:
+        weights = (
+            np.ones(len(rows.label)) if rows.weight is None else rows.weight for rows in (first, second)
+        )
+        weight = np.concatenate([*weights])
+    group = None
+    if first.group is not None and second.group is not None:  # no group is in both
+        group = np.concatenate([first.group, second.group + first.group.max() + 1])
+    label = np.concatenate([first.label, second.label])
+    features = _stacked(first.features, second.features)
+    return Rows(features, label, weight, first.numbers, first.X, first.y, group)
+
+
+def _stacked(first: Any, second: Any) -> Any:
+    if is_frame(first):
+        import pandas as pd
+
+        # Categories of its own are none of the training's: those that it lacks count as missing.
+        kinds = {name: kind for name, kind in first.dtypes.items() if isinstance(kind, pd.CategoricalDtype)}
+        known = {
+            name: second[name].astype("category").cat.set_categories(kind.categories)
+            for name, kind in kinds.items()
+        }
+        return pd.concat([first, second.assign(**known)], ignore_index=True)
+    if hasattr(first, "tocsc") or hasattr(second, "tocsc"):
+        from scipy import sparse
+
+        return sparse.vstack([sparse.csr_matrix(first), sparse.csr_matrix(second)])
+    return np.concatenate([first, second])
+
+
+def names_of(estimator: Any) -> list[str]:
+    """Names of the features, in the order of X: those of a DataFrame, else x0, x1, ..."""
+    if hasattr(estimator, "feature_names_in_"):
+        return list(estimator.feature_names_in_)
+    return [f"x{index}" for index in range(estimator.n_features_in_)]
+
+
+def is_frame(X: Any) -> bool:
+    """Tell if X is a pandas DataFrame."""
+    return type(X).__module__.split(".")[0] == "pandas" and hasattr(X, "dtypes") and hasattr(X, "columns")
+
+
+def has_words(X: Any) -> bool:
+    """Tell if X is a DataFrame (pandas, polars) with a column that is neither of numbers nor of booleans."""
+    if _is_of_polars(X):
+        return any(not kind.is_numeric() and str(kind) != "Boolean" for kind in X.dtypes)
+    return is_frame(X) and X.select_dtypes(exclude=["number", "bool"]).shape[1] > 0
+
+
+def as_pandas(X: Any) -> Any:
+    """X; a DataFrame of polars with words as one of pandas. ConfigError without pandas."""
+    if not (_is_of_polars(X) and has_words(X)):
+        return X
+    try:
+        return X.to_pandas()
+    except ImportError:
+        raise ConfigError("X: a polars DataFrame with columns of words needs pandas: install it") from None
+
+
+def _is_of_polars(X: Any) -> bool:
+    return type(X).__module__.split(".")[0] == "polars" and hasattr(X, "dtypes") and hasattr(X, "to_pandas")
+
+
+def _float32(rows: Any) -> Any:
+    with np.errstate(over="ignore"):
+        out = rows.astype(np.float32, copy=False)
+    before, after = (rows.data, out.data) if hasattr(rows, "tocsc") else (rows, out)
+    if np.isinf(after).any():
+        raise ValueError(f"X has a value too large for a 32-bit float: {before[np.isinf(after)][0]:g}")
+    return out
+
+
+# ---- Rows of Dask: a DataFrame, or arrays, as one site whose rows are on workers ------------------------
+# Only counts, labels that differ and sums leave the workers; a row is drawn as it would be if all rows were
+# here.
+
+
+Names = tuple[str, str, str]
+"""Of the columns of labels, weights and places."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Rows of Dask: a DataFrame with a column of labels, and of weights and places where there are any."""
+
+    frame: Any
+    y: Any
+    numeric: list[str]
+    categorical: dict[str, list[str]]
+
+    def classes(self) -> npt.NDArray[Any]:
+        """The labels that there are, sorted."""
+        import dask.array as da
+
+        labels = da.unique(self.y) if hasattr(self.y, "chunks") else self.y.unique()
+        return np.unique(np.asarray(labels.compute()))
+
+
+def collected(estimator: Any, X: Any, y: Any, weight: Any, beside: Names, draws: bool) -> Collected:
+    """The rows, with columns of labels, of weights if there are any, and of places if rows are drawn, which
+    have these names. Sets what scikit-learn says of features."""
+    import dask.dataframe as dd
+    from dask.base import compute
+    from dask.delayed import delayed
+
+    is_array = not hasattr(X, "columns")
+    names = [f"x{number}" for number in range(X.shape[1])] if is_array else [str(name) for name in X.columns]
+    numeric, categorical = (names, {}) if is_array else _features(X)
+    parts, labels = _parts(X), _parts(y)
+    weights = [None] * len(parts) if weight is None else _parts(weight)
+    if not len(parts) == len(labels) == len(weights):
+        raise ValueError(
+            f"X has {len(parts)} partitions, y {len(labels)} and sample_weight {len(weights)}: give them the "
+            f"same, with repartition or rechunk"
+        )
+    begins = [0] * len(parts)
+    if draws:  # the same rows are drawn wherever they are
+        rows = compute(*(delayed(len)(part) for part in parts))  # type: ignore[no-untyped-call]
+        begins = list(accumulate(rows, initial=0))[:-1]
+    joined = [
+        delayed(_joined)(part, label, own, begin if draws else None, names, beside)
+        for part, label, own, begin in zip(parts, labels, weights, begins, strict=True)
+    ]
+    estimator.n_features_in_ = len(names)
+    if is_array:
+        vars(estimator).pop("feature_names_in_", None)
+    else:
+        estimator.feature_names_in_ = np.array(names, object)
+    meta = _joined(*_without_rows(X, y, weight, names), 0 if draws else None, names, beside)
+    return Collected(dd.from_delayed(joined, meta=meta), y, numeric, categorical)
+
+
+def refuse_beside(estimator: Any, **given: Any) -> None:
+    """Raise ConfigError for arguments of `fit` that are for rows which are here."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"{type(estimator).__name__}: {name} is for rows that are here, and X is a collection of "
+                f"Dask: leave it out (validation_fraction holds rows out)"
+            )
+
+
+def _features(X: Any) -> tuple[list[str], dict[str, list[str]]]:
+    """The numeric columns, and the categories of the others."""
+    import pandas as pd
+
+    numeric, categorical = [], {}
+    for name, kind in X.dtypes.items():
+        if isinstance(kind, pd.CategoricalDtype):
+            if not X[name].cat.known:
+                raise ConfigError(
+                    f"X: the categories of column {name!r} are not known: X.categorize() finds them"
+                )
+            categorical[str(name)] = [str(category) for category in X[name].cat.categories]
+        elif pd.api.types.is_numeric_dtype(kind):
+            numeric.append(str(name))
+        else:
+            raise ConfigError(
+                f"X: column {name!r} is {kind}: make it categorical, X.categorize(columns=[{name!r}]), or "
+                f"drop it"
+            )
+    return numeric, categorical
+
+
+def _parts(values: Any) -> list[Any]:
+    """Its partitions, delayed."""
+    delayed = values.to_delayed()
+    return list(delayed.ravel()) if isinstance(delayed, np.ndarray) else list(delayed)
+
+
+def _joined(part: Any, label: Any, weight: Any, begin: int | None, names: list[str], beside: Names) -> Any:
+    """A partition with the columns beside its features."""
+    import pandas as pd
+
+    if len(label) != len(part) or (weight is not None and len(weight) != len(part)):
+        raise ValueError("X, y and sample_weight have other numbers of rows in the same partition")
+    frame = part.reset_index(drop=True) if hasattr(part, "columns") else pd.DataFrame(part)
+    columns = {beside[0]: label.reset_index(drop=True) if hasattr(label, "reset_index") else label}
+    if weight is not None:
+        columns[beside[1]] = np.asarray(weight, np.float64)
+    if begin is not None:
+        columns[beside[2]] = np.arange(begin, begin + len(frame))
+    return frame.set_axis(names, axis="columns").assign(**columns)
+
+
+def _without_rows(X: Any, y: Any, weight: Any, names: list[str]) -> tuple[Any, Any, Any]:
+    """A partition of each, without rows."""
+    part = X._meta if hasattr(X, "columns") else np.empty((0, len(names)), X.dtype)
+    return part, y._meta, None if weight is None else np.empty(0)
+
+
+# ---- The base of the estimators: their parameters, and a training in this process -----------------------
+
+
+ONE_SITE = "all"
+"""What the party is called where no sites are named."""
+_BESIDE = ("label", "weight", "row", "validation", "group", "sites")
+"""What the columns are called that are no features, unless a feature is."""
+_IN_TERMS = {"n_estimators": "rounds", "random_state": "seed"}
+_WATCHED = f"{metrics.VALIDATION}-"
+_ACCOUNTED = ("round", "seconds", "bytes")
+
+
+def names_others(init: Callable[..., None]) -> Callable[..., None]:
+    """Let a constructor say what a parameter that it does not have is called here."""
+    known = [name for name in inspect.signature(init).parameters if name != "self"]
+
+    @functools.wraps(init)
+    def checked_init(self: Any, **parameters: Any) -> None:
+        for name in parameters:
+            if name not in known:
+                here = {_IN_TERMS.get(own, own): own for own in known}
+                hint = setting_hint(name, [*known, *here])
+                for in_terms, own in here.items():
+                    hint = hint.replace(f"mean {in_terms}?", f"mean {own}?")
+                raise TypeError(f"{type(self).__name__} has no parameter {name!r}{hint}")
+        init(self, **parameters)
+
+    return checked_init
+
+
+@dataclass(frozen=True)
+class Options:
+    """Arguments of `fit` beside rows: the sites of the rows, a model to continue, rows to evaluate on with
+    the names of the metrics they get, and after how many rounds a line is printed (0: never)."""
+
+    sites: Any = None
+    xgb_model: Any = None
+    held_out: Rows | None = None
+    evaluated: tuple[tuple[str, str], ...] = ()
+    verbose: int = 0
+
+
+class Federated(BaseEstimator):  # type: ignore[misc]
+    """The base of the estimators: parameters, and training on a table."""
+
+    @names_others
+    def __init__(
+        self,
+        *,
+        n_estimators: int = 100,
+        max_depth: int = 6,
+        learning_rate: float = 0.3,
+        objective: str | None = None,
+        objective_params: Mapping[str, int | float | str] | None = None,
+        max_bin: int = 256,
+        max_cat_to_onehot: int = 4,
+        max_cat_threshold: int = 64,
+        reg_lambda: float = 1.0,
+        reg_alpha: float = 0.0,
+        gamma: float = 0.0,
+        min_child_weight: float = 1.0,
+        grow_policy: str = "depthwise",
+        max_leaves: int = 0,
+        num_parallel_tree: int = 1,
+        subsample: float = 1.0,
+        sampling_method: str = "uniform",
+        colsample_bytree: float = 1.0,
+        colsample_bylevel: float = 1.0,
+        colsample_bynode: float = 1.0,
+        monotone_constraints: Mapping[str, int] | None = None,
+        interaction_constraints: Sequence[Sequence[str]] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        max_delta_step: float | None = None,
+        base_score: float | None = None,
+        scale_pos_weight: float | None = None,
+        tweedie_variance_power: float | None = None,
+        huber_slope: float | None = None,
+        quantile_alpha: float | None = None,
+        lambdarank_num_pair_per_sample: int | None = None,
+        lambdarank_normalization: bool | None = None,
+        lambdarank_score_normalization: bool | None = None,
+        ndcg_exp_gain: bool | None = None,
+        eval_metric: str | Sequence[str] | None = None,
+        party_metrics: bool = False,
+        validation_fraction: float = 0.0,
+        early_stopping_rounds: int | None = None,
+        cut_points: str = "grid",
+        gradient_bits: int | None = None,
+        vote_top_k: int = 0,
+        protection: str = "plain",
+        colluding: int | None = None,
+        allow_two_parties: bool = False,
+        n_jobs: int | None = None,
+        callbacks: Sequence[Callback] | None = None,
+    ) -> None:
+        given = locals()
+        for name in self._get_param_names():  # each as it is given, as scikit-learn wants them
+            setattr(self, name, given[name])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.sparse = True
+        return tags
+
+    @property
+    def feature_importances_(self) -> Float64:
+        """Mean gain of the splits of each feature, as shares of 1: float64 [features]."""
+        check_is_fitted(self)
+        gains = self.model_.importance()
+        out = np.array([gains.get(name, 0.0) for name in names_of(self)])
+        return out / out.sum() if out.any() else out
+
+    @property
+    def best_iteration(self) -> int:
+        """The round that early stopping kept as the last, counted from 0; AttributeError without it."""
+        model = getattr(self, "model_", None)
+        if model is None or model.terms.evaluation.early_stopping_rounds is None:
+            raise AttributeError("best_iteration is of trainings with early_stopping_rounds")
+        return int(model.kept - 1)
+
+    def _options(
+        self, rows: Rows, sites: Any, xgb_model: Any, eval_set: Any, weights: Any, verbose: bool | int
+    ) -> Options:
+        """The options of `fit`, checked."""
+        pairs = [*(eval_set or ())]
+        if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
+            raise ValueError("eval_set must be a list of pairs (X, y)")
+        names = [f"validation_{number}" for number in range(len(pairs))]
+        is_train = [X is rows.X and y is rows.y for X, y in pairs]
+        others = [number for number, train in enumerate(is_train) if not train]
+        if len(others) > 1:
+            raise ConfigError(
+                f"{type(self).__name__}: eval_set has {len(others)} pairs beside the training rows: there is "
+                f"one set of validation rows; join them, or give the training rows as the same X and y as fit"
+            )
+        evaluated = tuple(zip(names, ("" if train else _WATCHED for train in is_train), strict=True))
+        held_out = None
+        if others:
+            X, y = pairs[others[0]]
+            if has_words(X) != has_words(rows.X):
+                raise ValueError("X and the X of eval_set must both be DataFrames with words, or neither")
+            weight = None if weights is None else weights[others[0]]
+            held_out = checked(self, X, y, weight, rows.numbers, reset=False)
+        return Options(sites, text_of(xgb_model), held_out, evaluated, int(verbose))
+
+    def _fit(
+        self,
+        rows: Rows,
+        label: Callable[[npt.NDArray[Any]], pa.Array],
+        follows: dict[str, Any],
+        options: Options,
+    ) -> Self:
+        """Train. label: the column of labels in the terms; follows: the settings of the terms, and of the
+        schema, that follow from it."""
+        everything = rows if options.held_out is None else joined(rows, options.held_out)
+        names, size, all_rows = names_of(self), len(rows.label), len(everything.label)
+        label_name, weight_name, row_name, held_out_name, group_name, site_name = (
+            _unused(name, names) for name in _BESIDE
+        )
+        numeric, categorical = self._drafted(rows)
+        columns = {"label": label_name, "numeric": numeric, "categorical": categorical}
+        beside: dict[str, pa.Array] = {label_name: label(everything.label)}
+        if everything.weight is not None:
+            beside[weight_name], columns["weight"] = pa.array(everything.weight), weight_name
+        if everything.group is not None:
+            beside[group_name], columns["group"] = pa.array(everything.group), group_name
+        if options.held_out is not None:
+            held_out = np.arange(all_rows) >= size
+            beside[held_out_name], columns["validation"] = pa.array(held_out), held_out_name
+        if self._draws:  # the same rows are drawn wherever they are
+            beside[row_name], columns["row_id"] = pa.array(np.arange(all_rows)), row_name
+        terms = self._terms({**follows, "columns": columns | follows.pop("columns", {})}, options.xgb_model)
+        if options.sites is not None:
+            check_consistent_length(rows.label, options.sites)
+            sites = column_or_1d(options.sites)  # where rows to evaluate on are changes nothing
+            sites = np.concatenate([sites, np.repeat(sites[:1], all_rows - size)])
+            named = as_table({site_name: sites})
+            if not isinstance(named, pa.Table):
+                raise ConfigError("sites must be the name of each row's site, [rows]")
+            beside[site_name] = named.column(0)
+        table = self._table(everything.features, beside)
+        parties = {ONE_SITE: table} if options.sites is None else split_by_site(table, site_name)
+        self._train(terms, parties, options)
+        return self
+
+    def _fit_collected(
+        self, rows: Collected, follows: dict[str, Any], xgb_model: Any, verbose: bool | int
+    ) -> Self:
+        """Train on rows of Dask. follows: as of `_fit`."""
+        label, weight, row, *_ = _BESIDE
+        columns = {"label": label, "numeric": rows.numeric, "categorical": rows.categorical}
+        beside = {"weight": weight, "row_id": row}
+        columns |= {key: name for key, name in beside.items() if name in rows.frame.columns}
+        options = Options(xgb_model=text_of(xgb_model), verbose=int(verbose))
+        terms = self._terms({**follows, "columns": columns | follows.pop("columns", {})}, options.xgb_model)
+        self._train(terms, {ONE_SITE: rows.frame}, options)
+        return self
+
+    def _collected(self, X: Any, y: Any, weight: Any, **given: Any) -> Collected:
+        """Rows of Dask, checked. given: arguments of `fit` that are for others."""
+        refuse_beside(self, **given)
+        return collected(self, X, y, weight, _BESIDE[:3], self._draws)
+
+    @property
+    def _draws(self) -> bool:
+        """True if rows are drawn."""
+        return bool(self.subsample != 1 or self.sampling_method != "uniform" or self.validation_fraction)
+
+    def _train(self, terms: Terms, parties: Mapping[str, Any], options: Options) -> None:
+        """Train, and keep what came of it."""
+        results: dict[str, dict[str, list[float]]] = {name: {} for name, _ in options.evaluated}
+
+        def record(number: int, values: Mapping[str, float]) -> None:
+            own = metrics.of_all(values)
+            for name, prefix in options.evaluated:
+                for metric in terms.metrics:
+                    if prefix + metric in own:
+                        results[name].setdefault(metric, []).append(own[prefix + metric])
+
+        def show(row: Mapping[str, float]) -> None:
+            number = int(row["round"])
+            if options.verbose and (number % options.verbose == 0 or number == terms.trees.rounds - 1):
+                values = (f"{name}:{row[name]:.5f}" for name in metrics.of_all(row) if name not in _ACCOUNTED)
+                print("\t".join((f"[{number}]", *values)), flush=True)
+
+        result = simulate(
+            terms,
+            parties,
+            nthread=effective_n_jobs(self.n_jobs),
+            callbacks=(*(self.callbacks or ()), record),
+            on_round=show,
+        )
+        self.model_, self.history_, self.traffic_ = result.model, result.history, result.traffic
+        self.evals_result_ = results
+
+    def _terms(self, follows: dict[str, Any], xgb_model: str | None) -> Terms:
+        """The terms of the parameters, and of what follows from the labels."""
+        settings = {**self._settings(), **follows, **({} if xgb_model is None else {"xgb_model": xgb_model})}
+        try:
+            return Terms.read(settings, type(self).__name__)
+        except ConfigError as error:
+            fault = str(error).replace(*_VALIDATION_ROWS)
+            for name, in_terms in _IN_TERMS.items():
+                fault = fault.replace(f": {in_terms}: ", f": {name}: ")
+            raise ConfigError(fault) from None
+
+    def _settings(self) -> dict[str, Any]:
+        """The parameters as the terms have them."""
+        settings = {_IN_TERMS.get(name, name): value for name, value in self.get_params(deep=False).items()}
+        del settings["n_jobs"], settings["callbacks"]
+        if isinstance(self.random_state, np.random.RandomState):
+            settings["seed"] = self.random_state.randint(1 << 31)
+        # Searches over parameters draw numpy's numbers.
+        plain = {
+            name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()
+        }
+        return {name: value for name, value in plain.items() if value is not None}
+
+    def _drafted(self, rows: Rows) -> tuple[list[str], dict[str, list[str]]]:
+        """The numeric features, and the categories of the others, of the rows that trees grow on."""
+        if not has_words(rows.features):
+            return names_of(self), {}
+        table = as_table(rows.features.set_axis(names_of(self), axis="columns"))
+        drafted = draft_features(table)
+        for name, reason in drafted.left_out.items():
+            raise ConfigError(f"X: column {name!r} can be no feature, change it or drop it: it {reason}")
+        return drafted.numeric, drafted.categorical
+
+    def _table(self, features: Any, beside: Mapping[str, pa.Array]) -> pa.Table | SparseTable:
+        """The table of features and other columns."""
+        names = names_of(self)
+        if hasattr(features, "tocsc"):
+            return SparseTable.from_matrices(pa.table(dict(beside)), {"x": features})
+        table: Any
+        if is_frame(features):
+            table = as_table(features.set_axis(names, axis="columns"))
+        else:
+            table = pa.table(list(features.T), names)
+        for name, column in beside.items():
+            table = table.append_column(name, column)
+        return table
+
+    def _predicted(self, X: Any) -> Float64:
+        """The model's prediction for each row."""
+        check_is_fitted(self)
+        categorical = list(self.model_.terms.columns.categorical)
+        X = as_pandas(X)
+        if categorical and not is_frame(X):
+            raise ValueError(
+                f"X must be a pandas or polars DataFrame, as in fit: {categorical[0]!r} has categories"
+            )
+        features = checked_features(self, X, as_words=bool(categorical))
+        if is_frame(features) or hasattr(features, "tocsc"):
+            return self.model_.predict(self._table(features, {}))
+        return self.model_.predict(features)
+
+
+_VALIDATION_ROWS = (
+    "set validation_fraction, or columns.validation",
+    "give fit an eval_set of other rows than X, or set validation_fraction",
+)
+"""Advice of the terms, and that of an estimator in its place."""
+
+
+def _unused(name: str, names: Sequence[str]) -> str:
+    while name in names:
+        name += "_"
+    return name
+
+
+# ---- A classifier, a regressor and a ranker -------------------------------------------------------------
+
+
+class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
+    """Classes from trees that sites grow together: binary:logistic for two, multi:softprob for more.
+
+    All rows are here, so nothing is hidden from anybody: this tries what a federation would learn, and makes
+    the model it would have. `fedboost.connect` is for sites that keep their rows.
+    Parameters: those of `Terms`; n_estimators: its rounds; random_state: its seed, 0 unless given; n_jobs:
+    threads of a party, one unless given (-1: one a core); protection: "plain" unless "masked" is to be tried,
+    which makes the same model with more work; callbacks: as of `fedboost.simulate`.
+
+    classes_: the labels, sorted; n_features_in_, feature_names_in_, feature_importances_: as everywhere in
+    scikit-learn; model_: the `fedboost.Model`; history_, traffic_: as of `fedboost.Result`; evals_result_:
+    the metrics of each round by set and name, as of XGBoost's evals_result(); best_iteration: the last round
+    that early stopping kept.
+    """
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sites: Any = None,
+        sample_weight: Any = None,
+        xgb_model: Any = None,
+        eval_set: Any = None,
+        sample_weight_eval_set: Any = None,
+        verbose: bool | int = False,
+    ) -> Self:
+        """Train. X: numbers [rows, features], NaN for what is missing, a sparse matrix of scipy's, or a
+        DataFrame of pandas or polars, whose columns of text and categories are categorical features; y:
+        [rows]; or both are collections of Dask, with the same partitions, whose rows stay on the workers;
+        sites: the name of each row's site, [rows] (one site unless given); sample_weight: [rows], not below
+        0; xgb_model: a Model to continue, such as the model_ of an estimator, or the path of its file;
+        eval_set: [(X, y)], rows that no tree grows on: they get metrics, and early stopping watches them;
+        sample_weight_eval_set: [sample_weight]; verbose: print the metrics of each round, or of each n-th."""
+        if is_collection(X):
+            given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}
+            collected = self._collected(X, y, sample_weight, **given)
+            self.classes_ = collected.classes()
+            return self._fit_collected(collected, self._follows(), xgb_model, verbose)
+        rows = checked(self, X, y, sample_weight, numbers=False)
+        check_classification_targets(rows.label)
+        self.classes_ = np.unique(rows.label)
+        names, follows = self._names, self._follows()
+        options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
+
+        def label(values: npt.NDArray[Any]) -> pa.Array:
+            codes = np.searchsorted(self.classes_, values).clip(max=len(names) - 1)
+            if (strange := self.classes_[codes] != values).any():
+                raise ValueError(f"eval_set: no training row has the class {values[strange][0]!s}")
+            return pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(names))
+
+        return self._fit(rows, label, follows, options)
+
+    @property
+    def _names(self) -> list[str]:
+        """The classes as the terms spell them."""
+        return [_spelled(label) for label in self.classes_.tolist()]
+
+    def _follows(self) -> dict[str, Any]:
+        """The objective, and what of the schema follows from the classes. ConfigError."""
+        names, objective = self._names, self.objective
+        if objective is None:
+            objective = "binary:logistic" if len(names) == 2 else "multi:softprob"
+        if objective not in (classifiers := registry.names_of(LabelKind.CLASS)):
+            here = name_here(objective, classifiers)
+            hint = f" (did you mean {here}?)" if here else ""
+            raise ConfigError(
+                f"FederatedClassifier: objective is {objective!r}{hint}; it takes {' or '.join(classifiers)}"
+            )
+        if objective == "binary:logistic" and len(names) > 2:
+            raise ConfigError(
+                f"FederatedClassifier: binary:logistic is for two classes, y has {len(names)}: leave it out"
+            )
+        if len(names) < 2:
+            raise ValueError(f"y has one class, {names[0]!r}: there is nothing to learn")
+        columns = {"positive": names[1]} if objective == "binary:logistic" else {"classes": names}
+        return {"objective": objective, "columns": columns}
+
+    def predict_proba(self, X: Any) -> Float64:
+        """The probability of each of `classes_`: float64 [rows, classes]."""
+        predicted = self._predicted(X)
+        return predicted if predicted.ndim == 2 else np.column_stack([1.0 - predicted, predicted])
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """The most probable of `classes_`, [rows]; of equal ones the first."""
+        best = np.argmax(self.predict_proba(X), axis=1)
+        chosen: npt.NDArray[Any] = self.classes_[best]
+        return chosen
+
+
+def _spelled(label: object) -> str:
+    """A label's text in the terms: that of a table's cell."""
+    if isinstance(label, bool):
+        return str(label).lower()
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
+    """Amounts from trees that sites grow together: reg:squarederror unless objective says otherwise.
+
+    All rows are here, so nothing is hidden from anybody; see `FederatedClassifier`, whose parameters and
+    attributes it has, but for classes_.
+    """
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sites: Any = None,
+        sample_weight: Any = None,
+        xgb_model: Any = None,
+        eval_set: Any = None,
+        sample_weight_eval_set: Any = None,
+        verbose: bool | int = False,
+    ) -> Self:
+        """Train. y: numbers [rows]; the others are those of `FederatedClassifier.fit`."""
+        if is_collection(X):
+            given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}
+            collected = self._collected(X, y, sample_weight, **given)
+            return self._fit_collected(collected, self._follows(), xgb_model, verbose)
+        rows = checked(self, X, y, sample_weight, numbers=True)
+        follows = self._follows()
+        options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
+        return self._fit(rows, lambda y: pa.array(y.astype(np.float64)), follows, options)
+
+    def _follows(self) -> dict[str, Any]:
+        """The objective. ConfigError."""
+        objective = self.objective or "reg:squarederror"
+        if objective in registry.names_of(LabelKind.CLASS):
+            raise ConfigError(
+                f"FederatedRegressor: objective {objective!r} is for classes: use FederatedClassifier"
+            )
+        if objective in registry.names_of(LabelKind.RELEVANCE):
+            raise ConfigError(
+                f"FederatedRegressor: objective {objective!r} is for groups of rows: use FederatedRanker"
+            )
+        return {"objective": objective}
+
+    def predict(self, X: Any) -> Float64:
+        """The prediction of each row: float64 [rows]."""
+        return self._predicted(X)
+
+
+class FederatedRanker(Federated):
+    """Scores that order the rows of a group, from trees that sites grow together: rank:ndcg unless objective
+    says otherwise.
+
+    All rows are here, so nothing is hidden from anybody; see `FederatedClassifier`, whose parameters and
+    attributes it has, but for classes_.
+    """
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        group: Any = None,
+        qid: Any = None,
+        sites: Any = None,
+        sample_weight: Any = None,
+        xgb_model: Any = None,
+        eval_set: Any = None,
+        eval_group: Any = None,
+        eval_qid: Any = None,
+        verbose: bool | int = False,
+    ) -> Self:
+        """Train. y: relevance, whole numbers from 0 to 31, [rows]; group: the sizes of the groups, one behind
+        the other in the rows; or qid: the group of each row, [rows]; sample_weight: of each group, in their
+        order or in that of increasing qid; eval_group, eval_qid: [group], [qid] of eval_set. The others are
+        those of `FederatedClassifier.fit`. The rows of a group are at one site."""
+        if is_collection(X):
+            raise ConfigError(
+                "FederatedRanker takes no collections of Dask: give fedboost.simulate a DataFrame with a "
+                "column of groups"
+            )
+        rows = checked(self, X, y, None, numbers=True)
+        objective = self.objective or "rank:ndcg"
+        if objective not in (rankings := registry.names_of(LabelKind.RELEVANCE)):
+            takes = " or ".join(rankings)
+            raise ConfigError(f"FederatedRanker: objective is {objective!r}; it takes {takes}")
+        groups = _groups(rows, group, qid, "group", "qid")
+        rows = replace(rows, group=groups)
+        if sample_weight is not None:
+            weight, count = column_or_1d(sample_weight), int(groups.max()) + 1
+            if len(weight) != count:
+                raise ValueError(f"sample_weight has {len(weight)} weights, {count} groups need one each")
+            rows = replace(rows, weight=weight.astype(np.float64)[groups])
+        if sites is not None:
+            _check_sites(rows, sites)
+        options = self._options(rows, sites, xgb_model, eval_set, None, verbose)
+        if options.held_out is not None:
+            index = [prefix != "" for _, prefix in options.evaluated].index(True)
+            own, own_qid = (None if each is None else each[index] for each in (eval_group, eval_qid))
+            codes = _groups(options.held_out, own, own_qid, "eval_group", "eval_qid")
+            options = replace(options, held_out=replace(options.held_out, group=codes))
+        return self._fit(rows, lambda y: pa.array(y.astype(np.float64)), {"objective": objective}, options)
+
+    def predict(self, X: Any) -> Float64:
+        """The score of each row, float64 [rows]: the higher, the further ahead in its group."""
+        return self._predicted(X)
+
+
+def _groups(rows: Rows, group: Any, qid: Any, group_name: str, qid_name: str) -> npt.NDArray[np.int64]:
+    """The number of the group of each row, from 0."""
+    if (group is None) == (qid is None):
+        raise ValueError(f"give {group_name}, the sizes of the groups, or {qid_name}, the group of each row")
+    if qid is not None:
+        check_consistent_length(rows.label, qid)
+        return np.unique(column_or_1d(qid), return_inverse=True)[1].astype(np.int64)
+    sizes = column_or_1d(group)
+    if sizes.sum() != len(rows.label) or (sizes < 0).any():
+        raise ValueError(f"{group_name} adds up to {sizes.sum()} rows, X has {len(rows.label)}")
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def _check_sites(rows: Rows, sites: Any) -> None:
+    """Raise ConfigError if a group is at several sites, where its rows would not be ranked against each
+    other."""
+    check_consistent_length(rows.label, sites)
+    names = column_or_1d(sites)
+    assert rows.group is not None
+    _, first = np.unique(rows.group, return_index=True)
+    away = names != names[first][rows.group]
+    if away.any():
+        row = int(np.argmax(away))
+        raise ConfigError(
+            f"FederatedRanker: the group of row {row + 1} is at {names[first][rows.group][row]!r} and at "
+            f"{names[row]!r}: a group is at one site"
+        )

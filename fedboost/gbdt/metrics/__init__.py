@@ -1,1 +1,0 @@
-"""Metrics as integer sums that add over the parties."""

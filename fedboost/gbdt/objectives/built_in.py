@@ -1,0 +1,614 @@
+"""The built-in objectives: of classes, numbers, amounts, quantiles, times and rankings.
+
+Promises: gradients and hessians are XGBoost's. Refuses: labels that an objective cannot have.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.gbdt.kernels.objectives import (
+    EXTREME,
+    LOGISTIC,
+    NORMAL,
+    aft_gradients,
+    aft_losses,
+    exps,
+    gamma_gradients,
+    lambda_gradients,
+    logistic_gradients,
+    logs,
+    poisson_gradients,
+    pseudo_huber_gradients,
+    softmax_gradients,
+    tweedie_gradients,
+)
+from fedboost.gbdt.objectives.objective import (
+    AMOUNT_BITS,
+    LOG,
+    LOGIT,
+    MAX_LABEL,
+    ROUNDING,
+    SOFTMAX,
+    Bound,
+    HasGradients,
+    LabelKind,
+    Objective,
+    Sensitivity,
+    first,
+    first_below_zero,
+    xgboost_number,
+)
+
+_Loss = TypeVar("_Loss", bound=HasGradients)
+MAX_NEWTON_STEP = 4.0
+"""Longest step from base margins: a longer one goes too far, because the hessian changes."""
+
+
+@dataclass(frozen=True)
+class Logistic(Objective):
+    """binary:logistic: label 0 or 1, prediction the probability of 1."""
+
+    scale_pos_weight: float = 1.0
+    """The factor of the weight of a row of label 1."""
+
+    name = "binary:logistic"
+    label_kind = LabelKind.CLASS
+    metrics = "logloss", "auc", "error", "aucpr", "ks", "ece"
+    link = LOGIT
+    classes_key = "positive"
+    rows_per_hessian = 4
+    has_label_means = True
+    sensitivity = Sensitivity(Bound(3.33, 1.0, 0.5))
+    """With gradient p - y and hessian h = p (1 - p) the norm of (p - y, S h) is at most the maximum over p of
+    p**2 (1 + S**2 (1 - p)**2), which is 1 as long as S <= phi**(5/2) = 3.3302."""
+
+    @property
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        return {"reg_loss_param": {"scale_pos_weight": xgboost_number(self.scale_pos_weight)}}
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """|p - y| <= 1 and p (1 - p) <= 1/4. The hessian has a bit to spare, so that at margin 0 a gradient
+        w / 2 and a hessian w / 4 round to the same integer and a label that never varies shows exactly."""
+        heaviest = math.ceil(math.log2(max(self.scale_pos_weight, 1.0)))
+        return heaviest, heaviest - 1
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        if self.scale_pos_weight != 1.0:
+            weight = np.where(label > 0.5, weight * np.float32(self.scale_pos_weight), weight)
+        gradient, hessian = logistic_gradients(margin, label, weight)
+        return gradient, hessian
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        # At margin 0 a row has gradient w (1/2 - y) and hessian w / 4; so this is the mean label.
+        mean = 0.5 - gradient / (4.0 * hessian)
+        if mean in (0.0, 1.0):
+            raise ConfigError(
+                f"the label is {round(mean)} in every row of every party: there is nothing to learn"
+            )
+        if not 0.0 < mean < 1.0:
+            raise PeerError(f"sums of gradients that make the mean label {mean:g}")
+        return mean
+
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
+        return max(-MAX_NEWTON_STEP, min(MAX_NEWTON_STEP, -gradient / hessian))
+
+    def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
+        return first((label != 0.0) & (label != 1.0), "0 or 1")
+
+    def typical_row(self, bound: Bound) -> tuple[float, float]:
+        return 0.5, 0.25
+
+
+@dataclass(frozen=True)
+class Softmax(Objective):
+    """multi:softprob: labels 0, 1, ... num_class - 1, prediction the probability of each."""
+
+    num_class: int
+
+    name = "multi:softprob"
+    label_kind = LabelKind.CLASS
+    metrics = "mlogloss", "merror"
+    link = SOFTMAX
+    classes_key = "classes"
+    rows_per_hessian = 2
+    bounds = 0, -1
+    """|p - y| <= 1; the hessian is XGBoost's, 2 p (1 - p) <= 1/2."""
+    sensitivity = Sensitivity(Bound(1.0, 2.0**0.5, 0.5))
+    """The gradients (p - y) have at most the norm sqrt 2, only where some p is 1 and all hessians are 0; with
+    the hessians 2 p (1 - p) the norm is at most sqrt 2 everywhere."""
+
+    @property
+    def outputs(self) -> int:
+        return self.num_class
+
+    @property
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        return {"softmax_multiclass_param": {"num_class": str(self.num_class)}}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = softmax_gradients(margin, label, weight)
+        return gradient, hessian
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        return 0.5  # as XGBoost has it; probabilities depend on the differences of margins alone
+
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
+        return 0.0
+
+    def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
+        valid = (label >= 0) & (label < self.num_class) & (label == np.floor(label))
+        return first(~valid, f"whole numbers from 0 to {self.num_class - 1}")
+
+    def typical_row(self, bound: Bound) -> tuple[float, float]:
+        share = 1.0 / self.num_class
+        return math.sqrt(share * (1.0 - share)), 2.0 * share * (1.0 - share)
+
+
+# ---- Objectives of numbers ------------------------------------------------------------------------------
+
+
+def _clipped_to_range(low: float, high: float) -> Bound:
+    """Bound of a gradient, divided by half the width of the range, and of a hessian, both clipped to 1:
+    the norm of (g / C, S h) is at most sqrt(1 + S**2)."""
+    return Bound(0.5, 1.25**0.5, (low + high) / 2.0, (high - low) / 2.0)
+
+
+@dataclass(frozen=True)
+class SquaredError(Objective):
+    """reg:squarederror: any finite label, prediction the conditional mean."""
+
+    name = "reg:squarederror"
+    label_kind = LabelKind.NUMBER
+    metrics = "rmse", "mae", "mphe"
+    has_label_means = True
+    rows_per_hessian = 1
+    sensitivity = Sensitivity(_clipped_to_range)
+    xgboost_params: ClassVar = {"reg_loss_param": {"scale_pos_weight": "1"}}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        hessian = weight.astype(np.float64)
+        return hessian * (margin - label), hessian
+
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        """The gradient is the distance from the label."""
+        return gradient + step, hessian
+
+
+@dataclass(frozen=True)
+class PseudoHuber(Objective):
+    """reg:pseudohubererror: any finite label; squared error near it, a slope of huber_slope far off.
+
+    The slope bounds the gradient, but residuals may be far smaller.
+    """
+
+    huber_slope: float = 1.0
+
+    name = "reg:pseudohubererror"
+    label_kind = LabelKind.NUMBER
+    metrics = "mphe", "rmse", "mae"
+    has_label_means = True
+    start = SquaredError()
+    """The mean: a Newton step from a margin far from the labels goes many times too far."""
+
+    @property
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        return {"pseudo_huber_param": {"huber_slope": xgboost_number(self.huber_slope)}}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = pseudo_huber_gradients(margin, label, weight, self.huber_slope)
+        return gradient, hessian
+
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        """The hessian falls with the distance from the label, which the bound says, and is the slope of the
+        gradient; that is below huber_slope."""
+        slope = self.huber_slope
+        distance = slope * math.sqrt(max(hessian ** (-2.0 / 3.0) - 1.0, 0.0)) * (1.0 - ROUNDING)
+        ratio = max(distance - step, 0.0) / slope
+        steepest = min((1.0 + ratio * ratio) ** -1.5 * (1.0 + ROUNDING), 1.0)
+        return min(gradient + steepest * step, slope), steepest
+
+
+# ---- Objectives whose prediction is e**margin: counts and amounts, which are never below 0 --------------
+# A base margin of log(exposure) makes the prediction that of so much exposure; the constant to start from
+# is the best one whatever the base margins. Labels that are 0 in every row are refused (ConfigError).
+
+
+class _Amounts(Objective):
+    """Base: the best constant is the mean, also from base margins."""
+
+    label_kind = LabelKind.COUNT
+    link = LOG
+    gradient_bits = AMOUNT_BITS
+    has_label_means = True
+
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
+        return self.margin(self.base_score(gradient, hessian))
+
+
+def _clipped_counts(low: float, high: float) -> Bound:
+    """Bound of gradient and hessian, both divided by the width of the range and clipped to 1: the norm of
+    (g / C, S h / C) is at most sqrt(1 + S**2)."""
+    return Bound(0.5, 1.25**0.5, (low + high) / 8.0, high - low, high - low)
+
+
+@dataclass(frozen=True)
+class Poisson(_Amounts):
+    """count:poisson: label 0 or more, prediction its mean."""
+
+    max_delta_step: float = 0.7
+    """The hessian is e**max_delta_step times the second derivative, as XGBoost has it."""
+
+    name = "count:poisson"
+    metrics = "poisson-nloglik", "rmse", "mae", "gamma-nloglik", "tweedie-nloglik"
+    sensitivity = Sensitivity(_clipped_counts)
+
+    @property
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        return {"poisson_regression_param": {"max_delta_step": xgboost_number(self.max_delta_step)}}
+
+    @property
+    def _hessian_factor(self) -> float:
+        return float(exps(np.array([self.max_delta_step]))[0])
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = poisson_gradients(margin, label, weight, self._hessian_factor)
+        return gradient, hessian
+
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        moved, grown = _grown(hessian, step, 1.0)
+        return gradient + moved / self._hessian_factor, grown
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        """Sum of w y over sum of w e**base_margin."""
+        predicted = hessian / self._hessian_factor
+        return _mean(predicted - gradient, predicted)
+
+    def typical_row(self, bound: Bound) -> tuple[float, float]:
+        return math.sqrt(bound.start), bound.start
+
+
+@dataclass(frozen=True)
+class Gamma(_Amounts):
+    """reg:gamma: label above 0, prediction its mean."""
+
+    name = "reg:gamma"
+    label_kind = LabelKind.POSITIVE
+    metrics = "gamma-deviance", "rmse", "mae", "poisson-nloglik", "gamma-nloglik", "tweedie-nloglik"
+    xgboost_params: ClassVar = {"reg_loss_param": {"scale_pos_weight": "1"}}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = gamma_gradients(margin, label, weight)
+        return gradient, hessian
+
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        moved, grown = _grown(hessian, step, 1.0)
+        return gradient + moved, grown
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        """Mean of y e**-base_margin."""
+        return _mean(hessian, gradient + hessian)
+
+
+@dataclass(frozen=True)
+class Tweedie(_Amounts):
+    """reg:tweedie: label 0 or more, with a variance of the mean to the power tweedie_variance_power;
+    prediction the mean."""
+
+    tweedie_variance_power: float = 1.5
+
+    name = "reg:tweedie"
+    metrics = "tweedie-nloglik", "rmse", "mae", "poisson-nloglik", "gamma-nloglik"
+
+    @property
+    def default_metric(self) -> str:
+        return f"tweedie-nloglik@{self.tweedie_variance_power:g}"
+
+    @property
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        power = xgboost_number(self.tweedie_variance_power)
+        return {"tweedie_regression_param": {"tweedie_variance_power": power}}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = tweedie_gradients(margin, label, weight, self.tweedie_variance_power)
+        return gradient, hessian
+
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        power = self.tweedie_variance_power
+        moved, grown = _grown(hessian, step, max(power - 1.0, 2.0 - power))
+        return gradient + moved, grown
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        """Sum of w y e**((1 - power) base_margin) over sum of w e**((2 - power) base_margin)."""
+        predicted = hessian + (self.tweedie_variance_power - 1.0) * gradient
+        return _mean(predicted - gradient, predicted)
+
+
+MAX_STEP = 64.0
+"""A step beyond which nothing is said of the gradients after it: e**64 is more than any scale can hold."""
+
+
+def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
+    """Bounds of the change of a gradient and of a hessian, which is its slope and a sum of terms that grow
+    or fall as e**(rate margin) at most, once the margin moved by at most `step`."""
+    if step > MAX_STEP:
+        return math.inf, math.inf
+    growth = math.expm1(rate * step) * (1.0 + ROUNDING)
+    return hessian * growth / rate, hessian * (1.0 + growth)
+
+
+def _mean(labels: float, predicted: float) -> float:
+    """The factor that brings the predictions of margins of 0 to the labels."""
+    if labels <= 0.0 < predicted:
+        raise ConfigError("the label is 0 in every row of every party: there is nothing to learn")
+    if not 0.0 < predicted < math.inf:
+        raise PeerError(f"sums of gradients of predictions that come to {predicted:g}")
+    return labels / predicted
+
+
+# ---- Objectives whose best constant is a quantile -------------------------------------------------------
+# Of the labels, and in each leaf of the residuals there. Gradients depend on the side of the label that a
+# margin lies on, not on its distance.
+
+
+class _Quantile(Objective):
+    """Base: the constant is a quantile that the session asks for."""
+
+    label_kind = LabelKind.NUMBER
+    rows_per_hessian = 1
+    bounds = 0, 0
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        return 0.0
+
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class AbsoluteError(_Quantile):
+    """reg:absoluteerror: any finite label, prediction the conditional median."""
+
+    name = "reg:absoluteerror"
+    metrics = "mae", "rmse", "mphe"
+    quantile = 0.5
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        hessian = weight.astype(np.float64)
+        return hessian * np.sign(margin - label), hessian
+
+
+@dataclass(frozen=True)
+class QuantileError(_Quantile):
+    """reg:quantileerror: any finite label, prediction the conditional quantile quantile_alpha."""
+
+    quantile_alpha: float
+
+    name = "reg:quantileerror"
+    metrics = "quantile", "rmse", "mae", "mphe"
+
+    @property
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        return {"quantile_loss_param": {"quantile_alpha": f"[{self.quantile_alpha!r}]"}}
+
+    @property
+    def quantile(self) -> float:
+        return self.quantile_alpha
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        hessian = weight.astype(np.float64)
+        slope = np.where(margin >= label, 1.0 - self.quantile_alpha, -self.quantile_alpha)
+        return hessian * slope, hessian
+
+
+# ---- Objectives of times until an event, of which some are only known to lie between two bounds ---------
+# Gradients and hessians are XGBoost's, within its bounds, but keep their digits where a time is far from its
+# prediction.
+
+
+DISTRIBUTIONS = {"normal": NORMAL, "logistic": LOGISTIC, "extreme": EXTREME}
+
+
+@dataclass(frozen=True)
+class LogTime:
+    """The start of boosting: squared error of the logarithm, of the bound where there is one alone, and of
+    their geometric mean where there are two."""
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        lower, upper = label.astype(np.float64)
+        known = np.where(lower > 0.0, lower, upper), np.where(upper < np.inf, upper, lower)
+        low, high = map(logs, known)
+        hessian = weight.astype(np.float64)
+        return hessian * (margin - 0.5 * (low + high)), hessian
+
+
+@dataclass(frozen=True)
+class AcceleratedFailureTime(Objective):
+    """survival:aft: a row's time lies between two bounds above 0, and its logarithm is the margin plus noise;
+    prediction e**margin. Labels are float32 [2, N]: lower bounds, 0 where there is none, and upper bounds,
+    infinite where there is none. 15 bounds all gradients and hessians, but most are far smaller."""
+
+    aft_loss_distribution: str = "normal"
+    """The distribution of the noise: one of DISTRIBUTIONS."""
+    aft_loss_distribution_scale: float = 1.0
+    """The factor of the noise."""
+
+    name = "survival:aft"
+    label_kind = LabelKind.INTERVAL
+    metrics = "aft-nloglik", "interval-regression-accuracy"
+    link = LOG
+    start = LogTime()
+
+    def __post_init__(self) -> None:
+        if self.aft_loss_distribution not in DISTRIBUTIONS:
+            raise ValueError(f"aft_loss_distribution {self.aft_loss_distribution!r}")
+
+    @property
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        scale = xgboost_number(self.aft_loss_distribution_scale)
+        noise = {"aft_loss_distribution": self.aft_loss_distribution, "aft_loss_distribution_scale": scale}
+        return {"aft_loss_param": noise}
+
+    @property
+    def noise(self) -> tuple[int, float]:
+        """The distribution and its scale, as kernels take them."""
+        return DISTRIBUTIONS[self.aft_loss_distribution], self.aft_loss_distribution_scale
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        lower, upper = np.ascontiguousarray(label)
+        gradient, hessian = aft_gradients(margin, lower, upper, weight, *self.noise)
+        return gradient, hessian
+
+    def losses(self, margin: Float64, label: Float32) -> Float64:
+        """-log of the likelihood of each row: float64 [N]."""
+        lower, upper = np.ascontiguousarray(label)
+        out: Float64 = aft_losses(margin, lower, upper, *self.noise)
+        return out
+
+    def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
+        lower, upper = label
+        has_lower = (lower >= 1.0 / MAX_LABEL) & (lower <= MAX_LABEL)
+        has_upper = (upper >= 1.0 / MAX_LABEL) & (upper <= MAX_LABEL)
+        both = has_lower & has_upper & (lower <= upper)
+        valid = both | (has_lower & (upper == math.inf)) | (has_upper & (lower == 0.0))
+        return first(
+            ~valid,
+            "a lower bound from 0 to 2**60 and an upper one above 0 that is not below it, or infinite or "
+            "missing; not 0 and infinity, which say nothing",
+        )
+
+
+# ---- Objectives that rank: rows of a group are compared only with each other (LambdaMART) ---------------
+# The gradients of a group depend only on its own rows, and on their order only where margins are equal: then
+# a row comes before those behind it in the table. The formulas are XGBoost's (Burges, MSR-TR-2010-82; pairs
+# of the top by margin with all below them), but weights of groups are not divided by their mean, which no
+# party knows.
+
+
+MAX_RELEVANCE = 31
+"""Largest label y whose gain is 2**y - 1."""
+MAX_PAIRS = 1 << 20
+"""Rows at the top of a group that make pairs."""
+
+
+@dataclass(frozen=True)
+class Ranking(Objective):
+    """Base: label the relevance of a row, prediction a score to sort the rows of a group by.
+
+    Rows at the top of a group are in pairs with all others, those in turn with the top alone: in groups of
+    thousands the gradients of most rows are a thousandth of those of a few.
+    """
+
+    lambdarank_pair_method: str = "topk"
+    lambdarank_num_pair_per_sample: int = 32
+    """The rows of a group, those of the highest margins, that make pairs with all below them."""
+    lambdarank_normalization: bool = True
+    """Scale the gradients of a group down, the more the larger their sum is."""
+    lambdarank_score_normalization: bool = True
+    """Let pairs count less the further apart their margins are."""
+    ndcg_exp_gain: bool = True
+    """Make 2**y - 1 the gain of a label y, else y."""
+    starts: Int64 | None = field(default=None, compare=False, repr=False)
+    """The first row of each group, and the end of the last one: int64 [groups + 1]; None if all rows are one
+    group. No parameter (`in_groups`)."""
+
+    label_kind = LabelKind.RELEVANCE
+    metrics = ("ndcg",)
+    gradient_bits = AMOUNT_BITS
+    by_ndcg: ClassVar[bool]
+    """Let a pair count by the change of its group's NDCG if the two changed places; else all count alike."""
+
+    @property
+    def default_metric(self) -> str:
+        return f"ndcg@{self.lambdarank_num_pair_per_sample}"
+
+    @property
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        params = {
+            "lambdarank_bias_norm": "1",
+            "lambdarank_normalization": f"{self.lambdarank_normalization:d}",
+            "lambdarank_num_pair_per_sample": f"{self.lambdarank_num_pair_per_sample}",
+            "lambdarank_pair_method": self.lambdarank_pair_method,
+            "lambdarank_score_normalization": f"{self.lambdarank_score_normalization:d}",
+            "lambdarank_unbiased": "0",
+            "ndcg_exp_gain": f"{self.ndcg_exp_gain:d}",
+        }
+        return {"lambdarank_param": params}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = lambda_gradients(
+            margin,
+            label,
+            self.gains(label),
+            weight,
+            self.group_starts(label.size),
+            self.lambdarank_num_pair_per_sample,
+            self.by_ndcg,
+            self.lambdarank_score_normalization,
+            self.lambdarank_normalization,
+        )
+        return gradient, hessian
+
+    def group_starts(self, rows: int) -> Int64:
+        """The first row of each group among N rows, and N."""
+        return np.array([0, rows], np.int64) if self.starts is None else self.starts
+
+    def gains(self, label: Float32) -> Float64:
+        """The part of each row in the DCG of its group at the very top: float64 [N]."""
+        if not self.ndcg_exp_gain:
+            return label.astype(np.float64)
+        out: Float64 = np.ldexp(1.0, label.astype(np.int64)) - 1.0
+        return out
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        return 0.0  # the gradients of a group sum to 0 whatever the constant
+
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
+        return 0.0
+
+    def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
+        if not self.ndcg_exp_gain:
+            return first_below_zero(label)
+        valid = (label >= 0) & (label <= MAX_RELEVANCE) & (label == np.floor(label))
+        return first(
+            ~valid,
+            f"whole numbers from 0 to {MAX_RELEVANCE}; with ndcg_exp_gain = false any numbers from 0 on",
+        )
+
+
+@dataclass(frozen=True)
+class RankNdcg(Ranking):
+    """rank:ndcg: pairs count by the change of the NDCG."""
+
+    name = "rank:ndcg"
+    by_ndcg = True
+
+
+@dataclass(frozen=True)
+class RankPairwise(Ranking):
+    """rank:pairwise: all pairs count alike; ndcg_exp_gain is of the metric."""
+
+    name = "rank:pairwise"
+    by_ndcg = False
+
+
+def in_groups(loss: _Loss, starts: Int64 | None) -> _Loss:
+    """The objective for rows of these groups, if it ranks rows; any other as it is."""
+    return replace(loss, starts=starts) if isinstance(loss, Ranking) else loss
+
+
+BUILT_IN: tuple[type[Objective], ...] = (
+    *(Logistic, Softmax),
+    *(SquaredError, PseudoHuber),
+    *(Poisson, Gamma, Tweedie),
+    *(AbsoluteError, QuantileError),
+    AcceleratedFailureTime,
+    *(RankNdcg, RankPairwise),
+)
+"""In this order in tables."""

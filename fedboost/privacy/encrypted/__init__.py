@@ -1,1 +1,0 @@
-"""Additively homomorphic encryption: Paillier behind a contract of schemes."""

@@ -1,0 +1,224 @@
+"""The table of tasks: its facts go together, each column has a row for each task, and nobody else matches on
+names."""
+
+import ast
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import fedboost
+from fedboost.boosting.queries.union import Query
+from fedboost.holders.columns import HOLDERS
+from fedboost.runtime.aggregator.programs import OF_TASKS
+from fedboost.runtime.site.policy import BY_COLUMNS, RULES
+from fedboost.terms.session import TASKS, TRAINING, TaskName, task_of
+from fedboost.views.approval import MADE
+from fedboost.views.results import RESULTS, VIEWS
+from fedboost.views.session import _TOLD
+
+PACKAGE = Path(fedboost.__file__).parent
+TABLE = "terms/session.py"
+COLUMNS = {
+    "boosting/queries/columns.py": {"tasks"},
+    "boosting/queries/ids.py": {"tasks"},
+    "boosting/queries/labels.py": {"tasks"},
+    "holders/columns.py": {"HOLDERS"},
+    "runtime/aggregator/archive.py": {"REPORTED"},
+    "runtime/aggregator/programs.py": {"OF_TASKS"},
+    "runtime/site/policy.py": {"BY_COLUMNS", "RULES"},
+    "views/approval.py": {"MADE", "_of_task", "RELAXED"},
+    "views/audit.py": {"_agreement"},
+    "views/session.py": {"_TOLD"},
+    # functions, commands and the policy's rule `evaluate`, which have the name of a task
+    "__init__.py": {"_HOMES", "__all__"},
+    "cli/main.py": {"COMMANDS"},
+    "runtime/local/cluster.py": {"ANYTHING"},
+    "runtime/site/policy_keys.py": {"PROTECTS"},
+}
+"""Where a floor keeps what it does for each task: by file the names that it is assigned to."""
+MOST_PREDICTS = 5
+
+
+# ---- nobody else matches on a name ------------------------------------------------------------------
+
+
+def is_name(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in TASKS
+
+
+def is_row(node):
+    """A row of the table by its name, or a fact of one."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return (
+        isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("TASKS") and is_name(node.slice)
+    )
+
+
+def is_list(node):
+    return isinstance(node, ast.List | ast.Tuple | ast.Set)
+
+
+def has_name(node):
+    return any(is_name(part) or is_row(part) for part in ast.walk(node))
+
+
+def matches(node):
+    """True for a node that compares with the name or the row of a task, matches it, lists several of them,
+    has a table by them, or gives one a name of its own to compare with."""
+    match node:
+        case ast.Compare():
+            compared = (node.left, *node.comparators)
+            return any(
+                is_name(part) or is_row(part) or (is_list(part) and has_name(part)) for part in compared
+            )
+        case ast.MatchValue():
+            return has_name(node)
+        case ast.Set():
+            return any(map(is_name, node.elts))
+        case ast.List() | ast.Tuple():
+            return sum(map(is_name, node.elts)) > 1
+        case ast.Dict():
+            return any(has_name(key) for key in node.keys if key is not None)
+        case ast.Assign():
+            return is_name(node.value) or is_row(node.value)
+        case _:
+            return False
+
+
+def matches_on_names(source):
+    """The places of a module that do: the name that it is assigned to in the module or in a class, or that of
+    the function."""
+    found = set()
+
+    def visit(node, place):
+        match node:
+            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) if place is None:
+                place = ast.unparse(target)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if place is None:
+                place = name
+        if matches(node):
+            found.add(place)
+        for child in ast.iter_child_nodes(node):
+            visit(child, place)
+
+    visit(ast.parse(source), None)
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'terms.task.name == "train"',
+        '"drift" != task',
+        'terms.task is TASKS["drift"]',
+        'terms.task.name == session.TASKS["drift"].name',
+        'task in ("evaluate",)',
+        'task not in ["predict", other]',
+        'task in {"predict"}',
+        'match task:\n    case "train" | "tune":\n        pass',
+        'MEASURING = ("evaluate", "drift")',
+        'Names = Literal["train", "tune"]',
+        'TURNS = {"predict": 3}',
+        'LOUD = {("tasks", "predict"): "text"}',
+        'for name in ["train", "tune"]:\n    pass',
+        'TO_DRIFT = "drift"',
+        'DRIFT = TASKS["drift"]',
+        'tasks = frozenset({"drift"})',
+    ],
+)
+def test_the_search_finds_what_matches_on_a_name(source):
+    assert matches_on_names(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'settings_for(terms, TASKS["drift"])',
+        'def text_of(model, task=TASKS["train"]):\n    pass',
+        'return_of(TASKS["train"].name)',
+        "row.name = TASKS[name].name",
+        'terms.changed(program="describe")',
+        "terms.task is task",
+        '{"program": TASKS["tune"].program}',
+    ],
+)
+def test_the_search_passes_over_values(source):
+    assert not matches_on_names(source)
+
+
+def sources():
+    files = {str(path.relative_to(PACKAGE)): path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
+    assert len(files) > 100
+    return files
+
+
+def test_nobody_but_the_table_and_its_columns_matches_on_the_name_of_a_task():
+    found = {path: matches_on_names(source) for path, source in sources().items() if path != TABLE}
+    assert {path: places for path, places in found.items() if places} == COLUMNS
+
+
+def test_what_predicts_is_asked_of_its_task():
+    uses = [
+        f"{path}:{node.lineno}"
+        for path, source in sources().items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and node.attr == "predicts"
+    ]
+    assert len(uses) <= MOST_PREDICTS, uses
+
+
+# ---- the columns ------------------------------------------------------------------------------------
+
+
+def test_the_names_are_those_of_policies():
+    assert get_args(TaskName) == tuple(TASKS)
+    assert all(name == row.name for name, row in TASKS.items())
+
+
+@pytest.mark.parametrize(
+    "column", [OF_TASKS, HOLDERS, RULES, MADE], ids=["program", "holder", "rules", "made"]
+)
+def test_a_column_has_each_task_in_the_order_of_the_table(column):
+    assert [*column] == [*TASKS]
+
+
+def test_each_task_that_an_analyst_requests_and_that_makes_no_model_has_a_result():
+    due = {row.name for row in TASKS.values() if row.by_analyst and not row.makes_model}
+    assert due == {*RESULTS} == {*VIEWS} == {*_TOLD}
+
+
+def test_where_columns_are_apart_sessions_train_or_predict():
+    assert {*BY_COLUMNS} == {"train", "predict"}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_each_task_has_queries(name):
+    asked = [kind for kind in get_args(Query) if name in kind.tasks]
+    assert asked
+    assert all(kind.tasks <= {*TASKS} for kind in asked)
+
+
+# ---- the facts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", TASKS.values(), ids=TASKS)
+def test_the_facts_of_a_task_go_together(row):
+    assert getattr(fedboost, row.function, None) or row.function == "predict_jointly"
+    assert row.trains is (row.max_turns is None) is (row.name in TRAINING)
+    assert row.trains or not (row.makes_model or row.takes_candidates)
+    assert not row.measures or row.model_is
+    assert not row.uses_reference or row.measures
+    assert row.is_protected is row.by_analyst
+    with pytest.raises(FrozenInstanceError):
+        row.name = "another"
+
+
+def test_one_program_starts_each_task_that_an_analyst_requests():
+    programs = [row.program for row in TASKS.values() if row.by_analyst]
+    assert len({*programs}) == len(programs)
+    assert None not in programs
+    assert [task_of(program) for program in programs] == [row for row in TASKS.values() if row.by_analyst]
+    assert task_of("own:train") is TASKS["train"]
