@@ -28,7 +28,7 @@ from fedboost.views.estimates import estimates
 from fedboost.views.facts import SiteFacts
 
 if TYPE_CHECKING:
-    from fedboost.runtime.data.database import Database, Reading
+    from fedboost.runtime.data.database import Reading
     from fedboost.terms.terms import Terms
 
 
@@ -188,44 +188,29 @@ def estimate(
     if features is not None and data is not None:
         raise ConfigError("give --features or --data, not both: the columns are those of the table")
     agreed = read_training(terms)
-    if agreed.vertical.is_used:
-        refused = {"--features": features, "--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth}
-        refused |= {"--workers": workers}
-        return _by_columns(agreed, None if data is None else read.source(data), read, rows, refused, json)
+    apart = agreed.vertical.is_used
+    refused = {"--features": features, "--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth}
+    for option, value in {**refused, "--workers": workers}.items():
+        if apart and value is not None:
+            raise ConfigError(
+                f"{option}: it is for parties that have all columns, these terms hold them apart"
+            )
     if features is not None:
         agreed = _of_features(agreed, features)
     link, number = Link.of(rtt, bandwidth), parties or len(agreed.parties) or 3
     table = None if data is None else read_table(read.source(data), None, read.options)
     total = rows or (0 if table is None else table.num_rows)
     if not total:
-        raise ConfigError("give --rows, the rows of all parties, or a table by --data")
-    if total < number:
-        raise ConfigError(f"--rows is {total}: {number} parties need a row each at least")
-    result = local.estimate(agreed, total, number, table, link, workers)
-    show(json, result.lines, estimates(result))
-
-
-def _by_columns(
-    agreed: "Terms",
-    source: "str | Database | None",
-    read: "Reading",
-    rows: int | None,
-    refused: dict[str, float | None],
-    json: bool,
-) -> None:
-    """The estimate where parties hold different columns. refused: options that others have."""
-    for option, value in refused.items():
-        if value is not None:
-            raise ConfigError(
-                f"{option}: it is for parties that have all columns, these terms hold them apart"
-            )
-    table = None if source is None else read_table(source, None, read.options)
-    total = rows or (0 if table is None else table.num_rows)
-    if not total:
-        raise ConfigError(
-            "give --rows, the rows that the parties have in common, or a table of all columns by --data"
+        which, of = (
+            ("that the parties have in common", "of all columns ") if apart else ("of all parties", "")
         )
-    result = local.estimate_columns(agreed, total, table)
+        raise ConfigError(f"give --rows, the rows {which}, or a table {of}by --data")
+    if apart:
+        result = local.estimate_columns(agreed, total, table)
+    elif total < number:
+        raise ConfigError(f"--rows is {total}: {number} parties need a row each at least")
+    else:
+        result = local.estimate(agreed, total, number, table, link, workers)
     show(json, result.lines, estimates(result))
 
 

@@ -155,7 +155,6 @@ class Plan(Part):
     """What terms with noise would release, and what to expect of the model."""
 
     card: PrivacyCard
-    parties: int
     releases: tuple[Planned, ...]
     outlooks: tuple[Outlook, ...]
 
@@ -164,7 +163,6 @@ class Plan(Part):
         """The plan of these terms, with an outlook for each number of rows."""
         return cls(
             card=PrivacyCard.of(terms),
-            parties=len(terms.parties),
             releases=tuple(_planned(terms, release) for release in terms.plan.releases.values()),
             outlooks=tuple(Outlook.of(terms, count) for count in rows),
         )

@@ -63,7 +63,7 @@ def card_blocks(report: PrivacyCard, terms: bool = True) -> Sequence[Block]:
 def plan(result: Plan) -> Document:
     """Return what terms would release, and what to expect of the model."""
     report = result.card
-    parties = counted(result.parties, "party", "parties")
+    parties = counted(len(report.roster), "party", "parties")
     releases = [
         (
             each.what,

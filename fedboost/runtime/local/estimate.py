@@ -289,18 +289,25 @@ class Costs:
         return (self.in_turn - self.grown.deciding) / parties
 
 
+def _sample(alone: Terms, rows: int, least: int, table: Any) -> tuple[Terms, Any, float]:
+    """The terms and rows by which trees are grown here, and their share of all rows, with which what counts
+    rows shrinks. table: of which these are the first; unless given they are generated."""
+    most = min(rows, max(MAX_VALUES // len(alone.columns.features), least))
+    if table is None:
+        table = table_for(alone, most)
+    elif table.num_rows > most:
+        table = table.slice(0, most)
+    share = min(1.0, table.num_rows / rows)
+    if share < 1:
+        params = ("min_child_weight", "reg_lambda", "gamma")
+        alone = alone.changed(**{name: getattr(alone.trees, name) * share for name in params})
+    return alone, table, share
+
+
 def costs_of(terms: Terms, rows: int, parties: int, table: Any = None) -> Costs:
     """Grow trees. table: the rows that trees are grown over; unless given they are generated."""
-    alone = terms.changed(**ALONE)
-    most = max(MAX_VALUES // len(terms.columns.features), MIN_ROWS_A_PARTY * parties)
-    if table is None:
-        table = table_for(alone, min(rows, most))
-    elif table.num_rows > min(rows, most):
-        table = table.slice(0, min(rows, most))
-    share = min(1.0, table.num_rows / rows)
-    trees, params = alone.trees, ("min_child_weight", "reg_lambda", "gamma")
-    fewer = {name: getattr(trees, name) * share for name in params} if share < 1 else {}
-    grown = grow(alone.changed(**fewer), table, parties, share == 1.0, terms.shares_turns)
+    alone, table, share = _sample(terms.changed(**ALONE), rows, MIN_ROWS_A_PARTY * parties, table)
+    grown = grow(alone, table, parties, share == 1.0, terms.shares_turns)
     in_turn = grown.a_round + grown.a_row * (rows - table.num_rows)
     more_bits = math.ceil(math.log2(1 / share))
     segments = [
@@ -448,15 +455,7 @@ def estimate_columns(terms: Terms, rows: int, table: Any = None) -> Estimates:
     if not terms.parties:
         named = [party for block in terms.vertical.blocks for party in block.parties]
         terms = terms.with_parties(named or [str(terms.vertical.label_holder), *terms.columns.held])
-    alone = terms.changed(**BY_ONE_PARTY)
-    most = max(MAX_VALUES // len(terms.columns.features), 1)
-    if table is None:
-        table = table_for(alone, min(rows, most))
-    table = table.slice(0, min(rows, most))
-    share = min(1.0, table.num_rows / rows)
-    params = ("min_child_weight", "reg_lambda", "gamma")
-    fewer = {name: getattr(terms.trees, name) * share for name in params} if share < 1 else {}
-    alone = alone.changed(**fewer)
+    alone, table, share = _sample(terms.changed(**BY_ONE_PARTY), rows, 1, table)
     grown, a_row = grow_columns(alone, table), 0.0
     if share < 1:
         less = grow_columns(
