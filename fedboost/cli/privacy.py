@@ -201,10 +201,11 @@ def estimate(
     table = None if data is None else read_table(read.source(data), None, read.options)
     total = rows or (0 if table is None else table.num_rows)
     if not total:
-        which, of = (
-            ("that the parties have in common", "of all columns ") if apart else ("of all parties", "")
+        raise ConfigError(
+            "give --rows, the rows that the parties have in common, or a table of all columns by --data"
+            if apart
+            else "give --rows, the rows of all parties, or a table by --data"
         )
-        raise ConfigError(f"give --rows, the rows {which}, or a table {of}by --data")
     if apart:
         result = local.estimate_columns(agreed, total, table)
     elif total < number:

@@ -122,9 +122,7 @@ def cell(text: str, style: str = "") -> "Text":
     return Text(one_line(text), style)
 
 
-def table(
-    *headings: str, numbers: Collection[int] | None = None, whole: bool = False, title: str | None = None
-) -> "Table":
+def table(*headings: str, numbers: Collection[int] | None = None, whole: bool = False) -> "Table":
     """Return an empty table without lines.
 
     numbers: the columns that are set to the right, all but the first unless listed; whole: they are never
@@ -133,7 +131,7 @@ def table(
     from rich.table import Column, Table
 
     columns = (Column(cell(heading)) for heading in headings)
-    empty = Table(*columns, title=title, box=None, pad_edge=False)
+    empty = Table(*columns, box=None, pad_edge=False)
     for number in range(1, len(headings)) if numbers is None else numbers:
         empty.columns[number].justify, empty.columns[number].no_wrap = "right", whole
     return empty
