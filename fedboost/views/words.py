@@ -72,13 +72,15 @@ def capital(text: str) -> str:
 
 
 def entry(key: str, text: str, indent: int = INDENT) -> str:
-    """Return a key and the text about it, in lines that fit a terminal. indent: columns of the key."""
+    """Return a key and the text about it, in lines that fit a terminal, but for words that
+    are longer, such as a path. indent: columns of the key."""
     return textwrap.fill(
         text,
         WIDTH,
         initial_indent=f"{key:<{indent}}",
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
+        break_long_words=False,
     )
 
 

@@ -85,9 +85,9 @@ def test_people_read_who_signed(folder):
     end = fedboost("verify", "signed.json", *ROOT)
     assert end.code == 0
     lines = end.out.splitlines()
-    assert lines[0] == "signed.json: binary:logistic, 3 trees, masked"
+    assert lines[0] == "It holds: 3 of 3 parties signed these trees, under these terms."
+    assert "model        signed.json: binary:logistic, 3 trees, masked" in lines
     assert [line.split() for line in lines if line.startswith(THREE)] == [[party, "holds"] for party in THREE]
-    assert "It holds: 3 of 3 parties signed these trees, under these terms." in end.out
     assert max(map(len, lines)) <= 80
 
 
