@@ -15,24 +15,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from fedboost.errors import ConfigError, FedboostError
-from fedboost.views.as_text import text
-from fedboost.views.document import Document
 from fedboost.views.words import Block, one_line
 
+if TYPE_CHECKING:
+    from fedboost.views.document import Document
 
-def show(json: bool, objects: Iterable[Mapping[str, Any]], shown: Document | Iterable[Block]) -> None:
+
+def show(json: bool, objects: Iterable[Mapping[str, Any]], shown: "Document | Iterable[Block]") -> None:
     """Print the objects as JSON, or else a document, or blocks of text."""
     if json:
         for values in objects:
             print_json(values)
-    else:
-        print_text(text(shown) if isinstance(shown, Document) else shown)
+        return
+    from fedboost.views.as_text import text
+    from fedboost.views.document import Document
+
+    print_text(text(shown) if isinstance(shown, Document) else shown)
 
 
 def print_json(values: Mapping[str, Any]) -> None:
