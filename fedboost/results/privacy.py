@@ -8,7 +8,7 @@ from fedboost.errors import ConfigError
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Part
-from fedboost.terms.noise import CUT_POINTS, SUMMARY, TREES, Release
+from fedboost.terms.noise import CUT_POINTS, LEVELS, START, SUMMARY, TREES, Release
 from fedboost.terms.terms import Terms
 
 ADJACENCY = "add or remove one row"
@@ -22,6 +22,8 @@ NOT_COVERED = (
     "keeps count",
     "what was chosen by a look at the rows, or at results on them, outside of this session",
 )
+UNITS = {**dict.fromkeys((CUT_POINTS, SUMMARY), "rows"), **dict.fromkeys((LEVELS, START, TREES), "gradients")}
+"""The unit that the noise of a release is stated in, by release."""
 _TOTAL = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
 """What a plan repeats of the card."""
 
@@ -175,13 +177,12 @@ class Plan(Part):
 
 
 def _planned(terms: Terms, release: Release) -> Planned:
-    """The noise is in rows for counts, else in gradients."""
-    counts = release.what in (CUT_POINTS, SUMMARY)
+    unit = UNITS[release.what]
     return Planned(
         event="release",
         what=release.what,
         times=release.times,
         cost=release.cost,
-        noise=release.sigma if counts else terms.bound.gradient(release.sigma),
-        unit="rows" if counts else "gradients",
+        noise=release.sigma if unit == "rows" else terms.bound.gradient(release.sigma),
+        unit=unit,
     )

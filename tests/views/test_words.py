@@ -11,6 +11,7 @@ from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
+from fedboost.results.privacy import UNITS
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.terms import noise
@@ -27,6 +28,10 @@ def test_every_query_has_a_sentence():
 
 def test_every_protection_has_a_sentence():
     assert all(protection.aggregator_observes for protection in PROTECTIONS.values())
+
+
+def test_every_release_of_noise_has_a_unit():
+    assert set(UNITS) == {noise.CUT_POINTS, noise.LEVELS, noise.START, noise.TREES, noise.SUMMARY}
 
 
 def test_every_placement_of_noise_has_a_sentence():
