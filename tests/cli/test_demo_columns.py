@@ -89,7 +89,7 @@ def test_where_nothing_hides_labels_it_says_what_would(folder, monkeypatch):
         "The joined model equals the pooled model",
         "clinic keeps its own splits and the values of leaves: d/demo.state/clinic/models/",
         "laboratory keeps its own splits: d/demo.state/laboratory/models/",
-        "share by the columns of each party: clinic ",
+        "gain share by the columns of each party: ",
     ):
         assert part in text, part
     *_, command = end.out.splitlines()
