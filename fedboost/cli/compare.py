@@ -229,7 +229,7 @@ def compare_columns(
         share=held_out,
         equal=equal,
         tables=counts,
-        protection=agreed.hiding.protection,
+        protection=agreed.hiding.protection if agreed.protection.hides or agreed.hides_columns else "",
     )
 
 

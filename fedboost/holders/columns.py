@@ -188,15 +188,13 @@ class VerticalHolder(BaseHolder):
                 return self._own_cuts.count_bins(query, own)
             case RowsQuery():
                 yield from self._common.compare()
-                return own.compute(query)
             case StartQuery():
                 return self._start(query)
             case EndRoundQuery():
                 return self._end_round(query)
             case ResidualQuery():
-                return own.compute(replace(query, splits=NO_SPLITS))
-            case _:
-                return own.compute(query)
+                query = replace(query, splits=NO_SPLITS)
+        return own.compute(query)
 
     def _histograms(self, query: HistogramQuery, alone: bool) -> Answering:
         """alone: the tree grows on the label holder's columns, of which the others know nothing."""

@@ -69,7 +69,7 @@ class Comparison(Part):
     together: all sites that can train alone as one, each counted by its rows; metrics: the deciding one
     first; share: of the rows that are held out; equal: the federated model was the pooled one in every split;
     site_column: the column that names the sites, if it could be a feature; tables: where columns are joined,
-    the rows of each party's table; protection: of the terms.
+    the rows of each party's table; protection: of the terms, if it hides anything.
     """
 
     sites: tuple[SiteComparison, ...]

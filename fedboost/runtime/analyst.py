@@ -86,7 +86,7 @@ class _Line:
     def stream(self, request: bytes, wait: float) -> Iterator[bytes]:
         """Yield what the aggregator answers to a request; say so if it does not within some seconds."""
         self._lost = True
-        return channel.train_stream(self._address, self.bundle, request, wait, self.note)
+        return channel.stream(channel.TRAIN, self._address, self.bundle, request, wait, on_reached=self.note)
 
     def note(self, reached: bool) -> None:
         """The aggregator was reached, or is waited for."""
@@ -98,7 +98,7 @@ class _Line:
         """Give the aggregator a command; False if it was not reached, which is soon so while it is lost."""
         wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
-            list(channel.train_stream(self._address, self.bundle, request, wait))
+            list(channel.stream(channel.TRAIN, self._address, self.bundle, request, wait))
         except (grpc.RpcError, FedboostError):
             return False
         return True

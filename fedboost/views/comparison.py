@@ -266,8 +266,8 @@ def _how(result: Comparison) -> Iterator[Block]:
     if result.is_of_columns:
         tables = ", ".join(f"{shorten(party)} {rows:,}" for party, rows in result.tables.items())
         yield Paragraph(f"Rows of the tables: {tables}.")
-        if result.protection != "plain":
-            yield Paragraph(f"Trained under plain in this process; {result.protection} gives the same model.")
+        if result.protection:
+            yield Paragraph(f"Trained without a protection; {result.protection} gives the same model.")
     yield note("All models were trained in one process, from the tables there: no site was involved.")
 
 

@@ -49,7 +49,7 @@ def result_document(result: Result, title: str, lead: str, blocks: Sequence[Bloc
     checked = note("Signatures are checked where the result arrives, if the analyst has keys.")
     more = (
         agreed(terms, [agreed_by, checked], ("program", "objective", "protection")),
-        Section("privacy", "Who saw what", [_seen_by(_who_saw_a_result(terms)), note(_LEFT_OUT)], True),
+        Section("privacy", "Who saw what", [*_privacy_of_a_result(terms)], True),
         Section("session", "Traffic", [*traffic(session)], True),
     )
     return Document(title, lead, (*blocks, *more), "the result and its session")
@@ -225,6 +225,14 @@ def privacy(terms: Terms) -> Section:
     return Section("privacy", "Who saw what", [_seen_by(_who_saw_a_training(terms)), *card], folded=True)
 
 
+def _privacy_of_a_result(terms: Terms) -> Iterator[Block]:
+    if terms.task.trains:
+        yield _seen_by(_who_saw_a_training(terms))
+    else:
+        yield _seen_by(_who_saw_a_result(terms))
+        yield note(_LEFT_OUT)
+
+
 def _seen_by(rows: Iterator[tuple[str, str]]) -> Table:
     return Table("Who saw what", ["who", "what"], [*rows], (), folded=False)
 
@@ -237,7 +245,9 @@ def _who_saw_a_training(terms: Terms) -> Iterator[tuple[str, str]]:
         told = "the terms, who takes part, and the model as it grows: every split and every leaf value"
         yield "each other site", told
     yield from _helpers(terms)
+    tried = bool(terms.objective.candidates)
     model = "the structure of the model" if terms.keeps_parts else "this model"
+    model = "the best settings, no model" if tried else model
     alone = ", and those of each site's rows alone" if terms.evaluation.party_metrics else ""
     metrics = "no metrics"
     if terms.metrics:
@@ -246,6 +256,8 @@ def _who_saw_a_training(terms: Terms) -> Iterator[tuple[str, str]]:
         )
     yield "analyst", f"{model}; {metrics}; bytes of each party"
     yield _ON_THE_NETWORK
+    if tried:
+        return
     yield (
         "anyone with the model file",
         "thresholds, gains, covers and leaf values, which are made from sums over the rows of all parties"

@@ -70,7 +70,7 @@ def test_rows_in_common_are_found_by_their_ids():
     assert "held out in each of 2 splits" in text
     assert "Rows of the tables: bank 900, telco 600, shop 600" in text
     assert "The federated model is the pooled model, byte for byte." in text
-    assert "Trained under plain in this process; paillier gives the same model." in text
+    assert "Trained without a protection; paillier gives the same model." in text
     assert max(map(len, matched.splitlines())) <= 80
 
 

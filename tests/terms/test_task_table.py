@@ -190,6 +190,11 @@ def test_each_task_that_an_analyst_requests_and_that_makes_no_model_has_a_result
     assert due == {*RESULTS} == {*VIEWS} == {*_TOLD}
 
 
+@pytest.mark.parametrize("name", _TOLD)
+def test_sites_are_told_of_a_model_where_one_is_measured(name):
+    assert ("the model in them" in _TOLD[name]) is TASKS[name].measures
+
+
 def test_where_columns_are_apart_sessions_train_or_predict():
     assert {*BY_COLUMNS} == {"train", "predict"}
 

@@ -9,7 +9,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -444,4 +444,5 @@ def tune(
     """
     agreed = terms_to_tune(terms, space, trials, sampler)
     session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Tuning.from_model(signed_model_of(session), meter.traffic)
+    model = replace(signed_model_of(session), terms=agreed)  # which need not name the parties
+    return Tuning.from_model(model, meter.traffic)

@@ -287,21 +287,6 @@ def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
         opened.close()
 
 
-def train_stream(
-    address: str,
-    bundle: Bundle | None,
-    request: bytes,
-    wait: float,
-    on_reached: Callable[[bool], None] = lambda reached: None,
-) -> Iterator[bytes]:
-    """Submit a request to Train and yield its events; waits up to `wait` seconds for the aggregator.
-
-    on_reached: called with False if it does not answer within FIRST_LOOK, with True before the request is
-    sent.
-    """
-    return _messages(TRAIN, address, bundle, request, wait, on_reached=on_reached)
-
-
 def answer_of(
     method: str,
     address: str,
@@ -312,10 +297,10 @@ def answer_of(
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> bytes:
     """Return the one message that a method answers with. Waits up to `wait` seconds for the aggregator, then
-    up to `patience` for its answer. on_reached: as for `train_stream`. FedboostError."""
+    up to `patience` for its answer. on_reached: as for `stream`. FedboostError."""
     who = f"the aggregator at {address}"
     try:
-        for message in _messages(method, address, bundle, request, wait, patience, on_reached):
+        for message in stream(method, address, bundle, request, wait, patience, on_reached):
             return message
     except grpc.RpcError as error:
         failed: Any = error
@@ -329,7 +314,7 @@ def answer_of(
     raise PeerError(f"{who} answered nothing")
 
 
-def _messages(
+def stream(
     method: str,
     address: str,
     bundle: Bundle | None,
@@ -338,6 +323,12 @@ def _messages(
     patience: float | None = None,
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> Iterator[bytes]:
+    """Send a request to a method and yield its answers. Waits up to `wait` seconds for the aggregator, then
+    up to `patience` for them, where that is given.
+
+    on_reached: called with False if it does not answer within FIRST_LOOK, with True before the request is
+    sent.
+    """
     with _dialled(address, bundle) as opened:
         ready, waited = grpc.channel_ready_future(opened), 0.0
         while True:

@@ -149,19 +149,23 @@ def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
 
 def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, roots: bytes) -> None:
     """Write a new folder with a bundle, for its owner's eyes alone."""
-    files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), CERTIFICATE: (to_pem(certificate), PUBLIC)}
-    _write_folder(folder, {**files, ROOTS: (roots, PUBLIC)}, "issue", parents=False)
+    files = {
+        KEY: (key_to_pem(key, NoEncryption()), PRIVATE),
+        CERTIFICATE: (to_pem(certificate), PUBLIC),
+        ROOTS: (roots, PUBLIC),
+    }
+    _write_folder(
+        folder, files, "exists already, and keys are never overwritten; move it away to issue again", False
+    )
 
 
-def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], what: str, parents: bool) -> None:
-    """Write a new folder with these files, by their names, for its owner alone. what: it is to be done again
-    where there is one."""
+def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal: str, parents: bool) -> None:
+    """Write a new folder with these files, by their names, for its owner alone. refusal: where there is
+    one."""
     try:
         folder.mkdir(mode=0o700, parents=parents)
     except FileExistsError:
-        raise ConfigError(
-            f"{folder}: exists already, and keys are never overwritten; move it away to {what} again"
-        ) from None
+        raise ConfigError(f"{folder}: {refusal}") from None
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
     try:
@@ -345,7 +349,9 @@ def write_request(folder: Path, name: str, role: str) -> tuple[Path, Certificate
     key, request = new_request(name, role)
     bundle, pem = folder / folder_name(name), request.public_bytes(Encoding.PEM)
     files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), REQUEST: (pem, PUBLIC)}
-    _write_folder(bundle, files, "ask", parents=True)
+    _write_folder(
+        bundle, files, "exists already, and keys are never overwritten; move it away to ask again", True
+    )
     return bundle / REQUEST, read_request(pem)
 
 
