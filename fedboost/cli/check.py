@@ -41,8 +41,8 @@ CHECK_EPILOG = (
     "Example: fedboost check terms.toml --aggregator fed.example.org:7070 --keys keys/marie\n\n"
     "Example: fedboost check terms.toml --describe --aggregator fed.example.org:7070 --keys keys/marie"
 )
-ODD = 1
-"""Exit code where a training would be stopped or spoilt."""
+ODD = REFUSED = 1
+"""Exit codes where a training would be stopped or spoilt, and if a site would not, or cannot be asked."""
 
 
 @reads_a_table
@@ -96,24 +96,17 @@ def check(
             )
         asked = terms if table is None else Path(table)
         assert asked is not None
-        check_sites(asked, aggregator, keys, insecure_loopback, describe, wait, json)
+        check_address(aggregator, "--aggregator")
+        session = terms_to_describe(read_terms(asked)) if describe else read_terms(asked)
+        connection = connect(aggregator, keys, insecure_loopback)
+        sites = connection.check(session, wait, lambda who: notice(text.waiting(who, {})))
+        show(json, [site.summary for site in sites], text.check(sites))
+        if not all(site.would for site in sites):
+            raise typer.Exit(REFUSED)
         return
     if keys is not None or insecure_loopback or describe:
         raise ConfigError("--keys, --insecure-loopback, --describe are for --aggregator HOST:PORT: name it")
-    _check_table(table, read, label, config, terms, exclude or [], party, json)
-
-
-def _check_table(
-    table: str | None,
-    read: "Reading",
-    label: str | None,
-    config: Path | None,
-    terms: Path | None,
-    exclude: list[str],
-    party: str | None,
-    json: bool,
-) -> None:
-
+    exclude = exclude or []
     if table is None and config is None:
         raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
     if table is not None and Path(table).suffix == ".toml":
@@ -171,31 +164,3 @@ def _checked(
     result = checked.check(shown(source), rows, label, agreed, exclude, party)
     both = [replace(oddity, column=site_table.both(oddity.column)) for oddity in result.oddities]
     return result.model_copy(update={"oddities": both})
-
-
-# ---- `fedboost check TERMS --aggregator HOST:PORT`: would the sites take part under these terms? --------
-
-
-REFUSED = 1
-"""Exit code if a site would not, or cannot be asked."""
-
-
-def check_sites(
-    terms: Path,
-    aggregator: str,
-    keys: Path | None,
-    insecure_loopback: bool,
-    describe: bool,
-    wait: float,
-    json: bool,
-) -> None:
-    """Ask all parties of the terms whether they would take part, and print what each has against it. Exit
-    code 1 unless all would. describe: in a session that describes the rows, before a training under them."""
-    check_address(aggregator, "--aggregator")
-    agreed = read_terms(terms)
-    agreed = terms_to_describe(agreed) if describe else agreed
-    connection = connect(aggregator, keys, insecure_loopback)
-    sites = connection.check(agreed, wait, lambda who: notice(text.waiting(who, {})))
-    show(json, [site.summary for site in sites], text.check(sites))
-    if not all(site.would for site in sites):
-        raise typer.Exit(REFUSED)

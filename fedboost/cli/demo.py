@@ -209,20 +209,7 @@ def demo(
     check_number(parties or 0)
     sites = hospitals() if data is None else own_sites(data, read, label, site, parties or 3)
     check_number(len(sites.tables))
-    _demo_rows(sites, rounds or ROUNDS, protection, data, out, force, json)
-
-
-def _demo_rows(
-    sites: "Sites",
-    rounds: int,
-    protection: str | None,
-    data: str | None,
-    out: Path,
-    force: bool,
-    json: bool,
-) -> None:
-    """Train across sites with different rows, and compare."""
-    terms = demo_terms(sites, rounds, protection)
+    terms = demo_terms(sites, rounds or ROUNDS, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
     files |= write_files(out, sites, terms, data, force)
     model, traffic = _train(terms, sites, files, out, json)

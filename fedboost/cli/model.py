@@ -323,33 +323,6 @@ def explain(
     options = [option for option, value in asked.items() if value is not None]
     if len(options) > 1:
         raise ConfigError(f"give {' or '.join(options)}, not both")
-    _check_together(tree, svg, shap, partial_dependence, data, out)
-    if json and options:
-        raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
-    rows = shap or data
-    if (read.query or read.query_file) and rows is None:
-        raise ConfigError("--query is for the rows of --shap or --data: name the database there")
-    source = None if rows is None else read.source(rows)
-    _check_outputs([svg, out], model, source, force)
-    if source is not None and partial_dependence is not None:
-        _dependence(model, partial_dependence, source, read, out)
-    elif source is not None:
-        _contributions(model, source, read, out)
-    elif tree is not None:
-        _tree(model, tree, svg)
-    else:
-        _importances(model, json)
-
-
-def _check_together(
-    tree: int | None,
-    svg: Path | None,
-    shap: str | None,
-    partial_dependence: str | None,
-    data: str | None,
-    out: Path | None,
-) -> None:
-    """ConfigError for a file that nothing is read from or written to."""
     if (partial_dependence is None) != (data is None):
         raise ConfigError("--partial-dependence FEATURE and --data DATA go together: rows to predict for")
     if svg is not None and tree is None:
@@ -358,14 +331,23 @@ def _check_together(
         raise ConfigError(
             "--out is for the CSV of --shap or --partial-dependence; a picture goes to the file of --svg"
         )
-
-
-def _check_outputs(
-    outputs: list[Path | None], model: Path, data: "str | Database | None", force: bool
-) -> None:
-
-    for path in filter(None, outputs):
-        check_writable(path, model, *(local_files(data) if data else ()), force=force)
+    if json and options:
+        raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
+    rows = shap or data
+    if (read.query or read.query_file) and rows is None:
+        raise ConfigError("--query is for the rows of --shap or --data: name the database there")
+    source = None if rows is None else read.source(rows)
+    for path in filter(None, (svg, out)):
+        check_writable(path, model, *(local_files(source) if source else ()), force=force)
+    if source is not None and partial_dependence is not None:
+        _dependence(model, partial_dependence, source, read, out)
+    elif source is not None:
+        _contributions(model, source, read, out)
+    elif tree is not None:
+        trained = Model.load(model)
+        write(trained.tree_text(tree) if svg is None else trained.tree_svg(tree), svg)
+    else:
+        _importances(model, json)
 
 
 def _importances(model: Path, json: bool) -> None:
@@ -377,14 +359,6 @@ def _importances(model: Path, json: bool) -> None:
         {"feature": name, **dict(zip(by_kind, values, strict=True))} for name, values in by_feature.items()
     )
     show(json, objects, importances(trained.booster, trained.terms, IMPORTANCES, by_feature))
-
-
-def _tree(model: Path, tree: int, svg: Path | None) -> None:
-
-    if svg is None:
-        write(Model.load(model).tree_text(tree), None)
-    else:
-        write(Model.load(model).tree_svg(tree), svg)
 
 
 def _contributions(model: Path, data: "str | Database", read: "Reading", out: Path | None) -> None:
