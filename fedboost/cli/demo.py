@@ -20,7 +20,7 @@ from fedboost.cli.common import Force, Json, Site, reads_a_table
 from fedboost.cli.compare import IN_ORDER, one_party
 from fedboost.cli.output import notice, show
 from fedboost.cli.serve import site_and_keys
-from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress, shares_of
+from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
 from fedboost.results.base import Traffic
@@ -96,8 +96,8 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
     scores, equal = _compare_columns(terms, apart, model, parts, prediction)
     log = shlex.quote(str(audit_log(out, made.LABORATORY)))
     about |= {"equal": equal, "held_out": scores, "log": log}
-    about |= {"parts": {party: str(file) for party, file in parts.items()}}
-    end = ColumnsDemo.of(model.outline, traffic, str(out / "model.json"), shares_of(model), **about)
+    about |= {"parts": {party: str(file) for party, file in parts.items()}, "shares": model.importance}
+    end = ColumnsDemo.of(model.outline, traffic, str(out / "model.json"), **about)
     show(json, [end.summary], training.demo(end))
     if not equal:
         raise FedboostError("the joined model differs from the pooled one: please report this")
@@ -217,7 +217,7 @@ def demo(
     model.save(file)
     scores, equal = _compare(terms, sites, model)
     log = shlex.quote(str(audit_log(out, next(iter(sites.tables)))))
-    end = Demo.of(model.outline, traffic, str(file), None, equal=equal, held_out=scores, log=log)
+    end = Demo.of(model.outline, traffic, str(file), equal=equal, held_out=scores, log=log)
     show(json, [end.summary], training.demo(end))
     if not equal:
         raise FedboostError("the federated model differs from the pooled one: please report this")

@@ -353,12 +353,9 @@ def explain(
 def _importances(model: Path, json: bool) -> None:
 
     trained = Model.load(model)
-    by_kind = {kind: trained.importance(kind) for kind in IMPORTANCES}
-    by_feature = {name: [values[name] for values in by_kind.values()] for name in by_kind[IMPORTANCES[0]]}
-    objects = (
-        {"feature": name, **dict(zip(by_kind, values, strict=True))} for name, values in by_feature.items()
-    )
-    show(json, objects, importances(trained.booster, trained.terms, IMPORTANCES, by_feature))
+    known = trained.importances
+    objects = ({"feature": name, **dict(zip(IMPORTANCES, known[name], strict=True))} for name in known)
+    show(json, objects, importances(trained.booster, trained.terms, known))
 
 
 def _contributions(model: Path, data: "str | Database", read: "Reading", out: Path | None) -> None:

@@ -225,14 +225,8 @@ def show_end(
     json: bool, model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
 ) -> None:
     """Show the end of a training. file: of the model, if it was saved."""
-    saved_as, shares = str(file) if file else None, shares_of(model)
-    end = EndOfTraining.ended(model.outline, traffic, saved_as, shares, since_restart)
+    end = EndOfTraining.ended(model.outline, traffic, str(file) if file else None, since_restart)
     show(json, [end.summary], training.training(end))
-
-
-def shares_of(model: SignedModel) -> Mapping[str, float] | None:
-    """Return the share of each party of the gains, where parties keep parts of the model."""
-    return model.importance if isinstance(model, PartyModel) else None
 
 
 def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, force: bool) -> None:

@@ -14,7 +14,7 @@ from fedboost.terms.terms import Terms
 class ModelSummary:
     """A trained model. signed_by: parties that signed it; rosters: by the first round of each, where it
     changed; trained, kept: rounds, and those whose trees the model has; last_row: the history's row of the
-    last kept round."""
+    last kept round; shares: party to its share of the gains, where parties keep parts of the model."""
 
     terms: Terms
     fingerprint: str
@@ -24,6 +24,7 @@ class ModelSummary:
     last_row: Row
     signed_by: tuple[str, ...]
     rosters: Mapping[int, tuple[str, ...]]
+    shares: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The end of a training, and of a demo."""
 
-from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, InstanceOf
@@ -26,8 +25,7 @@ class Moved(Part):
 
 
 class Ending(Part):
-    """The end of a training. model: the file, if it was saved; shares: party to its share of the gains, where
-    parties keep parts of the model, and the file has its structure only."""
+    """The end of a training. model: the file, if it was saved."""
 
     model_config = ConfigDict(allow_inf_nan=True)
 
@@ -37,17 +35,9 @@ class Ending(Part):
     signed_by: tuple[str, ...]
     traffic: dict[str, Moved]
     outline: InstanceOf[ModelSummary] = Field(exclude=True, repr=False)
-    shares: dict[str, float] | None = Field(default=None, exclude=True)
 
     @classmethod
-    def of(
-        cls,
-        outline: ModelSummary,
-        traffic: Traffic,
-        file: str | None,
-        shares: Mapping[str, float] | None,
-        **more: Any,
-    ) -> Self:
+    def of(cls, outline: ModelSummary, traffic: Traffic, file: str | None, **more: Any) -> Self:
         """The end of the training of this model. more: the fields of the class itself."""
         return cls(
             event="done",
@@ -56,7 +46,6 @@ class Ending(Part):
             signed_by=outline.signed_by,
             traffic={party: Moved(sent=sent, received=got) for party, (sent, got) in traffic.items()},
             outline=outline,
-            shares=None if shares is None else dict(shares),
             **more,
         )
 
@@ -73,19 +62,13 @@ class Training(Ending):
 
     @classmethod
     def ended(
-        cls,
-        outline: ModelSummary,
-        traffic: Traffic,
-        file: str | None,
-        shares: Mapping[str, float] | None = None,
-        since_restart: bool = False,
+        cls, outline: ModelSummary, traffic: Traffic, file: str | None, since_restart: bool
     ) -> "Training":
         """The end of the training of this model."""
         return cls.of(
             outline,
             traffic,
             file,
-            shares,
             fingerprint=outline.fingerprint,
             terms=outline.terms.digest,
             metrics=metrics_of(outline.last_row),

@@ -271,6 +271,12 @@ class SignedModel:
         )
 
     @property
+    def importances(self) -> dict[str, list[float]]:
+        """Feature to its IMPORTANCES, the highest gain first."""
+        by_kind = [self.booster.importance(kind) for kind in IMPORTANCES]
+        return {name: [values[name] for values in by_kind] for name in by_kind[0]}
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of the model without fedboost's facts: equal for equal trees, by any parties."""
         return self.booster.fingerprint
@@ -531,15 +537,13 @@ def written(
     session: Ended | None = None,
 ) -> str:
     """Return the report of a model as HTML. session: that which trained it, where it was followed."""
-    by_kind = [model.booster.importance(kind) for kind in IMPORTANCES]
-    importance = {name: [values[name] for values in by_kind] for name in by_kind[0]}
     trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
     has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     classes = tuple(map(str, classes_of(model.terms))) if has_classes else ()
     shown = ModelReport(
         model.outline,
         model.rounds,
-        importance,
+        model.importances,
         trees,
         classes,
         "" if model.request is None else f"{datetime.fromtimestamp(model.request.time, UTC):%Y-%m-%d}",

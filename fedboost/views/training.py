@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from fedboost.gbdt import metrics
-from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.booster import IMPORTANCES, Booster
 from fedboost.gbdt.metrics import grows, own_name
 from fedboost.results.base import Row, Traffic
 from fedboost.results.model import ModelSummary, Verification
@@ -106,7 +106,7 @@ def training(end: Training) -> Document:
 def _saved(end: Ending) -> str:
     if end.model is None:
         return "not saved (give --out model.json)"
-    form = "XGBoost JSON" if end.shares is None else "its structure only: each party keeps its part"
+    form = "XGBoost JSON" if end.outline.shares is None else "its structure only: each party keeps its part"
     return f"{end.model} ({form})"
 
 
@@ -141,8 +141,8 @@ def _who(end: Ending) -> Iterator[tuple[str, Line]]:
     """Yield the protection and who signed, absences, and where parties keep parts whose columns gain what."""
     yield "protection", signatures(end.outline)
     yield from (("", text) for text in absences(end.outline))
-    if end.shares:
-        by_party = ", ".join(f"{party} {share:.0%}" for party, share in end.shares.items())
+    if end.outline.shares:
+        by_party = ", ".join(f"{party} {share:.0%}" for party, share in end.outline.shares.items())
         yield "gain", f"share by the columns of each party: {by_party}"
 
 
@@ -202,10 +202,8 @@ def demo(end: Demo) -> Document:
 # ---- A model: the features it goes by, and who signed it ------------------------------------------------
 
 
-def importances(
-    booster: Booster, terms: Terms, kinds: Sequence[str], by_feature: Mapping[str, Sequence[float]]
-) -> Document:
-    """Return the importances of each kind, by feature, and where noise makes them worthless."""
+def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
+    """Return the IMPORTANCES of each feature, and where noise makes them worthless."""
     drawn = terms.noise is not None and terms.noise.method != "hist"
     worthless = (
         "Trained with noise: splits are drawn, not chosen by gain, so these figures do not show what counts; "
@@ -220,7 +218,7 @@ def importances(
         [
             Verdict(f"{split}, {listed([*by_feature][:1])} with the highest gain" if by_feature else split),
             *warnings([worthless] if drawn else []),
-            *([Table("Importance", ["feature", *kinds], rows)] if rows else []),
+            *([Table("Importance", ["feature", *IMPORTANCES], rows)] if rows else []),
         ],
     )
 
