@@ -24,8 +24,8 @@ from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import read_terms, read_training
 from fedboost.views import as_json, privacy
 from fedboost.views.as_text import markdown
-from fedboost.views.estimates import estimates
 from fedboost.views.facts import SiteFacts
+from fedboost.views.training import estimates
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Reading
