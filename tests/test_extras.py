@@ -25,7 +25,7 @@ EXTRAS = (
 )
 NEED_ONE = {
     *("fedboost.estimators", "fedboost.privacy.paillier", "fedboost.privacy.rowsums.ends"),
-    *("fedboost.privacy.rowsums.sums", "fedboost.runtime.console", "fedboost.runtime.site.page_app"),
+    *("fedboost.privacy.rowsums.sums", "fedboost.runtime.console", "fedboost.runtime.site.page"),
     "fedboost.runtime.web.forms",
 }
 """The modules that are imported where their extra is there."""

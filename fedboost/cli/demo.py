@@ -48,7 +48,7 @@ from fedboost.runtime.model import Model, assemble
 from fedboost.runtime.party_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.predicting import predict_with_parties
+from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.views import training
 from fedboost.views.words import one_line

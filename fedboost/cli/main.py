@@ -126,8 +126,8 @@ COMMANDS = {
     "approve": Command(
         "site",
         "approve",
-        "Say what terms would tell of this site's rows, to names, and which rules of its policy they "
-        "break; on yes allow them, and no others.",
+        "Show which rules of this site's policy terms break, and who would learn what of its rows; on yes "
+        "allow these terms, and no others.",
     ),
     "digest": Command(
         "terms",
@@ -143,8 +143,8 @@ COMMANDS = {
     "audit": Command(
         "site",
         "audit",
-        "Say in plain words what has left a site, by its own audit log: warnings first, the most "
-        "serious before the others, then session by session what left and what the terms allow.",
+        "Show what has left a site, by its own audit log: warnings first, the most serious before the "
+        "others, then session by session what left and what the terms allow.",
     ),
     "backup": Command(
         "site",

@@ -41,7 +41,7 @@ from fedboost.runtime.predictions import (
     writing,
 )
 from fedboost.runtime.signed_model import verified, written
-from fedboost.runtime.site.predicting import predict_with_parties
+from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.views.status import waiting
 from fedboost.views.training import importances, verification

@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedboost.errors import ConfigError, FedboostError
-from fedboost.views.words import Block, one_line
+from fedboost.views.words import WIDTH, Block, one_line
 
 if TYPE_CHECKING:
     from fedboost.views.document import Document
@@ -52,7 +52,12 @@ def print_text(blocks: Iterable[Block]) -> None:
         else:
             from rich.console import Console
 
-            Console().print(block)
+            console = Console()
+            if console.width == WIDTH + 1:  # paragraphs leave the last column free, and so do tables
+                console.width = WIDTH
+            with console.capture() as drawn:  # else it ends the process when the reader of a pipe goes away
+                console.print(block)
+            print(drawn.get(), end="")
 
 
 def notice(text: str) -> None:

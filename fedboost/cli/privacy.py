@@ -18,13 +18,11 @@ from fedboost.runtime.data.table import read_table
 from fedboost.runtime.local import estimate as local
 from fedboost.runtime.local.estimate import Link
 from fedboost.runtime.model import Model
-from fedboost.runtime.site.backup import accept_restored, init_memory, spent_of
-from fedboost.runtime.site.budget import Spent, facts_of
+from fedboost.runtime.site.backup import accept_restored, init_memory, site_budget
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import read_terms, read_training
-from fedboost.views import as_json, privacy
+from fedboost.views import privacy, site
 from fedboost.views.as_text import markdown
-from fedboost.views.facts import SiteFacts
 from fedboost.views.training import estimates
 
 if TYPE_CHECKING:
@@ -53,16 +51,10 @@ def budget(
     config: SiteFile,
     json: Json = False,
 ) -> None:
-    """Say what all sessions so far have spent of the privacy of this site's rows, and what is left."""
-    site = read_party(config)
-    limit, datasets = site.policy.budget, spent_of(site)
-    if site.rows_name not in [known.dataset for known in datasets]:
-        datasets = [Spent(site.rows_name), *datasets]
-    facts = [facts_of(known, limit, known.dataset == site.rows_name) for known in datasets]
-    (took_part,) = (known.took_part for known in facts if known.own)
-    allowed = (None, None) if limit is None else (limit.epsilon, limit.delta)
-    owner = SiteFacts(site.rows_name, site.policy.max_sessions, took_part, *allowed)
-    show(json, as_json.spent(facts), privacy.spent(owner, facts))
+    """Show what all sessions so far have spent of the privacy of this site's rows, and what is left."""
+    result = site_budget(read_party(config))
+    spent = (each.model_dump() for each in result.datasets)
+    show(json, spent, site.budget(result))
 
 
 @privacy_app.command(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from string import hexdigits
 from typing import TYPE_CHECKING, Annotated
@@ -23,17 +24,18 @@ from fedboost.cli.common import (
 from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
 from fedboost.errors import ConfigError, Refused, printable
 from fedboost.privacy.identity import is_name
+from fedboost.results.audit import Session
+from fedboost.results.request import Counts
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.check import MIN_ROWS, of_offer
 from fedboost.runtime.data.draft import DraftedOffer, draft_offer
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
-from fedboost.runtime.site.approval import Counted, count_columns, count_rows, earlier_approval, look
 from fedboost.runtime.site.approval import approve as write_approval
+from fedboost.runtime.site.approval import count_columns, count_rows, look
 from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Entry, read_log
-from fedboost.runtime.site.audit_rules import audit_facts
-from fedboost.runtime.site.audit_sessions import Session, sessions_of
+from fedboost.runtime.site.audit_rules import audit_of, sessions_of
 from fedboost.runtime.site.backup import write_backup
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.rows import Names, site_rows
@@ -42,9 +44,9 @@ from fedboost.runtime.telemetry import ask_terminal, is_yes
 from fedboost.runtime.terms_file import read_terms
 from fedboost.runtime.workers.holder import check_under_workers
 from fedboost.terms.tasks import terms_to_describe
-from fedboost.views import approval as text
-from fedboost.views import as_json
-from fedboost.views.approval import summary
+from fedboost.views.approval import approval
+from fedboost.views.as_text import text
+from fedboost.views.audit import audit as audit_view
 from fedboost.views.check import notices
 from fedboost.views.words import (
     Block,
@@ -52,7 +54,6 @@ from fedboost.views.words import (
     cell,
     counted,
     delimited,
-    entry,
     listed,
     moment,
     shown,
@@ -70,7 +71,6 @@ APPROVE_EPILOG = "Example: fedboost approve terms.toml --config party.toml --ana
 REFUSED = 1
 """Exit code of a person's no."""
 ANY = "any"
-COLUMNS_ALONE = "the columns alone were looked at: `fedboost check` has the rows read, under --terms"
 NOT_ANY = 'no analyst has this name; write analysts = "any" in [policy], or name the analysts'
 
 
@@ -89,24 +89,20 @@ def approve(
         typer.Option("--describe", help="Allow rows to be described (`fedboost describe`), and no training."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve without a question.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show all names and levels, also where they are many.")
+    ] = False,
 ) -> None:
-    """Say what terms would tell of this site's rows, to names, and which rules of its policy they break; on
-    yes allow them, and no others. Exit code 1 for a no."""
+    """Show which rules of this site's policy terms break, and who would learn what of its rows; on yes allow
+    these terms, and no others. Exit code 1 for a no."""
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     agreed = terms_to_describe(agreed) if describe else agreed
     _check_party(agreed, site, terms, config)
     analysts = _analysts(site, agreed, analyst or [])
-    earlier, fault = earlier_approval(site, agreed)
-    if fault:
-        notice(f"an earlier approval counts for nothing, and yes replaces it: {fault}")
-    looked = look(site, agreed, analysts, earlier, _read_rows(site, agreed))
-    counted, review = looked.counted, looked.review
-    counts = None if counted is None else counted.counts
-    print_text(text.site(looked.site))
-    if counted is not None and counts is None:
-        print_text([entry("workers", COLUMNS_ALONE)])
-    print(f"{summary(agreed, review.analysts, counts, looked.origin)}\n")
-    print_text(text.approval(looked.decision))
+    looked = look(site, agreed, analysts, _read_rows(site, agreed))
+    review = looked.review
+    print_text(text(approval(looked.view), "--full shows", full))
+    print()
     if not review.fault and not yes and not _agreed(review.analysts):
         notice("not approved: nothing was written")
         raise typer.Exit(REFUSED)
@@ -153,7 +149,7 @@ def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[s
     return (name,)
 
 
-def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counted | None":
+def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counts | None":
     """Return the rows of this site, counted, if it has any; of rows on workers the number alone. ConfigError
     where they do not fit."""
     if site.data is None or site.party not in agreed.holders:
@@ -166,13 +162,12 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counted | None":
 
 
 def _agreed(analysts: tuple[str, ...]) -> bool:
-
     names = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
     try:
         return is_yes(ask_terminal(f"Approve these terms{names} for the rows of this site? [y/N] "))
     except Refused:
         raise ConfigError(
-            "standard input is no terminal, so nobody can be asked; --yes approves without a question"
+            "standard input is not a terminal, so nobody can answer; --yes approves without a question"
         ) from None
 
 
@@ -222,11 +217,9 @@ def audit(
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if there are warnings.")] = False,
     json: Json = False,
 ) -> None:
-    """Say in plain words what has left a site, by its own audit log: warnings first, the most serious before
-    the others, then session by session what left and what the terms allow. No warnings: all that left is what
-    the agreed terms allow."""
-    from fedboost.views import audit as text
-
+    """Show what has left a site, by its own audit log: warnings first, the most serious before the others,
+    then session by session what left and what the terms allow. No warnings: all that left is what the agreed
+    terms allow."""
     if session is not None and last is not None:
         raise ConfigError("--session and --last exclude each other: take one away")
     if last is not None and last < 1:
@@ -236,10 +229,11 @@ def audit(
     expected = None if digest is None else _number(digest, entries, log)
     sessions = sessions_of(entries)
     name = None if session is None else _name(session, sessions, log)
-    facts = audit_facts(log, entries, sessions, expected, name, last)
+    result = audit_of(log, entries, sessions, expected, name, last)
     with unless_nobody_reads():
-        show(json, as_json.audit(facts), text.audit(facts))
-    if facts.warnings and strict:
+        document = audit_view(result, in_full=True)
+        show(json, result.lines(), chain([document.lead, ""], text(document, full=True)))
+    if result.warnings and strict:
         raise typer.Exit(1)
 
 

@@ -7,7 +7,6 @@ Refuses: nothing.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
@@ -20,18 +19,31 @@ from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
+from fedboost.results.request import ApprovalView, Counts, ModelOrigin, Rule
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
-from fedboost.views.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
-from fedboost.views.words import delimited, entry, listed, paragraph
+from fedboost.views.document import (
+    MAX_NAMES,
+    Block,
+    Brief,
+    Document,
+    Entries,
+    Fold,
+    Inline,
+    Items,
+    Line,
+    Names,
+    Paragraph,
+    Section,
+    Verdict,
+    plain,
+)
+from fedboost.views.words import capital, counted, delimited, entry, listed
 
 # ---- Words for people, looked up by name; those of a query stand in its class ---------------------------
 # Of a protection in its row of the table of protections.
 # Promises: every question that a party can answer, and every release of noise, has its words.
 
-
-UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
-"""The names of releases that answer no question."""
 
 QUERIES: dict[str, str] = {
     **{kind.__name__: kind.description for kind in get_args(Query)},
@@ -118,26 +130,22 @@ RELAXED: dict[tuple[str, object], str] = {
 
 _OF_FEATURES = ("base margin", "features", "categories")
 """The lines about columns that rows without a label have."""
-Lines = Sequence[tuple[str, str]]
+Entry = tuple[str, Line]
+Lines = Sequence[Entry]
+"""Keys, each with the words about it; one without a key goes on with the one before."""
 
 
-def of_other_tasks(
-    terms: Terms,
-    analysts: Sequence[str],
-    participants: Lines,
-    columns: Lines,
-    origin: OriginFacts | None = None,
-) -> list[tuple[str, str]]:
-    """What a session does with rows, and who learns what by it. participants, columns: lines about them."""
+def _of_other_tasks(
+    terms: Terms, analysts: Sequence[str], participants: Lines, origin: ModelOrigin | None = None
+) -> list[Entry]:
+    """What a session does with rows, and who learns what by it. participants: lines about them."""
     does, given = _of_task(terms)
     return [
-        ("terms", terms.digest),
         *does,
         *([] if origin is None else _origin(origin)),
         *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
         ("is given", f"{given}; {few_rows(terms)}"),
         *(line for line in participants if line[0] != "other sites"),
-        *(line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels),
     ]
 
 
@@ -199,7 +207,7 @@ def _measured_model(terms: Terms) -> tuple[str, str]:
     return "model", f"{delimited(terms.objective.name)}, {parts}"
 
 
-def _origin(origin: OriginFacts) -> Lines:
+def _origin(origin: ModelOrigin) -> Lines:
     """Who signed the model, and what its leaves could tell."""
     signed = f"{listed(origin.others)}, whose signature this site accepts (evaluate_signers)"
     if origin.own:
@@ -231,22 +239,9 @@ IN_LINES = {
 """Settings with words of their own; the others are shown where they are not their defaults."""
 
 
+TOLD, COLUMNS = "Who learns what", "Columns"
+"""Titles of groups of lines."""
 SENDS_GRADIENTS = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
-
-
-@dataclass(frozen=True)
-class Counts:
-    """The rows of a site, counted.
-
-    categories: for each categorical column those that each declared category has; for the label those that
-    each of its values has, where it is of two values or of classes; columns of other parties are left out;
-    undeclared: for each categorical column that has other categories, the rows with one; few: what has fewer
-    rows is marked.
-    """
-
-    categories: Mapping[str, Mapping[str, int]]
-    undeclared: Mapping[str, int]
-    few: int
 
 
 def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
@@ -277,47 +272,41 @@ def summary(
     terms: Terms,
     analysts: Sequence[str] = (),
     counts: Counts | None = None,
-    origin: OriginFacts | None = None,
+    origin: ModelOrigin | None = None,
 ) -> str:
-    """The terms in plain words, for a person who decides on them.
+    """The terms in plain words, whole, for a person who decides on them.
 
     analysts: who may train under them, where that is known; counts: rows of this site, where there are any;
     origin: that of the model which they measure, where a site looked at it.
     """
-    return "\n".join(entry(*line) for line in summary_lines(terms, analysts, counts, origin))
+    lines = [line for _, group in _groups(terms, analysts, counts, origin) for line in group]
+    return "\n".join(entry(key, plain(line)) for key, line in [("terms", terms.digest), *lines])
 
 
-def summary_lines(
-    terms: Terms,
-    analysts: Sequence[str] = (),
-    counts: Counts | None = None,
-    origin: OriginFacts | None = None,
-) -> list[tuple[str, str]]:
-    """The same as keys, each with the words about it; a line without a key goes on with the one before."""
+def _groups(
+    terms: Terms, analysts: Sequence[str], counts: Counts | None, origin: ModelOrigin | None
+) -> list[tuple[str, Lines]]:
+    """The same as groups under titles: who learns what, the model, the columns."""
+    columns = [*_columns(terms), *_categories(terms, counts)]
     if not terms.task.by_analyst:
-        return [("terms", terms.digest), *_prediction(terms)]
+        return [(TOLD, _prediction(terms)), (COLUMNS, _columns_of_prediction(terms))]
     if not terms.task.trains:
-        shown = _participants(terms), [*_columns(terms), *_categories(terms, counts)]
-        return of_other_tasks(terms, analysts, *shown, origin)
+        columns = [line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels]
+        return [(TOLD, _of_other_tasks(terms, analysts, _participants(terms), origin)), (COLUMNS, columns)]
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     model = "the settings that are best" if terms.task.takes_candidates else model
+    analyst = [("analyst", f"{listed(analysts)}: {get} {model} and the metrics")] if analysts else []
     return [
-        ("terms", terms.digest),
-        *([("analyst", f"{listed(analysts)}: {get} {model} and the metrics")] if analysts else []),
-        *_participants(terms),
-        *_model(terms),
-        *_noise(terms),
-        *_metrics(terms),
-        *_columns(terms),
-        *_categories(terms, counts),
+        (TOLD, [*analyst, *_participants(terms)]),
+        ("Model and settings", [*_model(terms), *_noise(terms), *_metrics(terms)]),
+        (COLUMNS, columns),
     ]
 
 
-def _prediction(terms: Terms) -> list[tuple[str, str]]:
+def _prediction(terms: Terms) -> list[Entry]:
     """What a joint prediction is, and who learns what by it."""
-    vertical, columns = terms.vertical, terms.columns
-    held = "; ".join(f"{delimited(party)} {listed(names)}" for party, names in columns.held.items())
+    vertical = terms.vertical
     return [
         (
             "predicts",
@@ -325,7 +314,7 @@ def _prediction(terms: Terms) -> list[tuple[str, str]]:
         ),
         ("model", f"{vertical.predict_with}: each party's own part of it"),
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
-        ("held apart", held),
+        ("held apart", _held(terms.columns.held)),
         ("rows", rows_of_blocks(terms)),
         (
             "label holder",
@@ -333,12 +322,28 @@ def _prediction(terms: Terms) -> list[tuple[str, str]]:
             "the splits of each other site leave open: how the row falls there",
         ),
         ("aggregator", PREDICTION_SEEN),
-        ("row id", f"{delimited(columns.row_id or '')}: by which rows are matched"),
-        ("features", f"{len(columns.features)}: {listed(columns.features)}"),
     ]
 
 
-def _participants(terms: Terms) -> list[tuple[str, str]]:
+def _held(held: Mapping[str, Sequence[str]]) -> tuple[Inline, ...]:
+    """The columns of each party."""
+    parts = [part for party, names in held.items() for part in ("; ", f"{delimited(party)} ", Names(names))]
+    return tuple(parts[1:])
+
+
+def _columns_of_prediction(terms: Terms) -> list[Entry]:
+    return [
+        ("row id", f"{delimited(terms.columns.row_id or '')}: by which rows are matched"),
+        _features(terms),
+    ]
+
+
+def _features(terms: Terms) -> Entry:
+    features = terms.columns.features
+    return "features", (f"{len(features)}: ", Names(features))
+
+
+def _participants(terms: Terms) -> list[Entry]:
     holders, keyholder = len(terms.holders), terms.keyholder
     parties = f"{len(terms.parties)}: {listed(terms.parties)}"
     if keyholder is not None:
@@ -367,21 +372,15 @@ def _participants(terms: Terms) -> list[tuple[str, str]]:
     ]
 
 
-def _other_sites(terms: Terms) -> list[tuple[str, str]]:
+def _other_sites(terms: Terms) -> list[Entry]:
     """What other sites see."""
     if not terms.blocks:
         return [("other sites", "see the model as it grows: every split, every leaf value")]
-    lines = []
+    lines: list[Entry] = []
     for block in terms.blocks:
-        held = "; ".join(
-            f"{delimited(party)} {listed(terms.columns.held[party])}" for party in block.feature_holders
-        )
-        lines.append(
-            (
-                "held apart",
-                f"label holder {delimited(block.label_holder)} has the labels; of the same rows {held}",
-            )
-        )
+        labels = f"label holder {delimited(block.label_holder)} has the labels; of the same rows "
+        held = _held({party: terms.columns.held[party] for party in block.feature_holders})
+        lines.append(("held apart", (labels, *held)))
     return [
         *lines,
         ("rows", rows_of_blocks(terms)),
@@ -479,9 +478,9 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     ]
 
 
-def _columns(terms: Terms) -> list[tuple[str, str]]:
+def _columns(terms: Terms) -> list[Entry]:
     columns = terms.columns
-    lines = [
+    lines: list[tuple[str, Line | None]] = [
         (
             "label",
             delimited(columns.label)
@@ -510,13 +509,12 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
     if columns.positive is not None:
         lines.append(("positive", f"{delimited(columns.positive)}: the label value that counts as 1"))
     if columns.classes:
-        lines.append(("classes", listed(columns.classes)))
+        lines.append(("classes", Names(columns.classes)))
     for name, levels in terms.task.read(columns).subgroups.items():
-        lines.append(("beside", f"{delimited(name)}, no feature: {listed(levels)}"))
+        lines.append(("beside", (f"{delimited(name)}, not a feature: ", Names(levels))))
     if columns.target_means:
         lines.append(("target means", _target_means(terms)))
-    lines.append(("features", f"{len(columns.features)}: {listed(columns.features)}"))
-    return [(key, text) for key, text in lines if text]
+    return [*((key, text) for key, text in lines if text), _features(terms)]
 
 
 def _target_means(terms: Terms) -> str:
@@ -534,33 +532,37 @@ def _target_means(terms: Terms) -> str:
     )
 
 
-def _categories(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
+def _categories(terms: Terms, counts: Counts | None) -> list[Entry]:
     """The categories of each categorical feature, with their rows where those are known, and the rows by
     value of the label."""
-    columns = terms.columns
-    declared = {
-        name: ("categories", f"{delimited(name)}: {listed(categories)}")
+    columns, known, marked = terms.columns, (counts.categories if counts else None) or {}, _marked(counts)
+    lines: list[Entry] = [
+        ("categories", (f"{delimited(name)}: ", Names(categories)))
         for name, categories in columns.categorical.items()
-    }
-    if counts is None:
-        return [*declared.values()]
-    lines = [line for name, line in declared.items() if name not in counts.categories]
-    marked, few = False, counts.few
+        if name not in known
+    ]
     for name in (columns.label, *columns.categorical):
-        if rows := counts.categories.get(name):
-            shown = (
-                f"{delimited(value)} {count}{' (!)' * (0 < count < few)}" for value, count in rows.items()
-            )
-            key = "label, rows" if name == columns.label else "categories"
+        if counts is not None and (rows := known.get(name)):
+            few = {value for column, value in marked if column == name}
+            order = sorted(rows, key=lambda value: value not in few) if len(rows) > MAX_NAMES else [*rows]
+            remarks = [f" {rows[value]}{' (!)' * (value in few)}" for value in order]
             missing = counts.undeclared.get(name, 0)
-            others = "1 row with another category counts as missing"
+            others = "; 1 row with another category counts as missing"
             if missing > 1:
-                others = f"{missing} rows with other categories count as missing"
-            lines.append((key, f"{delimited(name)}: {', '.join(shown)}{f'; {others}' * (missing > 0)}"))
-            marked = marked or any(0 < count < few for count in rows.values())
-    if marked:
-        lines.append(("", f"(!) fewer than {few} rows here: what is learned of that value is about them"))
+                others = f"; {missing} rows with other categories count as missing"
+            key = "label, rows" if name == columns.label else "categories"
+            lines.append((key, (f"{delimited(name)}: ", Names(order, remarks), others * (missing > 0))))
+    if counts is not None and marked:
+        few_here = f"(!) fewer than {counts.few} rows here: what is learned of that value is about them"
+        lines.append(("", few_here))
     return lines
+
+
+def _marked(counts: Counts | None) -> dict[tuple[str, str], int]:
+    """The rows of each value of a column that few rows have."""
+    known = (counts.categories if counts else None) or {}
+    rows = {(name, value): n for name, values in known.items() for value, n in values.items()}
+    return {key: n for key, n in rows.items() if counts is not None and 0 < n < counts.few}
 
 
 # ---- A sentence about what a training does not hide of single parties -----------------------------------
@@ -606,59 +608,96 @@ def _sums(terms: Terms, alone: str) -> str:
     return f"{sums}, and of each leaf how many rows have residuals of which size"
 
 
-# ---- Terms that a person at a site approves, in words: rules that they break, and an earlier approval ----
-# Promises: for each rule that terms break: why, what the rule is for, and a change of the terms that would
-# do.
+# ---- What a person at a site decides on -----------------------------------------------------------------
+# Promises: what breaks the rules of the site comes first; for each rule: why, what the rule is for, and a
+# change of the terms that would do. All names are there; of many a terminal shows the first, unless asked.
 
 
-def site(facts: SiteFacts) -> Iterator[str]:
-    """Yield the rows of the site, if it has any, and its sessions so far."""
-    if facts.file is not None:
-        yield entry("this site", f"{facts.name}, {facts.rows} rows of {facts.file}")
-    if facts.renamed:
-        yield entry("its columns", facts.renamed)
-    if facts.predicted is None:
-        yield entry("sessions", f"{facts.took_part} of {facts.max_sessions} used (max_sessions)")
-    else:
-        used, most = facts.predicted
-        yield entry("predictions", f"{used:,} of {most:,} rows used (max_predicted_rows)")
+MAX_LEVELS_SHOWN = 5
+"""Categorical columns whose levels are shown; those of more are folded."""
 
 
-def approval(facts: ApprovalFacts) -> Iterator[str]:
-    """Yield the rules that terms break, and the approval that they have already."""
-    if facts.rules or not facts.impossible:
-        yield _rules(facts) + "\n"
-    if facts.earlier is None:
-        return
-    time, kept = facts.earlier
-    when = quoted(time).replace("T", " ").replace("+00:00", " UTC")
-    text = f"already approved at {when}" + (f" for {listed(kept)}" if kept else "")
-    added = [name for name in facts.analysts if name not in kept]
-    if added:
-        text += f"; {listed(added)} {'is' if len(added) == 1 else 'are'} added"
-    yield paragraph(text) + "\n"
+def approval(view: ApprovalView) -> Document:
+    """Return terms as a person decides on them."""
+    groups = _groups(view.terms, view.analysts, view.counts, view.origin)
+    blocks: list[Block] = [_verdict(view)]
+    if view.rules:
+        blocks.append(Entries([line for rule in view.rules for line in _rule(rule)]))
+    if view.notes:
+        blocks.append(Items(view.notes, warnings=True))
+    if view.earlier is not None:
+        blocks.append(Paragraph(_earlier(*view.earlier, view.analysts)))
+    blocks.append(Section("site", "This site", [Entries([*_site(view)])]))
+    for title, lines in groups:
+        lines = [("terms", view.terms.digest), *lines] if title == TOLD else lines
+        of_title = _of_columns(lines, view.counts) if title == COLUMNS else [Entries(lines)]
+        blocks.append(Section(title.split()[0].lower(), title, of_title))
+    return Document(f"Terms for {view.party}", f"terms {view.terms.digest}", blocks)
 
 
-def _rules(facts: ApprovalFacts) -> str:
-    """Return the rules that terms break, what for, and what is given up."""
-    if not facts.rules:
-        return paragraph("The policy of this site has nothing against these terms; their names are pinned.")
-    rules = "a rule" if len(facts.rules) == 1 else f"{len(facts.rules)} rules"
-    yes = ":" if facts.impossible else ". Yes allows it for these terms alone:"
-    lines = [paragraph(f"The terms break {rules} of this site's policy{yes}")]
-    return "\n".join([*lines, *(line for rule in facts.rules for line in _rule(rule))])
+def _verdict(view: ApprovalView) -> Verdict:
+    broken = f"The terms break {counted(len(view.rules), 'rule')} of this site's policy."
+    if view.fault:
+        why = capital(view.fault) + ("" if view.fault.endswith(".") else ".")
+        return Verdict("No approval can allow these terms.", "bad", [why, *([broken] if view.rules else [])])
+    if view.rules:
+        them = "it" if len(view.rules) == 1 else "them"
+        return Verdict(broken, "bad", [f"An approval allows {them} for these terms only."])
+    pins = "An approval pins the names of their parties, analysts and columns."
+    return Verdict("The terms break no rule of this site's policy.", "good", [pins])
 
 
-def _rule(rule: RuleFacts) -> Iterator[str]:
-    yield f"\n  {rule.key} = {rule.value}"
-    yield paragraph(f"{rule.reason}.", "    ")
+def _rule(rule: Rule) -> Iterator[Entry]:
+    yield f"{rule.key} = {rule.value}", f"{capital(rule.reason)}."
     if rule.names:
-        yield paragraph(f"All {len(rule.names)}: {listed(rule.names)}.", "    ")
-    yield paragraph(f"Why the rule: {rule.purpose}.", "    ")
+        yield "", Brief(f"All {len(rule.names)} names …", f"All {len(rule.names)}: {listed(rule.names)}.")
+    yield "", f"Why the rule: {rule.purpose}."
     if rule.instead:
-        yield paragraph(f"If you say no, the analyst can: {rule.instead}.", "    ")
+        yield "", f"If you refuse, the analyst can: {rule.instead}."
     if rule.loud:
-        yield paragraph(rule.loud, "    ")
+        yield "", rule.loud
+
+
+def _earlier(time: str, kept: Sequence[str], analysts: Sequence[str]) -> str:
+    """Return the approval that terms have already, and whom a new one adds."""
+    text = f"Approved on {when(time)}" + (f" for {listed(kept)}" if kept else "")
+    added = [name for name in analysts if name not in kept]
+    return f"{text}; an approval adds {listed(added)}." if added else f"{text}."
+
+
+def when(time: str) -> str:
+    """Return the time of a decision, as its file has it, for people."""
+    return quoted(time).replace("T", " ").replace("+00:00", " UTC")
+
+
+def _site(view: ApprovalView) -> Iterator[Entry]:
+    counts = view.counts
+    if counts is None:
+        yield "this site", view.party
+    else:
+        yield "this site", f"{view.party}, {counts.rows} rows of {counts.file}"
+        if counts.categories is None:
+            yield "workers", "only the columns were checked; `fedboost check` with --terms reads the rows"
+    if view.renamed:
+        yield "its columns", view.renamed
+    if view.predicted is None:
+        yield "sessions", f"{view.used} of {view.max_sessions} used (max_sessions)"
+    else:
+        used, most = view.predicted
+        yield "predictions", f"{used:,} of {most:,} rows used (max_predicted_rows)"
+
+
+def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
+    """The columns; where many are categorical, their levels folded, with those of few rows before them."""
+    levels = [line for line in lines if line[0] == "categories"]
+    if len(levels) <= MAX_LEVELS_SHOWN:
+        return [Entries(lines)]
+    shown = [line for line in lines if line[0] not in ("categories", "")]
+    folded = Fold(f"Levels of {len(levels)} categorical columns", [Entries(levels)])
+    if marked := _marked(counts):
+        names = Names([": ".join(key) for key in marked], [f" {rows}" for rows in marked.values()])
+        shown.append(("few rows", (f"{counted(len(marked), 'value')} with few rows here: ", names)))
+    return [Entries(shown), folded]
 
 
 # ---- Rows that parties with different columns have in common, in words ----------------------------------

@@ -4,14 +4,16 @@ Promises: the same document gives the same bytes; a report loads nothing, from a
 what comes from outside is text and never markup, and has a bounded length.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from fedboost.version import VERSION
 from fedboost.views.charts import draw
 from fedboost.views.document import (
+    MAX_NAMES,
     Badge,
     Beside,
     Block,
+    Brief,
     Code,
     Document,
     Entries,
@@ -30,7 +32,7 @@ from fedboost.views.document import (
 from fedboost.views.markup import Markup, element, joined, lines, safe
 
 MAX_OPEN = 20
-"""Rows of a table, and names in a row, that are shown unfolded."""
+"""Rows of a table that are shown unfolded."""
 MAX_NARROW = 3
 """Columns of a table that fit any screen: a wider one can be scrolled, with the keyboard, too."""
 
@@ -44,18 +46,18 @@ def inline(line: Line) -> Markup:
             return element("code", text)
         case Link(text, to, download):
             return element("a", text, href=to, download=download)
-        case Names(values):
-            return _names(values)
+        case Names():
+            whole = Markup(", ".join(map(safe, line.words)) or "none")
+            return whole if len(line.values) <= MAX_NAMES else _unfolded(line.short, whole)
+        case Brief(first, whole):
+            return _unfolded(first, lines(whole))
         case Badge(text, state):
             return element("span", text, class_=f"badge {state}")
     return joined(line)
 
 
-def _names(values: Sequence[str]) -> Markup:
-    text = Markup(", ".join(map(safe, values)))
-    if len(values) <= MAX_OPEN:
-        return text or Markup("none")
-    return element("details", element("summary", f"{len(values)}"), text)
+def _unfolded(summary: str, whole: str) -> Markup:
+    return element("details", element("summary", summary), whole)
 
 
 def body(blocks: Iterable[Block]) -> Markup:
@@ -286,7 +288,7 @@ code { font-size: .875em; overflow-wrap: anywhere; }
 .figures dt { color: var(--soft); font-size: .85rem; }
 .figures dd { margin: 0; font-size: 1.35rem; font-weight: 600; line-height: 1.25; }
 .figures .remark { font-size: .85rem; font-weight: 400; }
-.entries { display: grid; grid-template-columns: minmax(7rem, 11rem) 1fr; gap: .25rem 1rem;
+.entries { display: grid; grid-template-columns: minmax(7rem, 13rem) 1fr; gap: .25rem 1rem;
   margin: .75rem 0; }
 .entries dt { font-weight: 600; }
 .entries dd { margin: 0; grid-column: 2; overflow-wrap: anywhere; min-width: 0; }
@@ -307,7 +309,7 @@ details { margin: .5rem 0; }
 summary { cursor: pointer; font-weight: 600; padding: .15rem 0; }
 summary h2 { display: inline; }
 section > details { border-top: 1px solid var(--rule); margin: 0; padding: .6rem 0; }
-td details { margin: 0; } td summary { font-weight: 400; }
+td details { margin: 0; min-width: 14rem; } td summary { font-weight: 400; }
 pre { font-size: .8rem; overflow-x: auto; background: var(--panel); padding: .75rem; border-radius: 6px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr));
   gap: 1rem 2rem; align-items: start; margin: .75rem 0; }
@@ -334,7 +336,7 @@ footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75re
   header { justify-content: space-between; } header ul { gap: 0 1rem; }
   header nav { flex-basis: 100%; order: 1; }
   .chart { font-size: 13.5px; } th, td { padding-right: .7rem; }
-  body > nav { display: none; }
+  nav[aria-label=Contents] { display: none; }
   .figures { grid-template-columns: 1fr 1fr; } .figures dd { font-size: 1.15rem; }
   .entries { grid-template-columns: 1fr; gap: 0; } .entries dd { grid-column: 1; }
   .entries dt { margin-top: .5rem; } }

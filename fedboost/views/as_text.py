@@ -6,46 +6,51 @@ Promises: paragraphs fit 80 columns; a name from outside neither poses as anothe
 
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
 
+from fedboost.errors import printable
 from fedboost.views.document import (
-    Badge,
+    MAX_NAMES,
     Beside,
     Block,
-    Code,
+    Brief,
     Document,
     Entries,
     Figures,
     Fold,
     Items,
     Line,
-    Link,
     Names,
     Paragraph,
     Pre,
     Section,
     Table,
     Verdict,
+    plain,
 )
-from fedboost.views.words import WIDTH, cell, delimited, entry, one_line, paragraph, table
+from fedboost.views.words import WIDTH, cell, entry, one_line, paragraph, table
 from fedboost.views.words import Block as Printed
 
 MAX_ROWS = 40
 """Rows of a table that a terminal shows."""
 
 
-def text(document: Document) -> Iterator[Printed]:
-    """Yield what a terminal shows of a document, one piece below the other."""
+def text(
+    document: Document, more: str = "the report (--report FILE) has", full: bool = False
+) -> Iterator[Printed]:
+    """Yield what a terminal shows of a document, one piece below the other. more: where the rest is; full:
+    show all of it, what a page folds, too."""
     if not isinstance(document.blocks[0], Verdict):  # which says it all in a line
         yield one_line(document.lead)
         yield ""
-    yield from _blocks(document.blocks)
-    if hidden := [*_hidden(document.blocks)]:
+    yield from _blocks(document.blocks, full)
+    if hidden := [] if full else [*_hidden(document.blocks)]:
         yield ""
-        yield paragraph(f"the report (--report FILE) has more: {'; '.join(hidden)}.")
+        yield paragraph(f"{more} more: {'; '.join(hidden)}.")
 
 
 def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
-    """Yield the titles of what only a page shows."""
+    """Yield the titles of what a terminal does not show."""
     for block in blocks:
         match block:
             case Section(folded=True, title=title):
@@ -54,69 +59,74 @@ def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
                 yield from _hidden(inner)
             case Table(folded=True, caption=caption) | Fold(summary=caption):
                 yield caption[:1].lower() + caption[1:]
+            case Entries(entries):
+                keys = accumulate([key for key, _ in entries], _goes_on)
+                pairs = zip(keys, entries, strict=True)
+                yield from (f"all of {key}" for key, (_, line) in pairs if _has_many(line))
 
 
-def _blocks(blocks: Iterable[Block]) -> Iterator[Printed]:
+def _goes_on(before: str, key: str) -> str:
+    return key or before
+
+
+def _has_many(line: Line) -> bool:
+    if isinstance(line, tuple):
+        return any(map(_has_many, line))
+    return isinstance(line, Brief) or (isinstance(line, Names) and len(line.values) > MAX_NAMES)
+
+
+def _blocks(blocks: Iterable[Block], full: bool) -> Iterator[Printed]:
     """Yield blocks with an empty line between them."""
     is_first = True
     for block in blocks:
-        printed = [*_block(block)]
+        printed = [*_block(block, full)]
         if printed and not is_first:
             yield ""
         is_first = is_first and not printed
         yield from printed
 
 
-def _block(block: Block) -> Iterator[Printed]:
+def _block(block: Block, full: bool) -> Iterator[Printed]:
     match block:
         case Verdict(words, _, more):
-            yield cell(words, "bold")
-            yield from map(paragraph, more)
+            yield cell(paragraph(one_line(words)), "bold")
+            yield from (paragraph(printable(sentence)) for sentence in more)
         case Figures(figures):
             width = 2 + max(len(each.name) for each in figures)
             for each in figures:
                 remark = f"  ({each.remark})" if each.remark else ""
                 yield one_line(f"{each.name:<{width}}{each.value}{remark}")
         case Paragraph(line):
-            yield paragraph(inline(line))
+            yield paragraph(plain(line, full))
         case Items(lines, warnings):
-            yield from (entry("!" if warnings else "-", inline(line), 2) for line in lines)
+            yield from (entry("!" if warnings else "-", plain(line, full), 2) for line in lines)
         case Entries(entries):
-            yield from (entry(key, inline(line)) for key, line in entries)
+            yield from (entry(printable(key), plain(line, full)) for key, line in entries)
         case Table():
-            yield from _table(block)
+            yield from _table(block, full)
         case Pre(text=text):
             yield text
         case Beside(inner):
-            yield from _blocks(inner)
-        case Section(title=title, blocks=inner, folded=False):
-            content = [*_blocks(inner)]
+            yield from _blocks(inner, full)
+        case Fold(summary, inner) if full:
+            yield paragraph(f"{summary}:")
+            yield from _blocks(inner, full)
+        case Section(title=title, blocks=inner, folded=folded) if full or not folded:
+            content = [*_blocks(inner, full)]
             if content:
                 yield cell(title, "bold underline")
                 yield from content
 
 
-def inline(line: Line) -> str:
-    """Return a line of words, on one line."""
-    match line:
-        case tuple():
-            return "".join(map(inline, line))
-        case Code(text) | Link(text) | Badge(text):
-            return one_line(text)
-        case Names(values):
-            return ", ".join(map(delimited, values)) or "none"
-    return one_line(line)
-
-
-def _table(block: Table) -> Iterator[Printed]:
-    if block.folded:
+def _table(block: Table, full: bool) -> Iterator[Printed]:
+    if block.folded and not full:
         return
     yield textwrap.fill(one_line(block.caption), WIDTH)
     drawn = table(*block.headings, numbers=block.numbers)
-    for row in block.rows[:MAX_ROWS]:
-        drawn.add_row(*(cell(inline(each)) for each in row))
+    for row in block.rows if full else block.rows[:MAX_ROWS]:
+        drawn.add_row(*(cell(plain(each, full)) for each in row))
     yield drawn
-    if (more := len(block.rows) - MAX_ROWS) > 0:
+    if (more := len(block.rows) - MAX_ROWS) > 0 and not full:
         yield f"and {more} more"
 
 
@@ -133,9 +143,9 @@ def _marked(block: Block) -> str:
         case Verdict(words):
             return f"**{words}**"
         case Paragraph(line):
-            return inline(line)
+            return plain(line)
         case Items(lines):
-            return "\n".join(f"- {inline(line)}" for line in lines)
+            return "\n".join(f"- {plain(line)}" for line in lines)
         case Entries(entries):
             return _rows(("", ""), entries, ())
         case Table(caption, headings, rows, numbers):
@@ -146,5 +156,5 @@ def _marked(block: Block) -> str:
 
 def _rows(headings: Sequence[str], rows: Sequence[Sequence[Line]], right: Collection[int]) -> str:
     lines = ["---:" if number in right else "---" for number in range(len(headings))]
-    cells = (tuple(inline(each).replace("|", "\\|") for each in row) for row in rows)
+    cells = (tuple(plain(each).replace("|", "\\|") for each in row) for row in rows)
     return "\n".join(f"| {' | '.join(row)} |" for row in (headings, lines, *cells))

@@ -8,8 +8,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from fedboost.errors import printable
 from fedboost.views.markup import Markup
+from fedboost.views.words import delimited
 
+MAX_NAMES, FIRST_NAMES = 20, 8
+"""Names in a row that are shown; of more the first."""
 State = Literal["good", "bad", "unclear", "plain"]
 """How an answer reads at first sight: each state has a colour and a shape of its own."""
 
@@ -35,9 +39,32 @@ class Link:
 
 @dataclass(frozen=True)
 class Names:
-    """Names in a row; where they are many, their number, and all of them to unfold."""
+    """Names in a row; where they are many, the first, and all of them on request. remarks: behind each."""
 
     values: Sequence[str]
+    remarks: Sequence[str] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The names, each so that it cannot be read as two, with its remark."""
+        names = map(delimited, self.values)
+        return [*map(str.__add__, names, self.remarks)] if self.remarks else [*names]
+
+    @property
+    def short(self) -> str:
+        """The names in a row, the first of many."""
+        words = self.words
+        if len(words) > MAX_NAMES:
+            words = [f"{', '.join(words[:FIRST_NAMES])} and {len(words) - FIRST_NAMES} more"]
+        return ", ".join(words) or "none"
+
+
+@dataclass(frozen=True)
+class Brief:
+    """A long text that begins with `first`, which is shown; the whole text on request."""
+
+    first: str
+    whole: str
 
 
 @dataclass(frozen=True)
@@ -48,8 +75,22 @@ class Badge:
     state: State = "plain"
 
 
-Inline: TypeAlias = str | Code | Link | Names | Badge
+Inline: TypeAlias = str | Code | Link | Names | Brief | Badge
 Line: TypeAlias = Inline | tuple[Inline, ...]
+
+
+def plain(line: Line, full: bool = True) -> str:
+    """Return a line of words, on one line. full: all names, however many, and whole texts."""
+    match line:
+        case tuple():
+            return "".join(plain(part, full) for part in line)
+        case Code(text) | Link(text) | Badge(text):
+            return printable(text)
+        case Brief(first, whole):
+            return printable(whole if full else first)
+        case Names():
+            return ", ".join(line.words) or "none" if full else line.short
+    return printable(line)
 
 
 # ---- Blocks ---------------------------------------------------------------------------------------------

@@ -1,13 +1,10 @@
 """The privacy card of a model, the plan of terms with noise, and what sessions have spent."""
 
-from collections.abc import Iterator, Sequence
-from textwrap import fill
+from collections.abc import Sequence
 
 from fedboost.results.privacy import Outlook, Plan, PrivacyCard
 from fedboost.views.document import Block, Document, Entries, Items, Paragraph, Table, Verdict, note
-from fedboost.views.facts import PrivacyFacts, SiteFacts
-from fedboost.views.words import WIDTH, cell, counted, one_line, table
-from fedboost.views.words import Block as Printed
+from fedboost.views.words import counted, one_line
 
 
 def strength(epsilon: float) -> str:
@@ -128,28 +125,3 @@ def _verdict(outlook: Outlook) -> str:
     if ratio <= 10.0:
         return "noise outweighs chance in a single tree, and only what many trees agree on is learned"
     return "noise drowns a single leaf; raise epsilon, or train on more rows"
-
-
-def spent(site: SiteFacts, datasets: Sequence[PrivacyFacts]) -> Iterator[Printed]:
-    """Yield the privacy that sessions have spent of each dataset, and what is left of the site's budget."""
-    counts = "sessions", "never\nbegan", "with\nnoise", "releases"
-    lines = table("dataset", *counts, "spent", "at delta", "left", whole=True)
-    lines.columns[0].overflow = "fold"
-    for facts in datasets:
-        left = "-" if facts.left is None else f"{facts.left:.4g}"
-        numbers = facts.sessions, facts.never_began, facts.with_noise, facts.releases
-        lines.add_row(cell(facts.dataset), *map(str, numbers), f"{facts.spent:.4g}", f"{facts.delta:g}", left)
-    yield lines
-    limit = counted(site.max_sessions, "session")
-    yield (
-        f"\n{one_line(site.name)} took part in {site.took_part} of at most {limit} (max_sessions in its "
-        f"policy)."
-    )
-    text = (
-        "It has no budget, so no session is refused for what it would spend. Set epsilon and delta under "
-        "[policy] for one."
-        if site.epsilon is None
-        else f"Its budget is epsilon {site.epsilon:g} at delta {site.delta:g}. Epsilons do not add, their "
-        f"costs do: what is left is what one more session may have."
-    )
-    yield fill(text, WIDTH)

@@ -72,8 +72,10 @@ def capital(text: str) -> str:
 
 
 def entry(key: str, text: str, indent: int = INDENT) -> str:
-    """Return a key and the text about it, in lines that fit a terminal, but for words that
-    are longer, such as a path. indent: columns of the key."""
+    """Return a key and the text about it, in lines that fit a terminal, but for longer words, such as a path.
+    indent: columns of the key; a longer one has a line of its own."""
+    if len(key) >= indent:
+        return f"{key}\n{entry('', text, indent)}"
     return textwrap.fill(
         text,
         WIDTH,

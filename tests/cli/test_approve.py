@@ -88,7 +88,7 @@ def test_the_text_fits_a_terminal_and_says_all(folder):
     wards = rows().column("ward").to_pylist()
     counts = ", ".join(f"{ward} {wards.count(ward)}" for ward in "abc")
     assert f"categories   ward: {counts}" in end.out
-    assert "The terms break 5 rules of this site's policy." in end.out
+    assert end.out.startswith("The terms break 5 rules of this site's policy.\n")
     for rule in (
         "max_depth = 8",
         "min_rows_per_leaf = 10",
@@ -96,7 +96,7 @@ def test_the_text_fits_a_terminal_and_says_all(folder):
         "metrics_at_thresholds = false",
         "max_trees_per_round = 100",
     ):
-        assert f"\n  {rule}\n" in end.out
+        assert f"\n{rule}\n" in end.out
     assert permits(wide) == ""
 
 
@@ -245,7 +245,7 @@ def test_a_key_holder_approves_without_rows(folder):
     (folder / "party.toml").write_text('party = "keys"\naggregator = "localhost:7070"\n')
     end = run("--yes")
     assert end.code == 0, end.err
-    assert "this site  " not in end.out
+    assert "this site    keys\n" in end.out  # and no rows
     assert "keys decrypts sums and has no rows" in end.out
     assert permits(agreement) == ""
 
@@ -284,9 +284,32 @@ def test_all_names_are_shown_whole(folder):
     named = 'policy = { columns = { label = ["y"] } }\n'
     for policy in ("", named):
         (folder / "party.toml").write_text(SITE + policy)
-        end = run("--yes")
+        end = run("--yes", "--full")
         assert end.code == 0, end.err
         text = " ".join(end.out.split())
         assert not [name for name in names if f'"{name}"' not in text]
         assert "and 52 more" not in text or "All 61: " in text
         assert all(len(line) < 80 for line in end.out.splitlines()[:-1])
+        short = run("--yes").out
+        assert "--full shows more: " in short
+        assert "all of features" in " ".join(short.split())
+        assert len(short) < len(end.out)
+
+
+def test_many_levels_are_counted_and_those_of_few_rows_named(folder):
+    """A clinical table had 165 lines."""
+    count = rows().num_rows
+    codes = {f"code {k}": [f"level {i}" for i in range(12)] for k in range(12)}
+    levels = {name: [values[i % 12] for i in range(count)] for name, values in codes.items()}
+    levels["code 3"] = [
+        level if level != "level 7" or i == 7 else "level 0" for i, level in enumerate(levels["code 3"])
+    ]
+    csv.write_csv(pa.table({**levels, "y": rows().column("y")}), "rows.csv")
+    (folder / "terms.toml").write_text(terms_to_toml(offered(columns={"label": "y", "categorical": codes})))
+    short, full = run("--yes").out, run("--yes", "--full").out
+    assert len(short.splitlines()) < 50 < 70 < len(full.splitlines())
+    assert '"code 3: level 7" 1' in " ".join(short.split())
+    assert "levels of 12 categorical columns" in short
+    text = " ".join(full.split())
+    assert not [name for name in codes if f'categories "{name}": ' not in text]
+    assert text.count('"level 11"') == 12

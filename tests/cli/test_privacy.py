@@ -11,13 +11,14 @@ from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.privacy.noise import noise_of
 from fedboost.protocol.site import Charge, Release, SessionOffer
+from fedboost.results.audit import Released
 from fedboost.results.privacy import Outlook, PrivacyCard
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
-from fedboost.runtime.site.audit import AuditLog, Released, read_log
-from fedboost.runtime.site.budget import Budget
+from fedboost.runtime.site.audit import AuditLog, read_log
 from fedboost.runtime.site.memory import NAME, read_spent
+from fedboost.runtime.site.policy_keys import Budget
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.noise import TREES
 from fedboost.views.as_text import markdown
@@ -79,7 +80,7 @@ def test_a_budget_counts_all_sessions_that_the_memory_has(site):
     assert counts == [4, 3, 1, 1]
     out = fedboost("privacy", "budget", "--config", site).out
     assert re.search(r"^north +4 +1 +1 +0 ", out, re.MULTILINE)
-    assert "north took part in 3 of at most 3 sessions (max_sessions in its policy)." in out
+    assert "Sessions of north: 3 of at most 3 (max_sessions)." in " ".join(out.split())
     assert max(map(len, out.splitlines())) < 80
 
 
@@ -97,7 +98,7 @@ def test_a_budget_says_what_was_spent_and_what_is_left(site):
     assert f"{own['spent']:.4g}" in output
     assert f"{own['left']:.4g}" in output
     site.write_text(SITE + 'dataset = "others"\n')
-    assert "It has no budget" in fedboost("privacy", "budget", "--config", site).out
+    assert "The site has no budget." in fedboost("privacy", "budget", "--config", site).out
     others = lines("privacy", "budget", "--config", site)
     assert [(row["dataset"], row["own"]) for row in others] == [("others", True), ("north", False)]
 

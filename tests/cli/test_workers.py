@@ -213,7 +213,7 @@ def test_approve_looks_at_the_columns(site):
     end = fedboost(*approve)
     assert (end.code, end.err) == (0, "")
     assert "north, 400 rows of rows" in end.out
-    assert "the columns alone were looked at" in end.out
+    assert "only the columns were checked" in end.out
     assert "approved, until this file is removed" in end.out
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.site import Limits, Question, SessionOffer
-from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import FileMemory, make_file, read_spent
+from fedboost.runtime.site.policy_keys import Budget
 from fedboost.terms.terms import Terms
 
 THREE = ("north", "south", "east")

@@ -28,16 +28,16 @@ from site_page import SiteWithPage, Visitor, request_paths
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
 import fedboost as fb
+from fedboost.results.budget import Charged, SiteBudget, Spent
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.version import VERSION
 from fedboost.views import console as pages
 from fedboost.views import shell
-from fedboost.views import site as budget
+from fedboost.views import site as site_pages
 from fedboost.views.api import interface, openapi
 from fedboost.views.approval import summary
-from fedboost.views.facts import PrivacyFacts, SiteFacts
 from fedboost.views.shell import console_page, drawn, refused
-from fedboost.views.site import BudgetFacts, ChargeFacts, Reader
+from fedboost.views.site import Reader
 from tests.terms.test_golden import SETTINGS as KINDS_OF_TERMS
 from tests.terms.test_golden import terms_of as terms_of_kind
 
@@ -219,10 +219,15 @@ def verified():
 
 def budget_of_site():
     """The page of what sessions with noise spent."""
-    spent = PrivacyFacts("north", True, 3, 2, 1, 2, 12, 0.0625, 1e-5, 1.25, 3.0, 1.75)
-    charges = [ChargeFacts(f"session-{n}", "ab" * 32, f"2026-01-0{n}T10:00:00Z", n / 8) for n in (1, 2)]
-    facts = BudgetFacts(SiteFacts("north", 20, 2, 3.0, 1e-5), spent, charges, 12)
-    return budget.budget_page(facts, "", Reader("jo", True, "ab" * 32))
+    counts = {"sessions": 3, "took_part": 2, "never_began": 1, "with_noise": 2, "releases": 12}
+    spent = Spent(dataset="north", own=True, **counts, cost=0.0625, spent=1.25, budget=3.0, left=1.75)
+    charges = [
+        Charged(session=f"session-{n}", release="ab" * 32, at=f"2026-01-0{n}T10:00:00Z", epsilon=n / 8)
+        for n in (1, 2)
+    ]
+    known = {"name": "north", "max_sessions": 20, "epsilon": 3.0, "delta": 1e-5}
+    document = site_pages.budget(SiteBudget(**known, datasets=[spent], charges=charges))
+    return site_pages.page("/budget", document, Reader("jo", True, "ab" * 32))
 
 
 def pages_of_site():

@@ -20,9 +20,9 @@ from fedboost.errors import ConfigError
 from fedboost.runtime import metrics as pages
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage, PartyMetrics
-from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode, Watch
+from fedboost.runtime.site.policy_keys import Budget
 
 DASHBOARD = Path(__file__).parents[2] / "aggregator" / "dashboard.json"
 TWO = ("north", "south")

@@ -1,24 +1,22 @@
 """The pages of a site from facts alone: what runs now, and that any text stays text."""
 
-import dataclasses
-
 import pytest
 from sites import terms
 
-from fedboost.views import site as audit
-from fedboost.views import site as overview
-from fedboost.views import site as requests
-from fedboost.views.audit import AuditFacts, WarningFacts
-from fedboost.views.facts import ApprovalFacts, RuleFacts, SiteFacts
-from fedboost.views.site import (
-    DecisionFacts,
-    LiveFacts,
+from fedboost.results.audit import Audit, AuditWarning, Ended, Run, Session
+from fedboost.results.request import (
+    ApprovalView,
+    Counts,
+    Decision,
+    Live,
     LiveSession,
-    OverviewFacts,
-    Reader,
-    RequestFacts,
+    Overview,
+    Request,
+    Rule,
     Standing,
 )
+from fedboost.views import as_text, site
+from fedboost.views.site import Reader, first_sentence
 
 JO = Reader("jo", True, "ab" * 32)
 HOSTILE = [
@@ -31,68 +29,113 @@ NOW = 1_795_000_000.0
 
 
 def request(text="marie", standing=Standing.OPEN, answer="no"):
-    return RequestFacts("ab" * 16, "cd" * 32, text, "train", 3, NOW, NOW, text, answer, standing, "")
+    about = {"digest": "cd" * 32, "analyst": text, "task": "train", "parties": 3, "first": NOW, "last": NOW}
+    rest = {"session": text, "answer": answer, "bytes": 9, "lacks_approval": False, "standing": standing}
+    return Request(**about, **rest)
+
+
+def decision(standing=Standing.OPEN, text="", **view):
+    known = {"party": "north", "terms": terms(["north"]), "analysts": ("marie",)}
+    shown = ApprovalView(**{**known, **view})
+    return Decision(request=request(text or "marie", standing), view=shown, seen="ef" * 32, file=text)
+
+
+def page(document, reader=JO):
+    return site.page("/", document, reader)
 
 
 def seen(live, found=()):
-    return overview.overview_page(
-        OverviewFacts("north", "localhost:7070", "93 of x.csv", live, found, None, "no file", False, NOW), JO
-    )
+    now = Overview("north", "localhost:7070", "93 of x.csv", live, tuple(found), None, "no file", False, NOW)
+    return page(site.overview(now))
 
 
 def test_the_overview_says_what_runs_now():
-    assert "The aggregator is not at hand." in seen(LiveFacts())
+    assert "not connected" in seen(Live())
     session = LiveSession("session-1", "marie", terms(["north"], rounds=40), NOW - 90, 12, 37, 123_456)
-    page = seen(LiveFacts(True, session))
-    for words in ("The aggregator is at hand.", "marie", "12 of 40", "37", "123.5 kB", "90 s"):
-        assert words in page
-    assert "It cannot be told: no file" in page
+    text = seen(Live(True, session))
+    assert "not connected" not in text
+    for words in ("connected", "marie", "12 of 40", "37", "123.5 kB", "90 s"):
+        assert words in text
+    assert "What is left is not known.</p><p>no file" in text
 
 
 def test_a_session_without_keys_is_anybodys():
     session = LiveSession("session-1", "", terms(["north"]), NOW)
-    assert "anybody: connections have no keys" in seen(LiveFacts(True, session))
+    assert "anybody: connections have no keys" in seen(Live(True, session))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_any_text_stays_text(text):
-    rule = RuleFacts("columns", text, text, text, text, text, (text,) * 30)
-    site = SiteFacts("north", 20, 1, file=text, rows=3, renamed=text)
-    rules = ApprovalFacts([rule], False, (text,), (text, (text,)))
-    facts = DecisionFacts(
-        request(text), site, [("terms", text), ("", text)], rules, text, "ef" * 32, [text], text
+    words = dict.fromkeys(("value", "reason", "purpose", "instead", "loud"), text)
+    rule = Rule(key="columns", names=(text,) * 30, **words)
+    counts = Counts(rows=3, file=text, categories={"ward": {text: 1}}, undeclared={}, few=10)
+    columns = {"label": text, "numeric": ["age"], "categorical": {"ward": [text, "b"]}}
+    shown = {
+        "terms": terms(["north"], columns=columns),
+        "analysts": (text,),
+        "rules": (rule,),
+        "earlier": (text, (text,)),
+        "counts": counts,
+        "renamed": text,
+        "notes": (text,),
+    }
+    warning = AuditWarning("too-many", (text,), text, text, text)
+    refused = Session(name=text, parts=[Run(begin=text, end=text, ended=Ended(session=text, reason=text))])
+    audited = Audit(
+        log=text, entries=1, last_hash="00" * 32, parties=(text,), warnings=(warning,), sessions=(refused,)
     )
-    warning = WarningFacts(text, text, text, text, (text,), text, text, text)
-    audited = AuditFacts(text, 1, "00" * 32, None, [text], [warning], [], False)
-    pages = [
-        seen(LiveFacts(), [request(text, answer=text)]),
-        requests.requests_page([request(text, standing, text) for standing in Standing], JO),
-        requests.decision_page(facts, JO),
-        requests.decision_page(dataclasses.replace(facts, fault=""), JO),
-        audit.audit_page(audited, "", JO),
-        audit.audit_page(None, text, JO),
+    documents = [
+        site.requests([request(text, standing, text) for standing in Standing]),
+        site.requests([request(text, standing, text * 100) for standing in Standing]),
+        site.decision(decision(text=text, fault=text, **shown), JO),
+        site.decision(decision(text=text, **shown), JO),
+        site.audit(audited, ""),
+        site.audit(None, text),
+        site.session(refused),
     ]
-    for page in pages:
-        assert text not in page
-        assert "\u202e" not in page
-        assert "<script" not in page
-        assert "<img" not in page
+    for drawn in (seen(Live(), [request(text, answer=text)]), *map(page, documents)):
+        assert text not in drawn
+        assert "\u202e" not in drawn
+        assert "<script" not in drawn
+        assert "<img" not in drawn
+    for document in documents:
+        for line in as_text.text(document, full=True):
+            assert "\u202e" not in str(getattr(line, "columns", line))
 
 
 def test_who_may_not_decide_gets_no_form():
-    site, rules = SiteFacts("north", 20, 1), ApprovalFacts([], False, ("marie",), None)
-    facts = DecisionFacts(request(), site, [("terms", "x")], rules, "", "ef" * 32, [])
-    assert 'value="approve"' in requests.decision_page(facts, JO)
-    for reader in (dataclasses.replace(JO, may_decide=False), dataclasses.replace(JO, form_key="")):
-        assert 'value="approve"' not in requests.decision_page(facts, reader)
-    approved = dataclasses.replace(facts, request=request(standing=Standing.APPROVED))
-    assert 'value="approve"' not in requests.decision_page(approved, JO)
+    def drawn(reader=JO, **known):
+        return page(site.decision(decision(**known), reader), reader)
+
+    assert 'value="approve"' in drawn()
+    for reader in (Reader("jo", False, "ab" * 32), Reader("jo", True, "")):
+        assert 'value="approve"' not in drawn(reader)
+    assert 'value="approve"' not in drawn(standing=Standing.APPROVED)
+    assert 'value="approve"' not in drawn(fault="no budget")
 
 
 def test_a_long_list_of_names_is_shown_whole():
-    names = ", ".join(f"column-{number}" for number in range(2000))
-    site, rules = SiteFacts("north", 20, 1), ApprovalFacts([], False, ("marie",), None)
-    page = requests.decision_page(
-        DecisionFacts(request(), site, [("features", names)], rules, "", "ef" * 32, []), JO
-    )
-    assert all(f"column-{number}" in page for number in range(2000))
+    names = [f"column-{number}" for number in range(2000)]
+    wide = terms(["north"], columns={"label": "y", "numeric": names})
+    text = page(site.decision(decision(terms=wide), JO))
+    assert all(name in text for name in names)
+    rule = Rule(key="columns.features", value="[]", purpose="x", reason="x", names=tuple(names))
+    text = page(site.decision(decision(rules=(rule,)), JO))
+    assert all(name in text for name in names)
+
+
+def test_what_breaks_the_rules_comes_first_and_then_who_learns_what():
+    rule = Rule(key="max_depth", value="8", purpose="deep trees", reason="the terms have max_depth = 9")
+    text = page(site.decision(decision(rules=(rule,)), JO))
+    order = ["verdict bad", "max_depth = 8", "Who learns what", "Model and settings", "Columns", "Decide"]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert "verdict good" in page(site.decision(decision(), JO))
+
+
+def test_a_long_answer_is_folded_whole_and_never_cut_in_a_command():
+    command = "`fedboost approve terms.toml --config party.toml --analyst marie; true`"
+    answer = f"it refuses, run there {command}; " + "a rule of its policy is broken " * 20
+    assert first_sentence(answer) == f"it refuses, run there {command} …"
+    text = page(site.requests([request(answer=answer)]))
+    assert f"<summary>it refuses, run there {command} …</summary>{answer}</details>" in text

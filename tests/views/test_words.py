@@ -11,11 +11,12 @@ from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
+from fedboost.results.audit import UNASKED
 from fedboost.results.privacy import UNITS
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.terms import noise
-from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED, UNASKED
+from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED
 from fedboost.views.audit import ANSWER_WIDTH
 
 

@@ -1,4 +1,4 @@
-"""Approvals at a site: what was approved or refused, what a person is shown, who asked for what.
+"""Approvals at a site: what was approved or refused, what a person is shown, who signed a measured model.
 
 Promises: an approval counts for terms of exactly its digest, from the next offer on, until its file is
 removed or it is withdrawn; it has the parties, analysts and columns that were shown, and the rules of the
@@ -11,20 +11,21 @@ be read, or that relaxes a rule which has changed since (Refused).
 """
 
 import hashlib
-import json
 import os
 import sqlite3
-import threading
-import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
 from fedboost.errors import ConfigError, FedboostError, Refused, SchemaMismatch, quoted
+from fedboost.gbdt.booster import Booster
+from fedboost.protocol.key_exchange import Credentials
+from fedboost.protocol.messages import Attest
 from fedboost.protocol.site import (
     Known,
     Limits,
@@ -34,22 +35,24 @@ from fedboost.protocol.site import (
     splits_by,
     splits_told,
 )
+from fedboost.results.request import ApprovalView, Counts, Rule
 from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import category_rows, column_faults, label_counts, to_shard, undeclared
-from fedboost.runtime.files import folder_name, write_atomically
+from fedboost.runtime.files import write_atomically
+from fedboost.runtime.net.keys import read_trust
+from fedboost.runtime.signed_model import SignedModel, SignedSession, belonging, session_of
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import costs, known_sessions, make_folder, open_database
-from fedboost.runtime.site.policy import Policy, origin_of
+from fedboost.runtime.site.policy import UNCHECKED, ModelSigners, Policy, origin_of
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, SHOWN_NAMES, Breach, ColumnRules
 from fedboost.runtime.site.rows import SiteTable, names_of
-from fedboost.runtime.site.signers import signers_at
+from fedboost.terms import continuation
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
-from fedboost.views.approval import RELAXED, Counts, columns_by_role
-from fedboost.views.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
+from fedboost.views.approval import RELAXED, columns_by_role
 
 # ---- Terms that a person at a site refused: files in its state folder, beside those of approvals --------
 # Promises: a refusal counts for terms of its digest and its analysts, from the next offer on, until its
@@ -218,11 +221,11 @@ def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: 
     return ""
 
 
-def facts_of(breach: Breach) -> RuleFacts:
-    """Return the facts of a rule that terms break, for a person who decides."""
+def rule_of(breach: Breach) -> Rule:
+    """Return a rule that terms break, for a person who decides."""
     allowed = breach.allow if isinstance(breach.allow, tuple) else (breach.allow,)
     loud = (text for (key, value), text in RELAXED.items() if key == breach.key and value in allowed)
-    return RuleFacts(
+    return Rule(
         key=breach.key,
         value=breach.value,
         reason="; ".join(filter(None, (breach.why, breach.detail))),
@@ -480,32 +483,20 @@ def approval_file(config: PartyConfig, digest: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Counted:
-    """The rows of a site under some terms: how many, and those by category and by value of the label, None
-    where the columns alone were looked at."""
-
-    rows: int
-    counts: Counts | None = None
-
-
-@dataclass(frozen=True)
 class Look:
-    """What terms would tell, and which rules they break. site: the site's rows and past; origin: of the
-    model that they measure; decision: the rules, and an earlier approval; decided: the approval and the
-    refusal that the terms have, as their files have them."""
+    """Terms as a person is shown them. decided: the approval and the refusal that the terms have, as their
+    files have them."""
 
     review: Review
-    counted: Counted | None
-    site: SiteFacts
-    origin: OriginFacts | None
-    decision: ApprovalFacts
+    view: ApprovalView
     decided: str
 
     @property
     def digest(self) -> str:
         """A hash of all that an approval would allow, and of earlier decisions: of other analysts, rules or
         decisions it is another."""
-        shown = self.review.analysts, [*self.review.breaches], self.review.fault, self.origin, self.decided
+        breaches = [*self.review.breaches]
+        shown = self.review.analysts, breaches, self.review.fault, self.view.origin, self.decided
         return hashlib.sha256(repr(shown).encode()).hexdigest()
 
 
@@ -513,38 +504,37 @@ def look(
     config: PartyConfig,
     terms: Terms,
     analysts: Sequence[str],
-    earlier: Approval | None,
-    counted: Counted | None,
+    counts: Counts | None,
+    misfit: str = "",
+    notes: Sequence[str] = (),
 ) -> Look:
-    """Hold terms against a site. earlier: an approval that they have, whose analysts stay; counted: its rows
-    under these terms, None where it has none, or they were not looked at."""
+    """Hold terms against a site. The analysts of an earlier approval stay. counts: rows under these terms,
+    None where the site has none, or they were not counted; misfit: why rows do not fit the terms."""
+    earlier, unread = _earlier_approval(config, terms)
+    if unread:
+        notes = [f"An earlier approval is not valid, and a new one replaces it: {unread}", *notes]
     before = () if earlier is None else analysts_of(config, earlier)
-    reviewed = review(config, terms, tuple(dict.fromkeys((*before, *analysts))))
-    file = None
-    if counted is not None:
-        data = config.data
-        file = data.name if isinstance(data, Database) else Path(shown(data)).name
-    renamed = names_of(config).told(terms.blocks.columns_of(config.party))
-    policy = config.policy
-    site = SiteFacts(
-        config.party,
-        policy.max_sessions,
-        reviewed.used,
-        file=file,
-        rows=0 if counted is None else counted.rows,
-        renamed=renamed,
+    reviewed, policy = review(config, terms, tuple(dict.fromkeys((*before, *analysts)))), config.policy
+    view = ApprovalView(
+        party=config.party,
+        terms=terms,
+        analysts=reviewed.analysts,
+        rules=tuple(map(rule_of, reviewed.breaches)),
+        fault=reviewed.fault or misfit,
+        earlier=None if earlier is None else (earlier.time, before),
+        origin=origin_of(policy, terms, config.party, signers_at(config, terms)),
+        counts=counts,
+        renamed=names_of(config).told(terms.blocks.columns_of(config.party)),
+        used=reviewed.used,
+        max_sessions=policy.max_sessions,
         predicted=(reviewed.predicted, policy.max_predicted_rows) if terms.vertical.predict_rows else None,
+        notes=tuple(notes),
     )
-    rules = [facts_of(breach) for breach in reviewed.breaches]
-    of_before = None if earlier is None else (earlier.time, before)
-    decision = ApprovalFacts(rules, bool(reviewed.fault), reviewed.analysts, of_before)
-    origin = origin_of(policy, terms, config.party, signers_at(config, terms))
-    decided = repr((earlier, _earlier_refusal(config, terms)))
-    return Look(reviewed, counted, site, origin, decision, decided)
+    return Look(reviewed, view, repr((earlier, _earlier_refusal(config, terms))))
 
 
-def earlier_approval(config: PartyConfig, terms: Terms) -> tuple[Approval | None, str]:
-    """The approval that terms have already, and why it counts for nothing, '' if it does."""
+def _earlier_approval(config: PartyConfig, terms: Terms) -> tuple[Approval | None, str]:
+    """The approval that terms have already, and why it is not valid, '' if it is."""
     try:
         return approved(config, terms), ""
     except ConfigError as error:
@@ -559,7 +549,7 @@ def _earlier_refusal(config: PartyConfig, terms: Terms) -> Refusal | str | None:
         return str(error)
 
 
-def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counted:
+def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
     """The rows of a table of this site. ConfigError where they do not fit the terms."""
     table, columns = read.under(terms.columns.row_id), terms.blocks.columns_of(config.party)
     try:
@@ -573,168 +563,127 @@ def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counted:
     if terms.blocks.has_labels(config.party):
         categories[columns.label] = label_counts(label, terms)
     others = {name: rows for name, _, rows in undeclared(table, columns)}
-    return Counted(table.num_rows, Counts(categories, others, config.policy.min_rows_per_leaf))
+    return Counts(
+        rows=table.num_rows,
+        file=_table_name(config),
+        categories=categories,
+        undeclared=others,
+        few=config.policy.min_rows_per_leaf,
+    )
 
 
-def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counted:
+def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counts:
     """The number of rows of a site that are on workers, whose columns alone are looked at. ConfigError where
     one is missing."""
     for fault in column_faults(read.under(terms.columns.row_id), terms.columns):
         raise ConfigError(f"{shown(config.data)}: {read.explained(str(fault))}")
-    return Counted(rows)
+    return Counts(rows=rows, file=_table_name(config))
 
 
-# ---- What was asked of a site ---------------------------------------------------------------------------
-# Requests of analysts for a session, or for a check, in files of its state folder.
-# Promises: an entry for each terms and analyst, with what the site answered last; they are bounded in
-# number and bytes, whatever is asked: beyond that the oldest of who asked most goes. A file is written
-# whole or not at all, for its owner's eyes alone. Nothing here ends a session: what cannot be kept is a
-# warning in the log.
+def _table_name(config: PartyConfig) -> str:
+    data = config.data
+    return data.name if isinstance(data, Database) else Path(shown(data)).name
 
 
-MAX_REQUESTS = 64
-MAX_TERMS_BYTES = 4 << 20
-"""Of one request: as many as an analyst can send."""
-MAX_BYTES = 64 << 20
-"""Of all requests together."""
-MAX_ANSWER = 2000
-"""Characters of an answer that are kept."""
-SAME_SECONDS = 60.0
-"""The same request with the same answer is written again after this."""
-ANSWERING = "it has not been answered yet"
+# ---- Who signed the model that some terms measure: the check of its signatures at a site ----------------
+# Promises: a name is told only if a certificate of that name, along a chain to a root that the site trusts,
+# signed all that the model predicts with, under the terms that it brings along; features and levels mean in
+# these terms what they meant in the training. A certificate that has expired since counts: it was in date
+# when the model was made. One that is denied does not.
 
 
-class Asked(Frozen):
-    """A request. analyst: who signed it, '' without keys; first, last: when, seconds since 1970; session: its
-    name, '' of a check; answer: why this site did not take part, or would not; '' where it did, or would;
-    bytes: of its terms; lacks_approval: it was refused, and an approval would have changed that."""
-
-    digest: str
-    analyst: str
-    task: str
-    parties: int
-    first: float
-    last: float
-    session: str
-    answer: str
-    bytes: int
-    lacks_approval: bool
-
-    @property
-    def name(self) -> str:
-        """Its name in addresses and on the disk: of its digest and analyst."""
-        return hashlib.sha256(f"{self.digest} {self.analyst}".encode()).hexdigest()[:32]
-
-
-class AskedFolder:
-    """The requests of a site."""
-
-    def __init__(self, config: PartyConfig, log: Any) -> None:
-        alone = config.rows_name == config.party  # else other parties may have the same folder
-        folder = "asked" if alone else f"{folder_name(config.party)}.asked"
-        self._config = config
-        self._folder = state_folder(config) / folder
-        self._log = log
-        self._lock = threading.Lock()
-        self._known: dict[str, Asked] = {}
-        for path in sorted(self._folder.glob("*.json")):
-            try:
-                entry = read_model(Asked, _read(path)["asked"], str(path))
-            except ConfigError as error:
-                log.warning(
-                    "a request that was kept cannot be read", file=str(path), reason=quoted(str(error))
-                )
-                continue
-            self._known[entry.name] = entry
-        self._make_room()
-
-    def all(self) -> list[Asked]:
-        """The requests, those asked last first."""
-        with self._lock:
-            return sorted(self._known.values(), key=lambda entry: -entry.last)
-
-    def find(self, name: str) -> Asked | None:
-        """A request by its name."""
-        with self._lock:
-            return self._known.get(name)
-
-    def terms(self, entry: Asked) -> Terms:
-        """The terms of a request. ConfigError if they are not there as they were written."""
-        path = self._file(entry)
-        terms = Terms.from_canonical(str(_read(path).get("terms")))
-        if terms.digest != entry.digest:
-            raise ConfigError(f"{path}: changed after it was written: it is not of the digest {entry.digest}")
-        return terms
-
-    def note(self, terms: Terms, analyst: str, session: str, answer: str) -> None:
-        """Keep a request, or what was answered to one that is kept."""
-        lacking = answer not in ("", ANSWERING) and self._lacks_approval(terms, analyst)
-        now = time.time()
-        text = terms.canonical()
-        entry = Asked(
-            digest=terms.digest,
-            analyst=analyst,
-            task=terms.task.name,
-            parties=len(terms.parties),
-            first=now,
-            last=now,
-            session=session,
-            answer=quoted(answer, MAX_ANSWER),
-            bytes=len(text.encode()),
-            lacks_approval=lacking,
-        )
-        if entry.bytes > MAX_TERMS_BYTES:
-            self._log.warning("a request is not kept: its terms are too long", terms=entry.digest)
-            return
-        with self._lock:
-            before = self._known.get(entry.name)
-            if before is not None:
-                same = (before.answer, before.session) == (entry.answer, session)
-                same = same and before.lacks_approval == lacking
-                if same and now - before.last < SAME_SECONDS:
-                    return
-                entry = entry.model_copy(update={"first": before.first})
-            try:
-                make_folder(self._folder)
-                content = {"asked": entry.model_dump(), "terms": text}
-                write_atomically(self._file(entry), json.dumps(content).encode(), OWNER_ALONE)
-            except FedboostError as error:
-                self._log.warning("a request is not kept", terms=entry.digest, reason=str(error))
-                return
-            self._known[entry.name] = entry
-            self._make_room()
-
-    def _lacks_approval(self, terms: Terms, analyst: str) -> bool:
+def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
+    """Of this site and the parties that its policy names, those that signed the model in terms that measure
+    one. credentials: what the site trusts, None to read it from its keys."""
+    if not terms.task.measures or (credentials is None and config.keys is None):
+        return UNCHECKED
+    if credentials is not None:
+        roots, denied = credentials.roots, frozenset(credentials.denied)
+    else:
+        assert config.keys is not None
         try:
-            return lacks_approval(self._config, terms, analyst)
-        except ConfigError as error:
-            self._log.warning("not known if an approval is lacking", reason=str(error))
-            return True
-
-    def _make_room(self) -> None:
-        """Drop the oldest requests of who asked most while there are too many."""
-        while len(self._known) > MAX_REQUESTS or sum(e.bytes for e in self._known.values()) > MAX_BYTES:
-            sizes = Counter[str]()
-            for entry in self._known.values():
-                sizes[entry.analyst] += entry.bytes + MAX_BYTES // MAX_REQUESTS
-            most = sizes.most_common(1)[0][0]
-            oldest = min((e for e in self._known.values() if e.analyst == most), key=lambda e: e.last)
-            del self._known[oldest.name]
-            try:
-                self._file(oldest).unlink(missing_ok=True)
-            except OSError as error:
-                self._log.warning("an old request cannot be removed", reason=quoted(str(error)))
-
-    def _file(self, entry: Asked) -> Path:
-        return self._folder / f"{entry.name}.json"
+            roots, denied = read_trust(config.keys)
+        except (ConfigError, OSError) as error:
+            return ModelSigners(unknown=f"what this site trusts cannot be read: {error}")
+    wanted = {config.party, *config.policy.evaluate_signers}
+    return ModelSigners(signers_of(terms, wanted, roots, datetime.now(UTC), denied))
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    """A file of a request. ConfigError."""
+def signers_of(
+    terms: Terms, wanted: Collection[str], roots: bytes, now: datetime, denied: Collection[str]
+) -> frozenset[str]:
+    """Of the parties wanted those that signed the model in these terms. roots: PEM, what is trusted."""
+    trained, session = terms.trained, _session(terms)
+    if trained is None or terms.earlier is None or session is None:
+        return frozenset()
+    model = _model(terms.earlier, trained, terms)
+    if model is None or not _means_the_same(terms, trained):
+        return frozenset()
+    return frozenset(
+        name
+        for name, attest in session.attestations.items()
+        if name in wanted and _holds(model, session, name, attest, roots, now, denied)
+    )
+
+
+def _session(terms: Terms) -> SignedSession | None:
+    assert terms.xgb_model is not None
     try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot read: {error}") from None
-    if not isinstance(values, dict) or not isinstance(values.get("asked"), dict):
-        raise ConfigError(f"{path}: is no request")
-    return values
+        return session_of(continuation.facts_of(terms.xgb_model))
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _model(booster: Booster, trained: Terms, terms: Terms) -> SignedModel | None:
+    """The model without signatures, if its parties signed all of its trees: of a program of one's own they
+    sign the questions alone, and where columns are held apart each signs what it was told. No signature says
+    which output a tree is for, which means are of which column, and what constants there are but the first:
+    that has to follow from the terms."""
+    if trained.session.program != "boosting" or trained.blocks:
+        return None
+    own = belonging(booster, trained)
+    if own is None or own.roots != len(trained.roots):
+        return None
+    constants = {tuple(tree.value) for tree in own.trees[: own.roots]} if own.begins_with_a_leaf else ()
+    ordered = [*own.target_means] == [*trained.columns.target_means]
+    if own.num_parallel_tree != trained.trees.num_parallel_tree or not ordered:
+        return None
+    if trained.columns.base_margin is not None and len(constants) > 1:
+        return None
+    return SignedModel(own, trained, (), summary=_reference(trained, terms))
+
+
+def _reference(trained: Terms, terms: Terms) -> dict[str, Any]:
+    """The edges of bins that the parties signed with the trees, where the model has a reference."""
+    if not trained.evaluation.reference or terms.xgb_model is None:
+        return {}
+    try:
+        numeric, _ = continuation.bins_of(terms.xgb_model)
+    except ConfigError:
+        return {}
+    return {"reference": {"columns": [{"edges": edges} for edges in numeric]}}
+
+
+def _means_the_same(terms: Terms, trained: Terms) -> bool:
+    """Tell if each number that the trees read is in these terms what it was in the training."""
+    here, there = terms.columns, trained.columns
+    levels = [here.categorical.get(name) == values for name, values in there.categorical.items()]
+    return here.features == there.features and all(levels) and here.target_means == there.target_means
+
+
+def _holds(
+    model: SignedModel,
+    session: SignedSession,
+    name: str,
+    attest: Attest,
+    roots: bytes,
+    now: datetime,
+    denied: Collection[str],
+) -> bool:
+    """Tell if the signature of a party holds, at a time at which its certificate was in date."""
+    signed = replace(model, attestations={name: attest}, session=session.session, request=session.request)
+    try:
+        leaf, *_ = x509.load_pem_x509_certificates(attest.certificate)
+        return not signed.faults(roots, min(now, leaf.not_valid_after_utc), denied)
+    except (FedboostError, ValueError):
+        return False

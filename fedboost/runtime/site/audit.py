@@ -29,128 +29,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, Self
+from typing import Annotated, Any, BinaryIO, Self
 
 from pydantic import Field, ValidationError
 
 from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.protocol.site import Relayed, Release
+from fedboost.results.audit import Admitted, Checked, Ended, Event
 from fedboost.runtime.files import sync_folder, write_atomically
 from fedboost.terms.reading import Frozen
-from fedboost.terms.session import TASKS
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import columns_of
 
 # ---- The entries of an audit log: what each line of it says, as canonical JSON with a hash --------------
-# A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII; what is
+# A line is an `Entry` as canonical JSON (keys in the order of the fields, no spaces, ASCII; what is
 # missing is left out). Its hash is the SHA-256 of that JSON without the hash, and each entry holds the hash
 # of the one before.
 
 
 BEFORE_THE_FIRST = "0" * 64
 """The previous hash of the first entry."""
-
-Count = Annotated[int, Field(ge=0)]
-
-
-class Admitted(Frozen):
-    """Agreement of a process of this site to take part in a session, or to go on with it.
-
-    terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
-    there is some; attempt: the one that was offered;
-    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party
-    and dataset: the names of this site and of its rows; names: by its name in the terms
-    the name of each column in this site's table, where that is another; task: what the session does where
-    nothing is trained.
-    """
-
-    kind: Literal["admitted"] = "admitted"
-    session: str
-    terms: str
-    protection: str
-    parties: tuple[str, ...]
-    objective: str
-    rounds: Count
-    columns: tuple[str, ...]
-    epsilon: float | None = None
-    delta: float | None = None
-    placement: str | None = None
-    attempt: Count
-    analyst: str | None = None
-    request: str | None = None
-    party: str | None = None
-    dataset: str | None = None
-    names: dict[str, str] | None = None
-    task: str | None = None
-
-    @property
-    def does(self) -> str:
-        """What the session does (`Terms.task`)."""
-        return self.task or TASKS["train"].name
-
-
-class Released(Frozen):
-    """A release of this site: the integers in it and their bytes, added to those of the roster.
-
-    charge, cost: where it got noise, its name in the site's memory and the mu squared it was charged there,
-    once however often the name is here; question, position: hashes of the question and of where the session
-    stood, missing for what answers no question.
-    """
-
-    kind: Literal["released"] = "released"
-    session: str
-    turn: Count
-    attempt: Count
-    what: str
-    cells: Count
-    bytes: Count
-    protection: str
-    roster: tuple[str, ...]
-    charge: str | None = None
-    cost: Annotated[float, Field(ge=0)] | None = None
-    question: str | None = None
-    position: str | None = None
-
-
-class Sent(Frozen):
-    """Bytes of this site for other parties, which the aggregator passed on and cannot read. what: their kind;
-    rows: the rows they tell of."""
-
-    kind: Literal["relayed"] = "relayed"
-    session: str
-    turn: Count
-    attempt: Count
-    what: str
-    to: tuple[str, ...]
-    rows: Count
-    bytes: Count
-
-
-class Ended(Frozen):
-    """End of a session for this site; an empty reason means that the model was made. Where this site left,
-    it is what the others were told, without the values and rows that its own log may name. paused: it is not
-    over, and goes on when this site is there again. analyst: who signed the terms of a session that was
-    refused, so that no agreement says it."""
-
-    kind: Literal["ended"] = "ended"
-    session: str
-    reason: str
-    paused: Literal[True] | None = None
-    analyst: str | None = None
-
-
-class Checked(Frozen):
-    """A check of terms, without a session: their digest, the analyst who signed them, and whether this site
-    would take part. No row was read for it. The same answer is here once a day."""
-
-    kind: Literal["checked"] = "checked"
-    terms: str
-    would: bool
-    analyst: str | None = None
-
-
-OfSession = Admitted | Released | Sent | Ended
-Event = Annotated[OfSession | Checked, Field(discriminator="kind")]
 
 
 class Entry(Frozen):
@@ -412,8 +310,6 @@ def _last_line(file: BinaryIO) -> bytes:
 
 
 OWNER_ALONE, FOLDER_OF_OWNER = 0o600, 0o700
-STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
-"""Reasons for a pause."""
 MAX_FILE_BYTES = 64 << 20
 TERMS = "terms"
 """The folder beside a log with the terms of its sessions."""

@@ -1,17 +1,19 @@
-"""Warnings about an audit log: what a training that keeps its terms never leaves behind, and what its terms
-allow though it protects little.
+"""The sessions of an audit log, and warnings about them: what a training that keeps its terms never leaves
+behind, and what its terms allow though it protects little.
 
-Promises: a training that kept its terms gives no warning of abuse, whatever was lost, restarted and asked
-again in it, nor does a session that was refused; the most serious warnings come first.
-Refuses: nothing. Terms that are not beside the log count as terms with the defaults of `colluding`, `on_loss`
-and `keyholder_rows`, and of unknown depth. An aggregator that lies without leaving a trace here, in other
-sums to other sites, say, is not found.
+Promises: every entry of the log but checks belongs to one session; a session that goes on after a restart of
+the site is one, and a name that is used again, after its session ended or under other terms, is another. A
+training that kept its terms gives no warning of abuse, whatever was lost, restarted and asked again in it,
+nor does a session that was refused; the most serious warnings come first.
+Refuses: a log whose terms cannot be looked for (ConfigError). Terms that are not beside the log count as
+terms with the defaults of `colluding`, `on_loss` and `keyholder_rows`, and of unknown depth. An aggregator
+that lies without leaving a trace here, in other sums to other sites, say, is not found.
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, takewhile
 from pathlib import Path
 from typing import get_args
 
@@ -25,35 +27,77 @@ from fedboost.holders.gradients import ENCRYPTED, GRADIENTS
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import fewest_shown
-from fedboost.protocol.site import Relayed, colluding_of
-from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Admitted, Checked, Entry, Released, read_admitted
-from fedboost.runtime.site.audit_sessions import (
-    ASK,
-    MAX_LISTED,
-    MEANINGS,
-    AdmittedTerms,
+from fedboost.protocol.site import colluding_of
+from fedboost.results.audit import (
+    Admitted,
+    Audit,
     AuditWarning,
+    Checked,
+    Checks,
+    Ended,
     Kind,
+    OfSession,
+    Own,
+    Released,
+    Run,
+    Sent,
     Session,
-    counted,
-    is_after_end,
-    listed,
-    lower,
 )
+from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Entry, read_admitted
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import QUERIES, queries_of
-from fedboost.views.audit import (
-    AgreementFacts,
-    AuditFacts,
-    ChecksFacts,
-    OwnFacts,
-    ReleaseFacts,
-    SessionEnd,
-    SessionFacts,
-    SessionRank,
-    WarningFacts,
-)
-from fedboost.views.words import delimited, shown
+from fedboost.views.words import counted, shown
+
+MAX_LISTED = 5
+ASK = "Keep this log, and ask the operator of the aggregator"
+AdmittedTerms = Mapping[str, Terms | ConfigError]
+"""The terms of a log by their digest, or why they cannot be read."""
+
+
+# ---- Sessions -------------------------------------------------------------------------------------------
+
+
+def is_after_end(session: Session, sessions: list[Session]) -> bool:
+    """Return whether something was answered in a session although an earlier one of these has its name and
+    its terms: that one had ended."""
+    earlier = takewhile(lambda other: other is not session, sessions)
+    same = [other for other in earlier if (other.name, other.digest) == (session.name, session.digest)]
+    return bool(session.answers) and any(other.answers for other in same)
+
+
+def sessions_of(entries: Iterable[Entry]) -> list[Session]:
+    """The sessions of a log, in the order in which they began."""
+    sessions: list[Session] = []
+    running: dict[str, Session] = {}
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, Checked):
+            continue
+        session = running.get(event.session)
+        if session is None or isinstance(event, Admitted) or session.ended is not None:
+            if session is None or session.over or _is_under_others(event, session):
+                session = running[event.session] = Session(name=event.session)
+                sessions.append(session)
+            session.parts.append(Run(begin=entry.time, end=entry.time))
+        part = session.parts[-1]
+        part.end = entry.time
+        match event:
+            case Admitted():
+                part.admitted = event
+            case Released():
+                part.releases.append(event)
+            case Sent():
+                part.relays.append(event)
+            case Ended():
+                part.ended = event
+    return sessions
+
+
+def _is_under_others(event: OfSession, session: Session) -> bool:
+    """Return whether an event admits a name under other terms than its session has."""
+    known = session.admitted
+    return isinstance(event, Admitted) and known is not None and known.terms != event.terms
+
 
 # ---- Warnings about one session: its questions, turn by turn, against the terms it was admitted under ----
 # Promises: a training that kept its terms gives none, whatever was lost, restarted and asked again in it.
@@ -280,7 +324,8 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
             digests.setdefault(session.digest, []).append(session)
         for digest, same_terms in digests.items():
             terms = admitted.get(digest or "")
-            whole = Session(same_name[0].name, [part for session in same_terms for part in session.parts])
+            parts = [part for session in same_terms for part in session.parts]
+            whole = Session(name=same_name[0].name, parts=parts)
             warnings += turns_warnings(whole, terms if isinstance(terms, Terms) else None)
     warnings += _similar_groups(answered, admitted)
     warnings += _central_noise(answered)
@@ -498,6 +543,20 @@ def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[
 # ---- words ------------------------------------------------------------------------------------------
 
 
+def listed(names: list[str]) -> str:
+    """Names from outside, the first ones of many."""
+    more = len(names) - MAX_LISTED
+    names = [shown(name) for name in (names[:MAX_LISTED] if more > 1 else names)]
+    if more > 1:
+        return f"{', '.join(names)} and {more} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def lower(text: str) -> str:
+    """A sentence as the rest of one."""
+    return text[0].lower() + text[1:]
+
+
 def _names(sessions: list[Session]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(session.name for session in sessions))
 
@@ -506,57 +565,54 @@ def _sessions(names: tuple[str, ...]) -> str:
     return f"session{'s' if len(names) > 1 else ''} {listed(list(names))}"
 
 
-# ---- The facts of an audit ------------------------------------------------------------------------------
-# The sessions of a log and the warnings about them, as people and scripts get them.
-# Promises: nothing but what the log says and its terms allow.
-# Refuses: a log whose terms cannot be looked for (ConfigError).
+# ---- The audit of a log ---------------------------------------------------------------------------------
 
 
 OF_COMMON_ROWS = frozenset({ROW_SET, GRADIENTS, ENCRYPTED})
 """Kinds of relays of a training that tell of all rows in common."""
 
 
-def audit_facts(
+def audit_of(
     log: Path,
     entries: Sequence[Entry],
     sessions: list[Session],
-    expected: int | None,
-    name: str | None,
+    expected: int | None = None,
+    name: str | None = None,
     last: int | None = None,
-) -> AuditFacts:
-    """Return the facts of a log. expected: the number of the entry whose hash was expected; name: of the
+) -> Audit:
+    """Return the audit of a log. expected: the number of the entry whose hash was expected; name: of the
     session to list answer by answer, unless it is all of them in short; last: how many of the newest sessions
     those are."""
     admitted = _terms_of(sessions, log)
     first = 0 if last is None else max(len(sessions) - last, 0)
     shown = {session.name for session in sessions[first:]} if name is None else {name}
     warnings = [warning for warning in warnings_of(sessions, admitted) if shown & {*warning.sessions}]
+    _place(sessions, warnings, admitted)
     parties = {entry.event.party for entry in entries if isinstance(entry.event, Admitted)} - {None}
-    return AuditFacts(
+    return Audit(
         log=str(log),
         entries=len(entries),
         last_hash=entries[-1].hash if entries else BEFORE_THE_FIRST,
         expected=expected,
-        parties=sorted(map(str, parties)),
-        warnings=[_warning_facts(warning) for warning in warnings],
-        sessions=[
-            _session_facts(number, sessions, warnings, admitted)
-            for number, session in enumerate(sessions)
-            if number >= first and name in (None, session.name)
-        ],
+        parties=tuple(sorted(map(str, parties))),
+        warnings=tuple(warnings),
+        sessions=tuple(session for session in sessions[first:] if name in (None, session.name)),
         listed=name is not None,
         earlier=first,
         checks=_checks_of(entries) if name is None and last is None else (),
     )
 
 
-def _checks_of(entries: Iterable[Entry]) -> list[ChecksFacts]:
+def _checks_of(entries: Iterable[Entry]) -> tuple[Checks, ...]:
     """Return the checks of each day and analyst, in the order of the first of each."""
     asked: dict[tuple[str, str], dict[str, bool]] = {}
     for entry in entries:
         if isinstance(event := entry.event, Checked):
             asked.setdefault((entry.time[:10], event.analyst or ""), {})[event.terms] = event.would
-    return [ChecksFacts(*who, len(answers), sum(answers.values())) for who, answers in asked.items()]
+    return tuple(
+        Checks(day=day, analyst=analyst, terms=len(answers), would=sum(answers.values()))
+        for (day, analyst), answers in asked.items()
+    )
 
 
 def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigError]:
@@ -570,91 +626,42 @@ def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigErr
     return terms
 
 
-def _warning_facts(warning: AuditWarning) -> WarningFacts:
-    kind = warning.kind
-    names = kind.value, kind.name.lower(), MEANINGS[kind]
-    return WarningFacts(*names, warning.rule, warning.sessions, *warning.sentences)
+def _place(sessions: list[Session], warnings: Sequence[AuditWarning], admitted: AdmittedTerms) -> None:
+    """Fill in what the other sessions of the log and the terms say of each session."""
+    names, digests = Counter[str](), Counter(other.digest for other in sessions if other.releases)
+    total = Counter(session.name for session in sessions)
+    for session in sessions:
+        names[session.name] += 1
+        session.number, session.total = names[session.name], total[session.name]
+        session.after_end = is_after_end(session, sessions)
+        session.under_terms = digests[session.digest] if session.releases else 0
+        session.warnings = tuple(n for n, each in enumerate(warnings, 1) if session.name in each.sessions)
+        terms = admitted.get(session.digest or "")
+        session.own = _own(session, terms)
+        if isinstance(terms, Terms):
+            session.allowed = allowed_questions(terms)
+            session.protection = None if terms.task.is_protected else terms.hiding.protection
 
 
-def _session_facts(
-    index: int, sessions: list[Session], warnings: Sequence[AuditWarning], admitted: AdmittedTerms
-) -> SessionFacts:
-    """Return what the log says of a session, and what all its sessions say of it."""
-    session = sessions[index]
-    names = [other.name for other in sessions]
-    digests = [other.digest for other in sessions if other.releases]
-    terms, again = admitted.get(session.digest or ""), session.again
-    ids = {id(answer) for answer, _ in again}
-    return SessionFacts(
-        name=session.name,
-        rank=SessionRank(
-            number=names[: index + 1].count(session.name),
-            total=names.count(session.name),
-            after_end=is_after_end(session, sessions),
-            under_terms=digests.count(session.digest) if session.releases else 0,
-            warnings=tuple(n for n, warning in enumerate(warnings, 1) if session.name in warning.sessions),
-        ),
-        begin=session.begin,
-        end=session.end,
-        allowed=allowed_questions(terms) if isinstance(terms, Terms) else {},
-        agreement=None if session.admitted is None else _agreement_facts(session.admitted),
-        attempts=session.attempts,
-        taken_up=len(session.parts),
-        releases=[
-            ReleaseFacts(**release.model_dump(exclude={"kind"}), again=id(release) in ids)
-            for release in session.releases
-        ],
-        relays=[
-            Relayed(relay.session, relay.turn, relay.attempt, relay.what, relay.to, relay.rows, relay.bytes)
-            for relay in session.relays
-        ],
-        again_elsewhere=sum(set(answer.roster) != set(first.roster) for answer, first in again),
-        protections=_protections(session, terms),
-        own=_own_facts(session, terms),
-        cost=session.cost,
-        epsilon=session.epsilon,
-        ending=_end_facts(session),
-    )
-
-
-def _protections(session: Session, terms: Terms | ConfigError | None) -> Sequence[str]:
-    """Return the protections under which something left; of a prediction the one that its terms name, as
-    nothing that is told there is sealed."""
-    if isinstance(terms, Terms) and not terms.task.is_protected:
-        return [terms.hiding.protection]
-    return session.protections
-
-
-def _own_facts(session: Session, terms: Terms | ConfigError | None) -> OwnFacts | None:
+def _own(session: Session, terms: Terms | ConfigError | None) -> Own | None:
     """Return what the site had of its own, where the parties held different columns."""
     if not isinstance(terms, Terms):
-        return OwnFacts() if session.relays else None
+        return Own() if session.relays else None
     if not terms.blocks:
         return None
     admitted = session.admitted
-    party = None if admitted is None else admitted.party
+    party = "" if admitted is None else admitted.party or ""
     hides, in_common = terms.hides_columns, None
     if terms.vertical.aligns and not terms.vertical.takes_all_rows:
         rows = (relay.rows for relay in session.relays if relay.what in OF_COMMON_ROWS)
         in_common = max(rows, default=None)
     if admitted is None or party not in terms.parties:
-        return OwnFacts(hides=hides, in_common=in_common)
-    columns, here = terms.blocks.columns_of(str(party)), admitted.names or {}
-    words = [
-        delimited(name) + (f" (here {delimited(here[name])})" if name in here else "")
-        for name in (*columns.others, *columns.features)
-    ]
-    return OwnFacts(words, terms.blocks.has_labels(str(party)), hides, in_common)
-
-
-def _end_facts(session: Session) -> SessionEnd:
-    ended = session.ended
-    closed, analyst = (ended.reason, ended.analyst) if ended else (None, None)
-    return SessionEnd(session.state, session.over, closed, analyst)
-
-
-def _agreement_facts(admitted: Admitted) -> AgreementFacts:
-    return AgreementFacts(
-        **admitted.model_dump(exclude={"kind", "session", "protection", "party", "dataset", "names"})
-        | {"task": admitted.does}
+        return Own(hides=hides, in_common=in_common)
+    held = terms.blocks.columns_of(party)
+    return Own(
+        columns=(*held.others, *held.features),
+        names=admitted.names or {},
+        has_labels=terms.blocks.has_labels(party),
+        hides=hides,
+        in_common=in_common,
     )

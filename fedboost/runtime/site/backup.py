@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -28,24 +29,21 @@ from pydantic import Field, ValidationError
 
 from fedboost.errors import ConfigError, DurabilityError, Refused, quoted
 from fedboost.gbdt.booster import Booster
+from fedboost.privacy.noise import epsilon_of
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.parts import Part
 from fedboost.protocol.site import Standing, colluding_of, predicted_by
+from fedboost.results.audit import Admitted, Checked, Ended, Event, Released, Sent
+from fedboost.results.budget import Charged, SiteBudget, Spent
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.party_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.audit import (
     NO_LOG,
     TERMS,
-    Admitted,
     AuditLog,
-    Checked,
-    Ended,
     Entry,
-    Event,
     LogEnd,
-    Released,
-    Sent,
     checked_entries,
     end_of,
     entries_after,
@@ -56,13 +54,13 @@ from fedboost.runtime.site.audit import (
     read_log,
     terms_file,
 )
-from fedboost.runtime.site.budget import Spent
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import (
     NAME,
     OWNER_ALONE,
     FileMemory,
     as_row,
+    charges_of,
     check_alone,
     check_dataset,
     known_session,
@@ -75,6 +73,7 @@ from fedboost.runtime.site.memory import (
     put_told,
     read_spent,
 )
+from fedboost.runtime.site.policy_keys import spent_under
 from fedboost.terms.reading import Frozen, Name
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
@@ -212,6 +211,29 @@ def spent_of(config: PartyConfig) -> list[Spent]:
     assert config.state is not None
     others = sorted(other for other in config.state.glob(f"*/{NAME}") if other != path)
     return [spent for memory in (path, *others) if (spent := read_spent(memory)) is not None]
+
+
+def site_budget(config: PartyConfig, charges: int = 0) -> SiteBudget:
+    """What was spent of the site's present rows, with its last releases, where so many are wanted; else of
+    every dataset. ConfigError, as `spent_of` then."""
+    policy, limit, path, own = config.policy, config.policy.budget, memory_path(config), config.rows_name
+    known = filter(None, [read_spent(path)]) if charges else spent_of(config)
+    datasets = [spent_under(spent, limit, bool(charges) or spent.dataset == own) for spent in known]
+    if not any(spent.own for spent in datasets):
+        datasets = [spent_under(Spent(dataset=own), limit, own=True), *datasets]
+    delta = datasets[0].delta
+    charged = tuple(
+        Charged(session=session, release=release, at=at, epsilon=epsilon_of(math.sqrt(cost), delta))
+        for session, release, at, cost in (charges_of(path, charges) if charges else ())
+    )
+    return SiteBudget(
+        name=own,
+        max_sessions=policy.max_sessions,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        datasets=tuple(datasets),
+        charges=charged if charges else None,
+    )
 
 
 def _check_beside_log(config: PartyConfig, end: LogEnd) -> None:

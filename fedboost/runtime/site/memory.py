@@ -54,10 +54,11 @@ from fedboost.protocol.site import (
     predicted_by,
     splits_by,
 )
+from fedboost.results.budget import USUAL_DELTA, Spent
 from fedboost.runtime.files import folder_name, sync_folder
 from fedboost.runtime.signed_model import session_of
 from fedboost.runtime.site.audit import NO_LOG, LogEnd
-from fedboost.runtime.site.budget import ROUNDING, USUAL_DELTA, Budget, Spent
+from fedboost.runtime.site.policy_keys import ROUNDING, Budget
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 
@@ -339,8 +340,16 @@ def spent_in(file: sqlite3.Connection) -> Spent:
     ).fetchone()
     (delta,) = file.execute("SELECT max(delta) FROM sessions").fetchone()
     (releases,) = file.execute("SELECT count(*) FROM charges").fetchone()
-    counts = int(sessions), int(never_began), int(with_noise), int(releases)
-    return Spent(dataset_of(file)[0], *counts, costs(file), delta or USUAL_DELTA)
+    return Spent(
+        dataset=dataset_of(file)[0],
+        sessions=sessions,
+        took_part=sessions - never_began,
+        never_began=never_began,
+        with_noise=with_noise,
+        releases=releases,
+        cost=costs(file),
+        delta=delta or USUAL_DELTA,
+    )
 
 
 def _schema() -> str:

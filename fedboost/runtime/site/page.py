@@ -1,24 +1,29 @@
 """The page of a site, which its own process serves on a loopback address: state, requests, decisions."""
 
-import math
+import asyncio
+import hmac
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
+
+from starlette.requests import Request as Asking
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route, Router
 
 from fedboost.errors import ConfigError, Refused, quoted
-from fedboost.privacy import noise
-from fedboost.protocol.messages import Offer
+from fedboost.results.audit import Audit, Session
+from fedboost.results.budget import SiteBudget
+from fedboost.results.request import Asked, Counts, Decision, Overview, Request, Rule, Standing
+from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.site.approval import (
-    ANSWERING,
-    Asked,
-    AskedFolder,
-    Counted,
     Look,
     analysts_of,
     approval_file,
@@ -26,7 +31,6 @@ from fedboost.runtime.site.approval import (
     approve,
     count_columns,
     count_rows,
-    earlier_approval,
     look,
     nothing_approved,
     refusal_of,
@@ -34,101 +38,23 @@ from fedboost.runtime.site.approval import (
     withdraw,
 )
 from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.audit_rules import audit_facts
-from fedboost.runtime.site.audit_sessions import sessions_of
-from fedboost.runtime.site.backup import memory_path
-from fedboost.runtime.site.budget import Spent, facts_of
-from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.memory import charges_of, read_spent
+from fedboost.runtime.site.audit_rules import audit_of, sessions_of
+from fedboost.runtime.site.backup import site_budget
+from fedboost.runtime.site.config import PartyConfig, SitePageConfig
 from fedboost.runtime.site.policy_keys import PROTECTS
+from fedboost.runtime.site.review import PageState
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.web.guard import (
-    Refusal,
-)
+from fedboost.runtime.web.forms import asset_routes, read_form
+from fedboost.runtime.web.guard import App, Guard, Refusal, asker_of, is_loopback_name
+from fedboost.runtime.web.logins import Caller, Logins, Tokens
+from fedboost.runtime.web.serving import WebServer
 from fedboost.runtime.workers.holder import check_under_workers
 from fedboost.terms.terms import Terms
-from fedboost.views.approval import summary_lines
-from fedboost.views.audit import AuditFacts
-from fedboost.views.facts import SiteFacts
-from fedboost.views.site import (
-    BudgetFacts,
-    ChargeFacts,
-    DecisionFacts,
-    LiveFacts,
-    LiveSession,
-    OverviewFacts,
-    RequestFacts,
-    RuleOfPolicy,
-    Standing,
-)
+from fedboost.views import site
+from fedboost.views.document import Document
+from fedboost.views.shell import ICON
+from fedboost.views.site import Reader, refused
 from fedboost.views.words import listed
-
-# ---- What a site does now, and what was asked of it, for the page of the site ---------------------------
-# Promises: nothing is kept on the disk unless the site has a page; whatever cannot be kept ends no session.
-
-
-class PageState:
-    """Told by a party's watch and its answers to checks, asked by its page. requests: None without a page."""
-
-    def __init__(self, config: PartyConfig, log: Any) -> None:
-        self.live = LiveFacts()
-        self.requests = AskedFolder(config, log) if config.console else None
-        self._party = config.party
-        self._signs = config.keys is not None
-
-    @property
-    def is_busy(self) -> bool:
-        """True while a session is under way."""
-        return self.live.session is not None
-
-    def connected(self, here: bool) -> None:
-        """The aggregator was reached, or lost."""
-        self.live.connected = here
-
-    def checked(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
-        """Terms were checked without a session, from any thread."""
-        if self.requests is not None:
-            self.requests.note(terms, analyst, "", "; ".join(reasons))
-
-    def offered(self, offer: Offer, analyst: str) -> None:
-        """A session was offered. analyst: who signed it, '' where nobody did, or without keys."""
-        self.live.session = LiveSession(offer.session, analyst, offer.terms, time.time())
-        self._note(ANSWERING)
-
-    def sent(self, size: int) -> None:
-        """So many bytes left for the aggregator."""
-        if self.live.session is not None:
-            self.live.session.bytes += size
-
-    def answered(self) -> None:
-        """A question was answered."""
-        if self.live.session is not None:
-            self.live.session.answers += 1
-
-    def round(self, done: int) -> None:
-        """A round ended."""
-        if self.live.session is not None:
-            self.live.session.rounds = done
-
-    def ended(self, answer: str) -> None:
-        """The session is over. answer: why this site left it, '' if it did not."""
-        self._note(answer)
-        self.live.session = None
-
-    def closed(self, paused: bool) -> None:
-        """The session is over, or only paused: then it may be offered again."""
-        if paused:
-            self.live.session = None
-
-    def _note(self, answer: str) -> None:
-        """Keep with the request for the session under way how this site answered it; nothing of a request
-        that nobody signed, where analysts sign."""
-        session = self.live.session
-        if session is None or self.requests is None or self._party not in session.terms.parties:
-            return
-        if session.analyst or not self._signs:
-            self.requests.note(session.terms, session.analyst, session.name, answer)
-
 
 # ---- What the page of a site shows, and what a person decides there -------------------------------------
 # Promises: nothing is changed by looking; a decision is about the terms, analysts and rules that were
@@ -140,12 +66,11 @@ class PageState:
 MAX_CHARGES = 200
 READ_AGAIN_SECONDS = 5.0
 """An audit that was read is shown for so long at least, and for ten times as long as it took."""
-COLUMNS_ALONE = "the rows are on workers: the columns alone were looked at"
-BUSY = "the rows of this site were not counted: a session is under way"
+BUSY = "The rows of this site were not counted: a session is under way."
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decided:
     """What a person decided. approves: or refuses; digest, analyst, seen: of the page that was shown; by:
     whose token it was."""
 
@@ -169,38 +94,33 @@ class SiteOffice:
         self._deciding = threading.Lock()
         """Held while rows are counted, and while a decision is written."""
         self._reading = threading.Lock()
-        self._audited: tuple[float, AuditFacts] | None = None
+        self._audited: tuple[float, Audit] | None = None
 
-    def overview(self) -> OverviewFacts:
-        """The facts now."""
-        config, live = self._config, self._state.live
+    def overview(self) -> Overview:
+        """The site now."""
+        config = self._config
         rows = f"{self._rows.rows:,} of {shown(config.data)}" if config.data is not None else ""
         budget, fault = self.budget()
-        nothing = bool(nothing_approved(config))
-        return OverviewFacts(
-            config.party, config.aggregator, rows, live, self.requests(), budget, fault, nothing, time.time()
+        return Overview(
+            party=config.party,
+            aggregator=config.aggregator,
+            rows=rows,
+            live=self._state.live,
+            requests=self.requests(),
+            budget=budget,
+            fault=fault,
+            nothing_yet=bool(nothing_approved(config)),
+            time=time.time(),
         )
 
-    def requests(self) -> list[RequestFacts]:
+    def requests(self) -> tuple[Request, ...]:
         """All requests, those asked last first."""
-        return [self._facts(entry) for entry in self._asked.all()]
+        return tuple(map(self._request, self._asked.all()))
 
-    def _facts(self, entry: Asked) -> RequestFacts:
+    def _request(self, entry: Asked) -> Request:
         standing, decided = self._standing(entry)
-        return RequestFacts(
-            name=entry.name,
-            digest=entry.digest,
-            analyst=entry.analyst,
-            task=entry.task,
-            parties=entry.parties,
-            first=entry.first,
-            last=entry.last,
-            session=entry.session,
-            answer=entry.answer,
-            standing=standing,
-            decided=decided,
-            approved_since=standing is Standing.APPROVED and self._is_before_approval(entry),
-        )
+        since = standing is Standing.APPROVED and self._is_before_approval(entry)
+        return Request(**entry.model_dump(), standing=standing, decided=decided, approved_since=since)
 
     def _standing(self, entry: Asked) -> tuple[Standing, str]:
         """What holds for a request, and when a person decided so."""
@@ -225,22 +145,13 @@ class SiteOffice:
         except FileNotFoundError:
             return False
 
-    def decision(self, name: str) -> DecisionFacts:
+    def decision(self, name: str) -> Decision:
         """All that a person decides on. Refusal if the request is not kept; ConfigError."""
         with self._deciding:
             entry, terms = self._find(name)
-            looked, notes, misfit = self._look(entry, terms)
-        counts = None if looked.counted is None else looked.counted.counts
-        return DecisionFacts(
-            request=self._facts(entry),
-            site=looked.site,
-            terms=summary_lines(terms, looked.review.analysts, counts, looked.origin),
-            rules=looked.decision,
-            fault=looked.review.fault or misfit,
-            seen=looked.digest,
-            notes=notes,
-            file=str(approval_file(self._config, entry.digest)),
-        )
+            looked = self._look(entry, terms)
+        path = str(approval_file(self._config, entry.digest))
+        return Decision(request=self._request(entry), view=looked.view, seen=looked.digest, file=path)
 
     def _find(self, name: str) -> tuple[Asked, Terms]:
         entry = self._asked.find(name)
@@ -248,23 +159,18 @@ class SiteOffice:
             raise Refusal(HTTPStatus.NOT_FOUND, "no request of this name is kept")
         return entry, self._asked.terms(entry)
 
-    def _look(self, entry: Asked, terms: Terms) -> tuple[Look, list[str], str]:
-        """What a person is shown of a request, what else is to be known, and why the rows do not fit it."""
-        earlier, fault = earlier_approval(self._config, terms)
-        notes = [f"an earlier approval counts for nothing, and yes replaces it: {fault}"] if fault else []
-        counted, misfit = None, ""
+    def _look(self, entry: Asked, terms: Terms) -> Look:
+        """What a person is shown of a request."""
+        counts, misfit = None, ""
         try:
-            counted = self._count(terms)
+            counts = self._count(terms)
         except (ConfigError, Refused) as error:
             misfit = str(error)
-        if counted is None and not misfit and self._config.data is not None:
-            notes.append(BUSY)
-        if counted is not None and counted.counts is None:
-            notes.append(COLUMNS_ALONE)
+        notes = [BUSY] if counts is None and not misfit and self._config.data is not None else []
         analysts = (entry.analyst,) if entry.analyst and terms.task.by_analyst else ()
-        return look(self._config, terms, analysts, earlier, counted), notes, misfit
+        return look(self._config, terms, analysts, counts, misfit, notes)
 
-    def _count(self, terms: Terms) -> Counted | None:
+    def _count(self, terms: Terms) -> Counts | None:
         """The rows under these terms; None where there are none, or a session is under way."""
         config = self._config
         if config.data is None or config.party not in terms.holders or self._state.is_busy:
@@ -277,7 +183,7 @@ class SiteOffice:
         with self._rows.reading:  # a session that was offered meanwhile reads its rows before or after
             return None if self._state.is_busy else count_rows(config, terms, read)
 
-    def decide(self, name: str, decision: Decision) -> None:
+    def decide(self, name: str, decision: Decided) -> None:
         """Approve or refuse a request, as it was shown. Refusal if it is not as it was; ConfigError."""
         with self._deciding:
             entry, terms = self._find(name)
@@ -285,9 +191,9 @@ class SiteOffice:
                 raise Refusal(HTTPStatus.CONFLICT, "this form is of another request: read it again")
             about = {"terms": entry.digest, "by": decision.by}
             about |= {"analyst": entry.analyst} if entry.analyst else {}
-            looked, _, misfit = self._look(entry, terms)
-            if decision.approves and misfit:
-                raise ConfigError(misfit)
+            looked = self._look(entry, terms)
+            if decision.approves and looked.view.fault and not looked.review.fault:
+                raise ConfigError(looked.view.fault)  # its rows do not fit the terms
             if looked.digest != decision.seen:
                 reason = "the rules, the decisions or the past of this site have changed since this was shown"
                 raise Refusal(HTTPStatus.CONFLICT, f"{reason}: read it again")
@@ -299,49 +205,49 @@ class SiteOffice:
             path = refuse(self._config, entry.digest, entry.analyst, datetime.now(UTC))
             self._log.info("terms refused on the page", **about, file=str(path))
 
-    def audit(self) -> AuditFacts:
-        """What the audit log says, as it was read some seconds ago. ConfigError."""
+    def audit(self) -> tuple[Audit | None, str]:
+        """The audit of the log; None, and why, if it cannot be read."""
+        try:
+            return self._audit(), ""
+        except ConfigError as error:
+            return None, str(error)
+
+    def session(self, number: int) -> Session:
+        """A session of the log, from 1. Refusal if there is none; ConfigError."""
+        sessions = self._audit().sessions
+        if not 1 <= number <= len(sessions):
+            raise Refusal(HTTPStatus.NOT_FOUND, "the log has no such session")
+        return sessions[number - 1]
+
+    def _audit(self) -> Audit:
+        """The audit of the log, as it was read some seconds ago. ConfigError."""
         with self._reading:
             now = time.monotonic()
             if self._audited is None or now >= self._audited[0]:
                 log = self._config.audit
                 assert log is not None
                 entries = read_log(log) if log.exists() else []
-                facts = audit_facts(log, entries, sessions_of(entries), None, None)
+                audited = audit_of(log, entries, sessions_of(entries))
                 took = time.monotonic() - now
-                self._audited = time.monotonic() + max(READ_AGAIN_SECONDS, 10 * took), facts
+                self._audited = time.monotonic() + max(READ_AGAIN_SECONDS, 10 * took), audited
             return self._audited[1]
 
-    def budget(self) -> tuple[BudgetFacts | None, str]:
-        """What was spent; None, and why, if that cannot be told."""
-        config, limit = self._config, self._config.policy.budget
-        path = memory_path(config)
+    def budget(self) -> tuple[SiteBudget | None, str]:
+        """What was spent; None, and why, if that is not known."""
         try:
-            spent = read_spent(path) or Spent(config.rows_name)
-            charges = charges_of(path, MAX_CHARGES)
+            return site_budget(self._config, MAX_CHARGES), ""
         except ConfigError as error:
             return None, str(error)
-        facts = facts_of(spent, limit, own=True)
-        allowed = (None, None) if limit is None else (limit.epsilon, limit.delta)
-        site = SiteFacts(config.rows_name, config.policy.max_sessions, facts.took_part, *allowed)
-        drawn = [
-            ChargeFacts(session, release, at, noise.epsilon_of(math.sqrt(cost), facts.delta))
-            for session, release, at, cost in charges
-        ]
-        return BudgetFacts(site, facts, drawn, facts.releases), ""
 
-    def policy(self) -> list[RuleOfPolicy]:
+    def policy(self) -> list[Rule]:
         """The rules of the policy."""
         policy = self._config.policy
         values = policy.model_dump(mode="json", exclude_none=True)
         return [
-            RuleOfPolicy(
-                key,
-                _in_words(values.get(key)),
-                key in policy.model_fields_set,
-                purpose,
+            Rule(
+                key=key, value=_in_words(values.get(key)), is_set=key in policy.model_fields_set, purpose=why
             )
-            for key, purpose in PROTECTS.items()
+            for key, why in PROTECTS.items()
         ]
 
 
@@ -352,3 +258,184 @@ def _in_words(value: object) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{role}: {listed(names)}" for role, names in value.items() if names) or "none"
     return to_toml(value)
+
+
+# ---- The page of a site as an ASGI application ----------------------------------------------------------
+# Promises: every page is for callers with a token; a decision needs a login, a form of its pages, and the
+# token of an officer once more; nothing changes by GET; what reads files or rows runs beside the event
+# loop.
+# Refuses: who has no token, whose token does not fit, and who asks for too much at a time (Refusal).
+
+
+T = TypeVar("T")
+READERS, OFFICER = ("viewer", "officer"), "officer"
+ASSETS = {"/style.css": (site.STYLE, "text/css"), "/icon.svg": (ICON, "image/svg+xml")}
+MAX_FIELDS = 8
+"""Of a form."""
+MAX_AT_ONCE = 4
+"""Pages and decisions of one token's owner that are worked on, or wait for it, at a time."""
+DECISIONS = {"approve": True, "refuse": False}
+
+
+Shown = Callable[[SiteOffice, Reader, Mapping[str, Any]], Document]
+"""A page: the document of a site for a reader, at an address with these parameters."""
+PAGES: dict[str, Shown] = {
+    "/": lambda office, reader, at: site.overview(office.overview()),
+    "/requests": lambda office, reader, at: site.requests(office.requests()),
+    "/requests/{name}": lambda office, reader, at: site.decision(office.decision(at["name"]), reader),
+    "/audit": lambda office, reader, at: site.audit(*office.audit()),
+    "/audit/{number:int}": lambda office, reader, at: site.session(office.session(at["number"])),
+    "/budget": lambda office, reader, at: site.budget(*office.budget()),
+    "/policy": lambda office, reader, at: site.policy(office.policy()),
+}
+
+
+def application(office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> App:
+    """The application. pool: threads that read files and rows, which sessions do not need."""
+    own = _Pages(office, logins, tokens, pool)
+    routes = [
+        *asset_routes(ASSETS),
+        *(Route(path, own.page(shown)) for path, shown in PAGES.items()),
+        Route("/requests/{name}", own.decide, methods=["POST"]),
+        Route("/login", own.log_in, methods=["POST"]),
+        Route("/logout", own.log_out, methods=["POST"]),
+    ]
+    return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
+
+
+class _Pages:
+    def __init__(self, office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> None:
+        self._office = office
+        self._pool = pool
+        self._logins = logins
+        self._tokens = tokens
+        self._at_once = Counter[str]()
+        """By the name of the token's owner."""
+
+    def page(self, shown: Shown) -> Callable[[Asking], Awaitable[Response]]:
+        """What answers a request for a page, which is drawn beside the event loop."""
+
+        async def answer(request: Asking) -> Response:
+            reader = self._reader(request)
+
+            def drawn() -> str:
+                document = shown(self._office, reader, request.path_params)
+                return site.page(request.url.path, document, reader)
+
+            text = await self._beside(reader.name, drawn)
+            return HTMLResponse(text, headers={"Content-Security-Policy": site.POLICY})
+
+        return answer
+
+    async def decide(self, request: Asking) -> Response:
+        caller = self._caller(request)
+        form = await self._form(request, caller)
+        by = self._tokens.owner(form("token").strip(), asker_of(request.scope).address)
+        if by.role != OFFICER or by.name != caller.name:
+            reason = f"to decide takes a token of the role {OFFICER}, the one of this login"
+            raise Refusal(HTTPStatus.FORBIDDEN, reason)
+        approves = DECISIONS.get(form("decision"))
+        if approves is None:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "neither approve nor refuse")
+        decision = Decided(approves, form("digest"), form("analyst"), form("seen"), by.name)
+        name = request.path_params["name"]
+        await self._beside(by.name, self._office.decide, name, decision)
+        return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
+
+    async def log_in(self, request: Asking) -> Response:
+        form = await read_form(request, MAX_FIELDS)
+        token = form("token").strip()
+        owner = self._tokens.owner(token, asker_of(request.scope).address)
+        _check_role(owner.role)
+        cookie = self._logins.log_in(token, request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+    async def log_out(self, request: Asking) -> Response:
+        await self._form(request, self._caller(request))
+        cookie = self._logins.log_out(request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+    async def _beside(self, owner: str, work: Callable[..., T], *arguments: object) -> T:
+        """The result of what must not hold up the event loop. owner: of the token. Raises Refusal."""
+        if self._at_once[owner] >= MAX_AT_ONCE:
+            reason = f"{MAX_AT_ONCE} requests of {owner} are worked on already: wait for them"
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "1"})
+        self._at_once[owner] += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+        finally:
+            self._at_once[owner] -= 1
+
+    def _caller(self, request: Asking) -> Caller:
+        caller = self._logins.caller(request.scope)
+        _check_role(caller.role)
+        return caller
+
+    def _reader(self, request: Asking) -> Reader:
+        caller = self._caller(request)
+        key = self._logins.form_key(request.scope) if caller.by_cookie else ""
+        return Reader(caller.name, caller.role == OFFICER, key)
+
+    async def _form(self, request: Asking, caller: Caller) -> Callable[[str], str]:
+        """The fields of a form of a page that this login was shown. Raises Refusal."""
+        if not caller.by_cookie:
+            raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
+        form = await read_form(request, MAX_FIELDS)
+        if not hmac.compare_digest(form("key").encode(), self._logins.form_key(request.scope).encode()):
+            raise Refusal(HTTPStatus.FORBIDDEN, "this form is of no page of this login: read the page again")
+        return form
+
+
+def _check_role(role: str) -> None:
+    if role not in READERS:
+        raise Refusal(HTTPStatus.FORBIDDEN, f"a token of the role {role}; this needs {' or '.join(READERS)}")
+
+
+# ---- The page of a site: who may reach it, and its start and stop ---------------------------------------
+# Promises: it listens on a loopback address alone, answers under names of this machine alone, and every
+# page needs a token; whatever fails here ends no session.
+# Refuses: an address that is taken, a file of tokens that cannot be read (ConfigError).
+
+
+WHAT = "site's page"
+THREADS = 2
+"""Pages that are drawn at a time."""
+EVENT = "page refused"
+"""The name of refusals in the log."""
+
+
+class SitePage:
+    """The page, from `start` to `stop`."""
+
+    def __init__(self, config: SitePageConfig, office: SiteOffice, log: Any) -> None:
+        """Listen. ConfigError if that cannot be."""
+        if not config.tokens.exists():
+            raise ConfigError(
+                f"{config.tokens}: there is no such file, and who reads this site's page needs a token: make "
+                f"one with `fedboost keys token NAME --role {OFFICER} --file {config.tokens}`"
+            )
+        tokens = Tokens(config.tokens, log)
+        self._log = log
+        note = noting(Refusals(log, None), EVENT)
+        logins = Logins(tokens, is_open=False, encrypted=False)
+        self._pool = ThreadPoolExecutor(THREADS, "page")
+        app = Guard(application(office, logins, tokens, self._pool), is_loopback_name, note, log, refused)
+        self._server = WebServer(WHAT, config.listen, app, log, note)
+        port = self.address.rpartition(":")[2]
+        logins.cookie = f"fedboost-site-{port}"  # browsers keep one jar for all ports of a machine
+
+    @property
+    def address(self) -> str:
+        """The address that it listens on."""
+        return self._server.address
+
+    async def start(self) -> None:
+        """Serve, in tasks of the running event loop."""
+        await self._server.start()
+        readers = "on this machine alone; who reads needs a token"
+        self._log.info("the site's page is served", address=self._server.url, readers=readers)
+
+    async def stop(self) -> None:
+        """End all that is open."""
+        await self._server.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)

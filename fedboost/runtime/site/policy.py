@@ -20,6 +20,7 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
 from fedboost.protocol.site import Limits, splits_by
+from fedboost.results.request import ModelOrigin
 from fedboost.runtime.site.policy_keys import (
     COMMAND,
     MAX_ROWS_PER_LEAF,
@@ -37,7 +38,6 @@ from fedboost.runtime.site.policy_keys import (
 from fedboost.terms.tasks import rows_readable
 from fedboost.terms.terms import Terms, have_folds
 from fedboost.views.approval import columns_by_role, summary
-from fedboost.views.facts import OriginFacts
 from fedboost.views.words import delimited
 
 # ---- Rules for parties that hold different columns, and for joint predictions ---------------------------
@@ -307,15 +307,21 @@ def breaches_of_model(
         yield Breach("evaluate", _OWN, contradiction, allow="any")
 
 
-def origin_of(policy: PolicyKeys, terms: Terms, party: str, signers: ModelSigners) -> OriginFacts | None:
-    """Facts for a person of who made the model that terms measure; None where they measure none."""
+def origin_of(policy: PolicyKeys, terms: Terms, party: str, signers: ModelSigners) -> ModelOrigin | None:
+    """Who made the model that terms measure, for a person; None where they measure none."""
     if not terms.task.measures:
         return None
     accepted, rows = _accepted(policy, party, signers), 1
     if accepted and terms.trained is not None and terms.trained.earlier is None:
         rows = 1 if _contradiction(terms, terms.trained) else rows_per_leaf(terms.trained)[0]
     others = tuple(sorted(accepted - {party}))
-    return OriginFacts(party in accepted, others, signers.unknown, rows, rows_readable(terms))
+    return ModelOrigin(
+        own=party in accepted,
+        others=others,
+        unknown=signers.unknown,
+        rows=rows,
+        readable=rows_readable(terms),
+    )
 
 
 _OWN = '"own"'

@@ -1,8 +1,9 @@
-"""The keys of a site's `[policy]` table in party.toml, their defaults, and the reason for each.
+"""The keys of a site's `[policy]` table in party.toml, their defaults, and the reason for each; the budget.
 
 Refuses: keys that do not exist, and values that are not of their kind (ConfigError).
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,12 +13,13 @@ from typing import Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError, Refused
+from fedboost.privacy import noise
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS
+from fedboost.results.budget import Spent
 from fedboost.runtime.config import to_toml
-from fedboost.runtime.site.budget import Budget
 from fedboost.terms.hiding import ProtectionName
-from fedboost.terms.noise import MAX_DELTA, Placement
+from fedboost.terms.noise import MAX_DELTA, MIN_EPSILON, Placement
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.session import TaskName
 from fedboost.terms.terms import Terms
@@ -95,6 +97,80 @@ PROTECTS = {
     "approval": 'with "ask" a person decides on every session',
 }
 """The reason for each key of the policy."""
+
+
+# ---- The privacy of its rows that a site lets be spent over all sessions --------------------------------
+# Promises: costs (mu squared) add, epsilons do not; a refusal names the epsilon that would fit.
+
+
+ROUNDING = 1e-12
+"""Of sums of costs, relative to the budget."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The privacy of its rows that a site lets be spent: (epsilon, delta) over all sessions."""
+
+    epsilon: float
+    delta: float
+
+    @property
+    def cost(self) -> float:
+        """The same as a cost, mu squared."""
+        return noise.mu_of(self.epsilon, self.delta) ** 2
+
+    def left(self, spent: float) -> float:
+        """The epsilon that a session at this delta may have, once that was spent. Epsilons do not add:
+        it is more than the difference of two."""
+        return noise.epsilon_of(math.sqrt(max(self.cost - spent, 0.0)), self.delta)
+
+    def check_session(self, party: str, terms: Terms, spent: float, charged: float) -> None:
+        """Raise Refused unless what a session still plans to release fits. spent: by all sessions; charged:
+        by this one."""
+        assert terms.noise is not None
+        if terms.noise.placement == "central":
+            raise Refused(
+                f'party {party}: with placement = "central" nothing hides its sums from the aggregator, so '
+                f"no such session fits the budget of these rows, epsilon {self.epsilon:g} at delta "
+                f'{self.delta:g}; use placement = "distributed" or "local"'
+            )
+        wanted = f"the terms ask for epsilon {terms.noise.epsilon:g} at delta {terms.noise.delta:g}"
+        self._check(party, wanted, terms.noise.delta, spent, max(terms.plan.cost - charged, 0.0), charged)
+
+    def check_release(self, party: str, session: str, spent: float, cost: float) -> None:
+        """Raise Refused unless one more release fits."""
+        self._check(party, f"session {session} asks for one more release", self.delta, spent, cost, 0.0)
+
+    def _check(
+        self, party: str, wanted: str, delta: float, spent: float, cost: float, charged: float
+    ) -> None:
+        if spent + cost <= self.cost * (1.0 + ROUNDING):
+            return
+        room = math.sqrt(max(self.cost - spent + charged, 0.0))
+        fits = _rounded_down(noise.epsilon_of(room, delta))
+        remedy = (
+            f"lower the epsilon of the noise to {fits:g} at most at delta {delta:g}"
+            if fits >= MIN_EPSILON
+            else "no session with noise fits"
+        )
+        raise Refused(
+            f"party {party}: {wanted}, and its budget for these rows, epsilon {self.epsilon:g} "
+            f"at delta {self.delta:g}, has {_rounded_down(self.left(spent)):g} left; {remedy}, unless the "
+            f"site raises `epsilon` in its policy"
+        )
+
+
+def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
+    """What was spent of a dataset, as an epsilon, and what is left of it. budget: that of the site's present
+    rows, which are this dataset if it is its own."""
+    limit = budget if own else None
+    delta = spent.delta if limit is None else limit.delta
+    allowed = {} if limit is None else {"budget": limit.epsilon, "left": limit.left(spent.cost)}
+    return spent.model_copy(update={"own": own, "delta": delta, "spent": spent.epsilon(delta), **allowed})
+
+
+def _rounded_down(epsilon: float) -> float:
+    return math.floor(epsilon * 1e4) / 1e4
 
 
 class ColumnRules(Frozen):

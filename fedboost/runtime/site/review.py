@@ -1,5 +1,6 @@
-"""Checks of terms at a site: would it take part? Each is answered without a session, and nothing of it is
-remembered as one; it is in the audit log.
+"""Requests of analysts at a site, and checks of terms: would it take part?
+
+A check is answered without a session, and nothing of it is remembered as one; it is in the audit log.
 
 Promises: an analyst whom the site's policy or its approval of these terms names is told all that stands
 against the terms: rules, budget, columns that lack or have another type. Any other caller is told no more
@@ -9,32 +10,80 @@ Refuses: nothing; what cannot be read is a reason.
 """
 
 import asyncio
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, quoted
+from fedboost.errors import ConfigError, DurabilityError, FedboostError, PeerError, Refused, quoted
 from fedboost.protocol import key_exchange
-from fedboost.protocol.key_exchange import CHECK, Credentials
-from fedboost.protocol.messages import Request
+from fedboost.protocol.key_exchange import CHECK, SESSION, Credentials
+from fedboost.protocol.messages import Offer, Request
 from fedboost.protocol.party import check_rows
 from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
+from fedboost.results.request import Asked, Live, LiveSession
+from fedboost.runtime.files import folder_name, write_atomically
 from fedboost.runtime.net import channel
-from fedboost.runtime.site.approval import policy_for, read_past, with_past
+from fedboost.runtime.site.approval import (
+    OWNER_ALONE,
+    lacks_approval,
+    policy_for,
+    read_past,
+    signers_at,
+    with_past,
+)
 from fedboost.runtime.site.audit import AuditLog
-from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.config import PartyConfig, state_folder
+from fedboost.runtime.site.memory import make_folder
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import with_the_command
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.site.signers import check_unread, signers_at
 from fedboost.runtime.telemetry import has_terminal
+from fedboost.terms.reading import read_model
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.wire.codec import terms_of
 from fedboost.wire.messages import Objections, Review, decode_review, encode_objections
+
+# ---- Signatures of what an aggregator hands on to a site ------------------------------------------------
+# Refuses: terms that nobody signed as they were sent, before they are read (PeerError, Refused): to read them
+# may take long, and an aggregator may send what it likes.
+
+
+def check_unread(
+    party: str, credentials: Credentials | None, text: str, request: Request | None, wish: bytes = SESSION
+) -> None:
+    """Raise PeerError or Refused unless terms of this text are signed for this wish. Without keys nothing
+    is."""
+    if credentials is None:
+        return
+    if request is None:
+        raise Refused(f"party {party}: the terms are signed by no analyst")
+    key_exchange.check_unread(credentials, text, request, wish)
+
+
+def vouched(
+    party: str, credentials: Callable[[], Credentials | None], text: str, request: Request | None
+) -> None:
+    """Raise PeerError or Refused unless terms of this text are signed for a session, by what is trusted
+    now."""
+    check_unread(party, credentials(), text, request)
+
+
+def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
+    """The analyst who signed an offer; '' where nobody did, for which the session leaves it."""
+    if credentials is None or offer.request is None:
+        return ""
+    try:
+        return key_exchange.check_request(credentials, offer.terms, offer.request)
+    except PeerError:
+        return ""
+
 
 # ---- The checks of terms that a site answered: counted, in its audit log, and on its page ---------------
 # Promises: a check is in the audit log before its answer leaves: the analyst, the terms and whether this
@@ -159,7 +208,7 @@ class Reviewer:
         try:
             credentials = self._credentials()
             check_unread(party, credentials, review.terms, review.request, CHECK)
-            terms = _read(review)
+            terms = _terms_of(review)
             if party not in terms.parties:
                 raise Refused(f"the terms do not name party {party!r}")
             analyst = _analyst(credentials, terms, review.request)
@@ -240,7 +289,7 @@ def _refusal(check: Callable[[], object]) -> str:
     return ""
 
 
-def _read(review: Review) -> Terms:
+def _terms_of(review: Review) -> Terms:
     """The terms of a check. ConfigError for those of another version."""
     try:
         return terms_of(review.terms)
@@ -255,3 +304,204 @@ def _without_name(reason: str, party: str) -> str:
     for prefix in (f"site {party} refuses: ", f"party {party} refuses: ", f"party {party}: "):
         reason = reason.removeprefix(prefix)
     return f"it {rest}" if (rest := reason.removeprefix(f"party {party} ")) != reason else reason
+
+
+# ---- What was asked of a site ---------------------------------------------------------------------------
+# Requests of analysts for a session, or for a check, in files of its state folder.
+# Promises: an entry for each terms and analyst, with what the site answered last; they are bounded in
+# number and bytes, whatever is asked: beyond that the oldest of who asked most goes. A file is written
+# whole or not at all, for its owner's eyes alone. Nothing here ends a session: what cannot be kept is a
+# warning in the log.
+
+
+MAX_REQUESTS = 64
+MAX_TERMS_BYTES = 4 << 20
+"""Of one request: as many as an analyst can send."""
+MAX_BYTES = 64 << 20
+"""Of all requests together."""
+MAX_ANSWER = 2000
+"""Characters of an answer that are kept."""
+SAME_SECONDS = 60.0
+"""The same request with the same answer is written again after this."""
+ANSWERING = "it has not been answered yet"
+
+
+class RequestLog:
+    """The requests of a site."""
+
+    def __init__(self, config: PartyConfig, log: Any) -> None:
+        alone = config.rows_name == config.party  # else other parties may have the same folder
+        folder = "asked" if alone else f"{folder_name(config.party)}.asked"
+        self._config = config
+        self._folder = state_folder(config) / folder
+        self._log = log
+        self._lock = threading.Lock()
+        self._known: dict[str, Asked] = {}
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                entry = read_model(Asked, _read(path)["asked"], str(path))
+            except ConfigError as error:
+                log.warning(
+                    "a request that was kept cannot be read", file=str(path), reason=quoted(str(error))
+                )
+                continue
+            self._known[entry.name] = entry
+        self._make_room()
+
+    def all(self) -> list[Asked]:
+        """The requests, those asked last first."""
+        with self._lock:
+            return sorted(self._known.values(), key=lambda entry: -entry.last)
+
+    def find(self, name: str) -> Asked | None:
+        """A request by its name."""
+        with self._lock:
+            return self._known.get(name)
+
+    def terms(self, entry: Asked) -> Terms:
+        """The terms of a request. ConfigError if they are not there as they were written."""
+        path = self._file(entry)
+        terms = Terms.from_canonical(str(_read(path).get("terms")))
+        if terms.digest != entry.digest:
+            raise ConfigError(f"{path}: changed after it was written: it is not of the digest {entry.digest}")
+        return terms
+
+    def note(self, terms: Terms, analyst: str, session: str, answer: str) -> None:
+        """Keep a request, or what was answered to one that is kept."""
+        lacking = answer not in ("", ANSWERING) and self._lacks_approval(terms, analyst)
+        now = time.time()
+        text = terms.canonical()
+        entry = Asked(
+            digest=terms.digest,
+            analyst=analyst,
+            task=terms.task.name,
+            parties=len(terms.parties),
+            first=now,
+            last=now,
+            session=session,
+            answer=quoted(answer, MAX_ANSWER),
+            bytes=len(text.encode()),
+            lacks_approval=lacking,
+        )
+        if entry.bytes > MAX_TERMS_BYTES:
+            self._log.warning("a request is not kept: its terms are too long", terms=entry.digest)
+            return
+        with self._lock:
+            before = self._known.get(entry.name)
+            if before is not None:
+                same = (before.answer, before.session) == (entry.answer, session)
+                same = same and before.lacks_approval == lacking
+                if same and now - before.last < SAME_SECONDS:
+                    return
+                entry = entry.model_copy(update={"first": before.first})
+            try:
+                make_folder(self._folder)
+                content = {"asked": entry.model_dump(), "terms": text}
+                write_atomically(self._file(entry), json.dumps(content).encode(), OWNER_ALONE)
+            except FedboostError as error:
+                self._log.warning("a request is not kept", terms=entry.digest, reason=str(error))
+                return
+            self._known[entry.name] = entry
+            self._make_room()
+
+    def _lacks_approval(self, terms: Terms, analyst: str) -> bool:
+        try:
+            return lacks_approval(self._config, terms, analyst)
+        except ConfigError as error:
+            self._log.warning("not known if an approval is lacking", reason=str(error))
+            return True
+
+    def _make_room(self) -> None:
+        """Drop the oldest requests of who asked most while there are too many."""
+        while len(self._known) > MAX_REQUESTS or sum(e.bytes for e in self._known.values()) > MAX_BYTES:
+            sizes = Counter[str]()
+            for entry in self._known.values():
+                sizes[entry.analyst] += entry.bytes + MAX_BYTES // MAX_REQUESTS
+            most = sizes.most_common(1)[0][0]
+            oldest = min((e for e in self._known.values() if e.analyst == most), key=lambda e: e.last)
+            del self._known[oldest.name]
+            try:
+                self._file(oldest).unlink(missing_ok=True)
+            except OSError as error:
+                self._log.warning("an old request cannot be removed", reason=quoted(str(error)))
+
+    def _file(self, entry: Asked) -> Path:
+        return self._folder / f"{entry.name}.json"
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """A file of a request. ConfigError."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot read: {error}") from None
+    if not isinstance(values, dict) or not isinstance(values.get("asked"), dict):
+        raise ConfigError(f"{path}: not a request")
+    return values
+
+
+# ---- What a site does now, and what was asked of it, for the page of the site ---------------------------
+# Promises: nothing is kept on the disk unless the site has a page; whatever cannot be kept ends no session.
+
+
+class PageState:
+    """Told by a party's watch and its answers to checks, asked by its page. requests: None without a page."""
+
+    def __init__(self, config: PartyConfig, log: Any) -> None:
+        self.live = Live()
+        self.requests = RequestLog(config, log) if config.console else None
+        self._party = config.party
+        self._signs = config.keys is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a session is under way."""
+        return self.live.session is not None
+
+    def connected(self, here: bool) -> None:
+        """The aggregator was reached, or lost."""
+        self.live.connected = here
+
+    def checked(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
+        """Terms were checked without a session, from any thread."""
+        if self.requests is not None:
+            self.requests.note(terms, analyst, "", "; ".join(reasons))
+
+    def offered(self, offer: Offer, analyst: str) -> None:
+        """A session was offered. analyst: who signed it, '' where nobody did, or without keys."""
+        self.live.session = LiveSession(offer.session, analyst, offer.terms, time.time())
+        self._note(ANSWERING)
+
+    def sent(self, size: int) -> None:
+        """So many bytes left for the aggregator."""
+        if self.live.session is not None:
+            self.live.session.bytes += size
+
+    def answered(self) -> None:
+        """A question was answered."""
+        if self.live.session is not None:
+            self.live.session.answers += 1
+
+    def round(self, done: int) -> None:
+        """A round ended."""
+        if self.live.session is not None:
+            self.live.session.rounds = done
+
+    def ended(self, answer: str) -> None:
+        """The session is over. answer: why this site left it, '' if it did not."""
+        self._note(answer)
+        self.live.session = None
+
+    def closed(self, paused: bool) -> None:
+        """The session is over, or only paused: then it may be offered again."""
+        if paused:
+            self.live.session = None
+
+    def _note(self, answer: str) -> None:
+        """Keep with the request for the session under way how this site answered it; nothing of a request
+        that nobody signed, where analysts sign."""
+        session = self.live.session
+        if session is None or self.requests is None or self._party not in session.terms.parties:
+            return
+        if session.analyst or not self._signs:
+            self.requests.note(session.terms, session.analyst, session.name, answer)

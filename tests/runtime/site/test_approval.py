@@ -199,7 +199,7 @@ def test_the_sessions_used_are_shown_and_one_more_is_approved(folder):
     (folder / "party.toml").write_text(SITE + "policy = { max_sessions = 3 }\n")
     assert "max_sessions = 3" in may_begin(offered())
     end = run("--yes")
-    assert "\n  max_sessions = 3\n    3 sessions with these rows began.\n" in end.out
+    assert f"\nmax_sessions = 3\n{'':13}3 sessions with these rows began.\n" in end.out
     assert may_begin(offered()) == ""
     remember(offered())
     assert "4 sessions" in may_begin(offered())
@@ -263,7 +263,7 @@ def test_an_approval_that_cannot_be_read_is_replaced(folder):
     (path,) = approvals(folder)
     path.write_text("digest = 1\n")
     end = run("--yes")
-    assert end.err.startswith("an earlier approval counts for nothing, and yes replaces it: ")
+    assert "! An earlier approval is not valid, and a new one replaces it: " in " ".join(end.out.split())
     assert permits(offered()) == ""
 
 

@@ -9,9 +9,10 @@ from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.site import Limits, SessionOffer
+from fedboost.results.audit import Released
 from fedboost.results.privacy import PrivacyCard
 from fedboost.runtime.model import Model
-from fedboost.runtime.site.audit import Released, read_log
+from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.memory import NAME, read_spent
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import read_model

@@ -28,8 +28,8 @@ from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site, Spending
 from fedboost.runtime.site import memory as memory_file
-from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import NAME, FileMemory, make_file, read_spent
+from fedboost.runtime.site.policy_keys import Budget
 
 ROOT = Path(__file__).parents[3]
 

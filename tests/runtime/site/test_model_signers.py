@@ -23,9 +23,9 @@ from fedboost.protocol.messages import Attest
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model, text_of
 from fedboost.runtime.net.keys import write_bundle
+from fedboost.runtime.site.approval import signers_at, signers_of
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.policy import ModelSigners, Policy
-from fedboost.runtime.site.signers import signers_at, signers_of
 from fedboost.runtime.tasks import drift_terms, evaluation_terms
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms import continuation
@@ -342,7 +342,7 @@ def test_an_approval_says_who_signed_the_model_and_what_it_could_read(model, tmp
     assert f"reg:squarederror, 3 trees with {leaves} leaves, which are in the terms" in text
     assert "signed by this site, which took part in its training" in text
     assert "each leaf of its trees has at least 10 rows of its training" in text
-    assert "The policy of this site has nothing against these terms" in text
+    assert "The terms break no rule of this site's policy." in text
     unsigned = dataclasses.replace(model, attestations={})
     asked, text = approved(unsigned)
     assert "signed by neither this site nor a party whose signature it accepts (evaluate_signers)" in text

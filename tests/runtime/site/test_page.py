@@ -10,15 +10,16 @@ from sites import Log, fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.messages import Offer
+from fedboost.results.request import LiveSession
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.site import approval as asked
+from fedboost.runtime.site import review as asked
 from fedboost.runtime.site.approval import policy_for, refusal_of, refuse
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.page import PageState, SiteOffice
+from fedboost.runtime.site.page import SiteOffice
+from fedboost.runtime.site.review import PageState
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.runtime.web import logins, serving
 from fedboost.runtime.web.logins import add_token
-from fedboost.views.site import LiveSession
 
 NOBODY = "127.0.0.1:9"
 THREE = ("north", "south", "east")
@@ -243,7 +244,7 @@ def test_approve_writes_what_the_command_writes_and_shows_what_it_shows(site, of
         assert (word in page) == (word in " ".join(said.split())), word
     (event,) = site.log.named("terms approved on the page")
     assert (event["by"], event["analyst"], event["terms"]) == ("jo", "marie", offered().digest)
-    assert "<td>approved, 20" in officer.get(path)
+    assert ">approved</span>, 20" in officer.get(path)
     assert 'value="approve"' not in officer.get(path)
 
 
@@ -264,7 +265,7 @@ def test_an_approval_that_no_longer_holds_can_be_given_again(site, officer):
     assert "approved, and refused since" in page
     assert path in request_paths(officer.get("/"))
     assert officer.decide(path, "approve", site.token)[0] == 303
-    assert "<td>approved, 20" in officer.get(path)
+    assert ">approved</span>, 20" in officer.get(path)
 
 
 def test_a_refusal_that_no_approval_mends_leaves_terms_approved(site, officer):
@@ -277,7 +278,7 @@ def test_a_refusal_that_no_approval_mends_leaves_terms_approved(site, officer):
     used = "the analyst's request was used for another session; train again"
     site.asked_for(offered(), answer=(used,))
     page, listed = officer.get(path), officer.get("/requests")
-    assert "<td>approved, 20" in page
+    assert ">approved</span>, 20" in page
     assert 'value="approve"' not in page
     for shown in (page, listed):
         assert used.replace("'", "&#x27;") in shown
@@ -295,7 +296,7 @@ def test_a_refusal_that_no_approval_mends_leaves_terms_allowed_by_the_policy(tmp
         with SiteWithPage(tmp_path / approval, NOBODY, rows(), more=more).in_thread() as site:
             path = site.asked_for(offered(), answer=(used,))
             officer = Visitor(site.address).log_in(site.token)
-            assert f"<td>{said}</td>" in officer.get(path)
+            assert f">{said}</span>" in officer.get(path)
 
 
 def test_refuse_is_remembered_and_an_approval_outweighs_it(site, officer):
@@ -312,7 +313,7 @@ def test_refuse_is_remembered_and_an_approval_outweighs_it(site, officer):
     other = site.asked_for(offered(), analyst="pierre")
     assert "refused here by a person" not in officer.get(other)
     assert officer.decide(path, "approve", site.token)[0] == 303
-    assert "approved, 20" in officer.get(path)
+    assert ">approved</span>, 20" in officer.get(path)
 
 
 def test_terms_that_no_approval_allows_have_no_button(tmp_path):
@@ -325,7 +326,7 @@ def test_terms_that_no_approval_allows_have_no_button(tmp_path):
         officer = Visitor(site.address).log_in(site.token)
         path = site.asked_for(offered())
         page = officer.get(path)
-        assert "No yes can allow these terms" in page
+        assert "No approval can allow these terms" in page
         assert ('value="refuse"' in page, 'value="approve"' in page) == (True, False)
         assert officer.decide(path, "approve", site.token)[0] == 422
         assert approvals(site) == []
@@ -340,7 +341,7 @@ def test_what_comes_from_outside_is_text(site, officer):
     for page in ("/", "/requests"):
         assert ("<script" in officer.get(page), "\u202e" in officer.get(page)) == (False, False)
     page = officer.get(path)
-    assert "No yes can allow these terms" in page  # the table has no such column
+    assert "No approval can allow these terms" in page  # the table has no such column
     assert ("<script" in page, 'value="approve"' in page, 'value="refuse"' in page) == (False, False, True)
     assert officer.decide(path, "approve", site.token)[0] == 422
     assert approvals(site) == []
@@ -451,11 +452,12 @@ def test_tokens_are_throttled_by_address(site, officer):
 
 def test_rows_are_not_counted_while_a_session_is_under_way(site, officer):
     path = site.asked_for(offered())
-    assert "categories" in officer.get(path)
+    page = officer.get(path)
+    assert ("label, rows</dt>" in page, " rows of north.parquet" in page) == (True, True)
     site.node.watch.page_state.live.session = LiveSession("session-1", "marie", offered(), 0.0)
     page = officer.get(path)
-    assert "the rows of this site were not counted: a session is under way" in page
-    assert "this site</dt>" not in page
+    assert "The rows of this site were not counted: a session is under way." in page
+    assert ("label, rows</dt>" in page, " rows of north.parquet" in page) == (False, False)
     assert officer.decide(path, "approve", site.token)[0] == 303
 
 
@@ -475,7 +477,7 @@ def test_what_cannot_be_kept_is_a_line_in_the_log(tmp_path):
     (tmp_path / "fedboost.state" / "north" / "asked").write_text("a file")
     with SiteWithPage(tmp_path, NOBODY, rows()).in_thread() as site:
         site.node.watch.page_state.checked(offered(), "marie", ("no",))
-        assert "There are none." in Visitor(site.address).log_in(site.token).get("/requests")
+        assert "No requests." in Visitor(site.address).log_in(site.token).get("/requests")
     assert "asked" in site.log.named("a request is not kept")[0]["reason"]
 
 

@@ -52,7 +52,7 @@ def test_an_officer_approves_what_was_asked_and_the_session_goes_through(tmp_pat
                 audit = await asyncio.to_thread(officer.get, "/audit")
                 assert ("refused" in audit, "as agreed" in audit) == (True, True)
                 left = await asyncio.to_thread(officer.get, "/audit/2")
-                assert "signed by    analyst, the analyst" in left
+                assert "signed by</dt><dd>analyst, the analyst" in left
                 await approved_for_a_name_with_a_typing_error(one, site, officer)
                 return await refused_on_the_page(one, site, officer)
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedboost.errors import SessionFailed
-from fedboost.runtime.site import predicting
+from fedboost.runtime.site import node as predicting
 from fedboost.runtime.site.config import PartyConfig
 
 

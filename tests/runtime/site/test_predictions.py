@@ -16,9 +16,9 @@ from fedboost.protocol.site import Limits, SessionOffer
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.approval import review
 from fedboost.runtime.site.backup import memory_path
-from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory import FileMemory, make_file, read_spent
+from fedboost.runtime.site.policy_keys import Budget
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.terms import Terms
 
