@@ -126,7 +126,7 @@ def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]
     rows = []
     for number, session in reversed(known):
         rank = f" ({session.number} of {session.total})" if session.total > 1 else ""
-        name = quoted(session.name, 22 - len(rank)) + rank
+        name = quoted(session.name, 24 - len(rank)) + rank
         ended: tuple[Inline, ...] = (end(session),)
         if session.over and session.ended and session.ended.reason and not in_full:
             ended = (*ended, f": {printable(session.ended.reason)}")

@@ -319,7 +319,7 @@ GOLDEN = {
     "importance": "4a6aeb2cb56019f9",
     "signatures": "0da43ffe5bd53b95",
     "model": "1172c9a5481079f3",
-    "words of terms": "fb8de46a869736bd",
+    "words of terms": "3ffa0d85a6ae8e0f",
     "files of terms": "8fc97e834528e5cf",
     "status": "cc1fbbdf0690688c",
     "audit log": "07d8998fbd58f0ea",
