@@ -4,7 +4,10 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -12,20 +15,28 @@ from typing import Any, Generic, TypeVar
 
 from cryptography import x509
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity import SERVER_NAME
-from fedboost.protocol.key_exchange import Trust
 from fedboost.results.base import Ended
-from fedboost.runtime.aggregator.archive import MAX_ENDED, Archive, Submissions
+from fedboost.results.session import (
+    AggregatorState,
+    EndedSession,
+    Health,
+    LiveSession,
+    SessionDetail,
+    Site,
+    Submitted,
+)
+from fedboost.runtime.aggregator.archive import MAX_ENDED, MAX_FAILED, Archive, Submissions
 from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.aggregator.status import StatusOffice
 from fedboost.runtime.config import ConsoleConfig, is_loopback
-from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
 from fedboost.runtime.signed_model import SignedModel, verified, written
 from fedboost.runtime.web.forms import asset_routes, read_form
@@ -38,21 +49,19 @@ from fedboost.runtime.web.guard import (
     Send,
     is_loopback_name,
 )
-from fedboost.runtime.web.logins import Caller, Logins, Tokens
+from fedboost.runtime.web.logins import Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
-from fedboost.views import api as openapi
 from fedboost.views import as_html, shell
 from fedboost.views import console as pages
-from fedboost.views.api import BASE
-from fedboost.views.api import openapi as openapi_document
-from fedboost.views.markup import Markup
+from fedboost.views.api import BASE, READ, interface, openapi
+from fedboost.views.document import Document
 from fedboost.views.results import RESULTS, document
-from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, refused
+from fedboost.views.shell import console_page, drawn, refused
+from fedboost.views.status import sites_of
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
-from fedboost.wire.messages import SessionState, SessionStatus
+from fedboost.wire.messages import SessionState
 
-# ---- What a console shows of an aggregator, as facts ----------------------------------------------------
-# Promises: nothing is changed by looking.
+# ---- What a console shows of an aggregator --------------------------------------------------------------
 
 
 PHASES = {
@@ -63,8 +72,8 @@ PHASES = {
 }
 
 
-class Office:
-    """The aggregator as its console sees it. log: the last lines of its log."""
+class ConsoleQueries:
+    """The aggregator as its console sees it: nothing changes by looking. log: the last lines of its log."""
 
     def __init__(
         self,
@@ -76,38 +85,57 @@ class Office:
     ) -> None:
         self.archive = archive
         self.submissions = submissions
+        self.metrics = sessions.metrics
+        self.trust = sessions.trust
         self._sessions = sessions
         self._status = status
         self._log = log
 
-    @property
-    def metrics(self) -> AggregatorMetrics:
-        """The metrics of the aggregator."""
-        return self._sessions.metrics
-
-    @property
-    def trust(self) -> Trust | None:
-        """Whom the aggregator trusts; None without keys."""
-        return self._sessions.trust
-
-    def facts(self) -> ConsoleFacts:
-        """The facts now."""
+    def state(self) -> AggregatorState:
+        """The state now."""
         status = self._status.seen_by(None)
-        return ConsoleFacts(status, self._live(), tuple(self.archive.ended), tuple(self._log))
+        return AggregatorState(status, self._live(), tuple(self.archive.ended), tuple(self._log))
 
-    def _live(self) -> LiveFacts | None:
+    def ended(self, name: str) -> EndedSession:
+        """The session of this name that ended; Refusal if none is kept."""
+        found = self.archive.find(name)
+        if found is None:
+            raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
+        return found
+
+    def report(self, ended: EndedSession) -> str:
+        """The report of a session's model or result, as a page; Refusal if it is gone."""
+        data = self.archive.model(ended.name)
+        if data is None:
+            raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
+        model = SignedModel.from_bytes(data, ended.name)
+        session = Ended(model.terms, tuple(model.attestations), ended.traffic, ended.rounds)
+        if kind := RESULTS.get(model.terms.task.name):
+            try:
+                return as_html.report(document(kind.read(model.summary, session)))
+            except PeerError:
+                reason = "this session left no result under its terms"
+                raise Refusal(HTTPStatus.NOT_FOUND, reason) from None
+        trust, known = self.trust, None
+        if trust is not None:
+            known = verified(model, "model", trust.roots, trust.clock(), trust.denied)
+        return written(model, verification=known, session=session)
+
+    def _live(self) -> LiveSession | None:
         active = self._sessions.active
         if active is None:
             return None
-        session, pace = active.session, active.pace
+        session, pace, meter = active.session, active.pace, active.meter
         waits = pace.waits.get(pace.slowest)
-        return LiveFacts(
-            status=self._status.of(active, SessionState.RUNNING),
+        return LiveSession.of(
+            status := self._status.of(active, SessionState.RUNNING),
+            status=status,
+            task=active.terms.task.name,
             phase=PHASES.get(session.phase, session.phase),
             turn=session.turn,
-            rounds=tuple(active.meter.history),
-            seconds=active.meter.seconds,
-            traffic=dict(active.meter.traffic),
+            rounds=meter.history,
+            seconds=meter.seconds,
+            traffic=meter.traffic,
             slowest=None if waits is None else (pace.slowest, waits.turns, waits.seconds),
         )
 
@@ -137,22 +165,6 @@ class Kept(Generic[T]):
                 drawn = await asyncio.to_thread(draw)
                 self._drawn = {**dict([*self._drawn.items()][1 - self._most :]), key: drawn}
             return self._drawn[key]
-
-
-class Recent(Generic[T]):
-    """The drawing of what changes: the last one, for some seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._drawn: tuple[Hashable, T] | None = None
-        self._until = 0.0
-
-    def of(self, key: Hashable, draw: Callable[[], T]) -> T:
-        """The drawing of this key."""
-        if self._drawn is None or self._drawn[0] != key or time.monotonic() >= self._until:
-            self._drawn = key, draw()
-            self._until = time.monotonic() + self._seconds
-        return self._drawn[1]
 
 
 # ---- Model files on their way to readers, in parts ------------------------------------------------------
@@ -206,84 +218,44 @@ class Downloads:
             await send({"type": "http.response.body", "body": b""})
 
 
-# ---- Reports of the models that a console keeps, drawn beside the event loop, one at a time -------------
-# Promises: the last ones are drawn once.
-# Refuses: models that are gone (Refusal).
-
-
-MAX_DRAWN = 4
-"""Reports that are kept."""
-
-
-class Reports:
-    """The reports of an archive's models. trust: by which signatures are checked; None without keys."""
-
-    def __init__(self, archive: Archive, trust: Trust | None) -> None:
-        self._archive = archive
-        self._trust = trust
-        self._kept: Kept[str] = Kept(MAX_DRAWN)
-
-    async def written(self, ended: EndedFacts) -> str:
-        """The report of a session's model, as a page."""
-        return await self._kept.of((ended.name, ended.ended), partial(self._draw, ended))
-
-    def _draw(self, ended: EndedFacts) -> str:
-        data = self._archive.model(ended.name)
-        if data is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
-        model = SignedModel.from_bytes(data, ended.name)
-        session = Ended(model.terms, tuple(model.attestations), ended.traffic, ended.rounds)
-        if kind := RESULTS.get(model.terms.task.name):
-            try:
-                result = kind.read(model.summary, session)
-            except PeerError:
-                reason = "this session left no result under its terms"
-                raise Refusal(HTTPStatus.NOT_FOUND, reason) from None
-            return as_html.report(document(result))
-        trust = self._trust
-        known = None
-        if trust is not None:
-            known = verified(model, "model", trust.roots, trust.clock(), trust.denied)
-        return written(model, verification=known, session=session)
-
-
 # ---- Live pages: what changed is drawn once for all that look, and sent as server-sent events -----------
 # Promises: nothing is drawn while nobody looks, and at most every DRAW_SECONDS otherwise, however many ask;
-# a reader that does not keep up is dropped, and holds nobody up; one that may read no more is sent nothing
-# more.
-# Refuses: more than MAX_READERS at a time (Refusal).
+# a reader that is slow gets the latest parts when it has read the ones before, and holds nobody up; one that
+# may read no more is sent nothing more.
 
 
 DRAW_SECONDS = 0.5
 MAX_READERS = 256
-UNREAD_EVENTS = 8
-"""Events that wait for one reader; one with more is dropped."""
 QUIET_SECONDS = 15.0
 """A reader is sent a sign of life after this."""
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 
 Parts = Mapping[str, str]
 """The id of a part of a page to its HTML."""
-Draw = Callable[[ConsoleFacts], Parts]
-Queue = asyncio.Queue[bytes | None]
+View = Callable[[AggregatorState], Document]
 
 
 class Live:
-    """The readers of live pages. pages: how the parts of each page are drawn, by its name."""
+    """The readers of live pages. pages: the view of each page, by its name."""
 
-    def __init__(self, office: Office, pages: Mapping[str, Draw], log: Any) -> None:
-        self._office = office
+    def __init__(self, queries: ConsoleQueries, pages: Mapping[str, View], log: Any) -> None:
+        self._queries = queries
         self._pages = pages
         self._log = log
-        self._readers: dict[str, set[Queue]] = {name: set() for name in pages}
-        self._drawn: dict[str, Parts] = {}
+        self._readers = Counter[str]()
+        self._drawn: dict[str, tuple[Document, Parts]] = {}
         self._until: dict[str, float] = {}
+        self._events: dict[str, tuple[Parts, Parts, bytes]] = {}
+        """By page the last event: what its readers had, what they have then, and the event."""
+        self._changed = asyncio.Event()
+        """Set at the next change, and then replaced."""
         self._task: asyncio.Task[None] | None = None
+        self._is_over = False
 
     @property
     def readers(self) -> int:
         """How many look now."""
-        return sum(map(len, self._readers.values()))
+        return self._readers.total()
 
     def start(self) -> None:
         """Draw, in a task of the running event loop."""
@@ -293,45 +265,61 @@ class Live:
         """Draw no more, and say good-bye to all readers."""
         if self._task is not None:
             self._task.cancel()
-        for queues in self._readers.values():
-            for queue in queues:
-                _hang_up(queue)
+        self._is_over = True
+        self._changed.set()
 
-    def parts(self, page: str) -> Parts:
-        """The parts of a page, as its readers have them; where nobody looks, not older than DRAW_SECONDS."""
-        if not self._readers[page] and time.monotonic() >= self._until.get(page, 0.0):
-            self._draw(page, self._office.facts())
+    def drawn(self, page: str) -> tuple[Document, Parts]:
+        """A page and its parts, as its readers have them; without readers, not older than DRAW_SECONDS."""
+        if page not in self._drawn or (not self._readers[page] and time.monotonic() >= self._until[page]):
+            self._draw(page, self._queries.state())
         return self._drawn[page]
 
     async def serve(
         self, page: str, check: Callable[[], object], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Send the parts of a page, and then each part that changes, until the reader is gone or dropped.
-        check: raises Refusal if the reader may not read, and is asked before each event. Raises Refusal if
-        this is no page, or one reader too many."""
+        """Send the parts of a page, and then each part that changes, until the reader is gone. check: raises
+        Refusal if the reader may not read; called before each event. Raises Refusal if this is no page, or
+        one reader too many."""
         if page not in self._pages:
             raise Refusal(HTTPStatus.NOT_FOUND, "there is no such page")
-        start = {"type": "http.response.start", "status": 200, "headers": HEADERS}
-        if scope["method"] == "HEAD":
-            await send(start)
-            await send({"type": "http.response.body", "body": b""})
-            return
-        if self.readers >= MAX_READERS:
+        if scope["method"] != "HEAD" and self.readers >= MAX_READERS:
             wait = {"Retry-After": "10"}
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_READERS} pages are open already", wait)
-        queue: Queue = asyncio.Queue()
-        queue.put_nowait(_event(self.parts(page)))
-        self._readers[page].add(queue)
-        gone = asyncio.create_task(_until_gone(receive, queue), name="console reader")
-        try:
-            await send(start)
-            while (event := await _next(queue)) is not None:
-                check()
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            self._readers[page].discard(queue)
-            gone.cancel()
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        if scope["method"] != "HEAD":
+            self.drawn(page)  # now, if it was drawn for nobody
+            self._readers[page] += 1
+            gone = asyncio.create_task(_until_gone(receive), name="console reader")
+            sending = asyncio.create_task(self._send_on(page, check, send), name="console events")
+            try:
+                await asyncio.wait([gone, sending], return_when=asyncio.FIRST_COMPLETED)
+                if sending.done():
+                    sending.result()
+            finally:
+                self._readers[page] -= 1
+                gone.cancel()
+                sending.cancel()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _send_on(self, page: str, check: Callable[[], object], send: Send) -> None:
+        known: Parts = {}
+        while not self._is_over:
+            check()
+            changed, parts = self._changed, self._drawn[page][1]
+            event = self._event(page, known, parts)
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            known = parts
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), QUIET_SECONDS)
+
+    def _event(self, page: str, known: Parts, parts: Parts) -> bytes:
+        """What a reader with these parts is sent to have the others: the same for all that are in step."""
+        before, after, event = self._events.get(page, ({}, {}, b""))
+        if before is not known or after is not parts:
+            new = {name: part for name, part in parts.items() if known.get(name) != part}
+            event = f"data: {json.dumps(new)}\n\n".encode() if new else b":\n\n"
+            self._events[page] = known, parts, event
+        return event
 
     async def _draw_on(self) -> None:
         while True:
@@ -339,140 +327,138 @@ class Live:
             if not self.readers:
                 continue
             try:
-                facts = self._office.facts()
-                for page, queues in self._readers.items():
-                    if queues and (changed := self._draw(page, facts)):
-                        self._send(queues, _event(changed))
+                state = self._queries.state()
+                for page in +self._readers:
+                    self._draw(page, state)
             except Exception as error:  # noqa: BLE001 - a page that cannot be drawn must not end the next one
                 self._log.error("a live page failed", reason=f"{type(error).__name__}: {error}")
                 await asyncio.sleep(QUIET_SECONDS)
 
-    def _draw(self, page: str, facts: ConsoleFacts) -> Parts:
-        """Draw a page; the parts that changed."""
-        before, parts = self._drawn.get(page, {}), self._pages[page](facts)
-        self._drawn[page], self._until[page] = parts, time.monotonic() + DRAW_SECONDS
-        return {name: part for name, part in parts.items() if before.get(name) != part}
-
-    def _send(self, queues: set[Queue], event: bytes) -> None:
-        for queue in [*queues]:
-            if queue.qsize() < UNREAD_EVENTS:
-                queue.put_nowait(event)
-            else:
-                queues.discard(queue)
-                _hang_up(queue)
+    def _draw(self, page: str, state: AggregatorState) -> None:
+        """Draw a page, and wake the readers if it changed."""
+        self._until[page] = time.monotonic() + DRAW_SECONDS
+        now = drawn(self._pages[page](state))
+        if page not in self._drawn or self._drawn[page][1] != now[1]:
+            self._drawn[page] = now
+            self._changed.set()
+            self._changed = asyncio.Event()
 
 
-async def _until_gone(receive: Receive, queue: Queue) -> None:
+async def _until_gone(receive: Receive) -> None:
     """Wait until a reader hangs up."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    _hang_up(queue)
 
 
-async def _next(queue: Queue) -> bytes | None:
-    """The next event of a reader; a sign of life where there is none for a while."""
-    try:
-        async with asyncio.timeout(QUIET_SECONDS):
-            return await queue.get()
-    except TimeoutError:
-        return b":\n\n"
+# ---- The pages of a console, its events, and its interface for programs, as an ASGI application ---------
+# JSON is under /api/v1, as `views.api` describes it.
+# Promises: each answer is for callers that may read; a submission needs an analyst's token and the analyst's
+# own signature, which this process cannot make.
+# Refuses: pages that there are not, and callers without a token where one is needed (Refusal).
 
 
-def _hang_up(queue: Queue) -> None:
-    while not queue.empty():
-        queue.get_nowait()
-    queue.put_nowait(None)
-
-
-def _event(parts: Parts) -> bytes:
-    return f"data: {json.dumps(dict(parts))}\n\n".encode()
-
-
-# ---- The console's interface for programs ---------------------------------------------------------------
-# JSON under /api/v1, as `views.api` describes it.
-# Promises: what is read is what the pages show; a submission needs an analyst's token and the analyst's own
-# signature, which this process cannot make.
-# Refuses: as the guard does, with JSON `{"error": ...}`.
-
-
+LIVE = {"overview": pages.overview, "sites": pages.sites, "sessions": pages.sessions, "log": pages.log}
+"""The view of each live page, by the name of its events: the page's path, but for the overview."""
+LISTS: dict[str, Callable[[AggregatorState], Any]] = {
+    "/health": lambda state: Health(status="serving", version=state.status.version, since=state.status.since),
+    "/sites": lambda state: [Site.of(member) for member in sites_of(state.status)],
+    "/sessions": lambda state: state.sessions,
+    "/models": lambda state: [each for each in state.ended if each.model_bytes],
+}
+"""What is answered under these addresses, in the type that the interface has for it."""
+ASSETS = {
+    "/style.css": (shell.STYLE, "text/css"),
+    "/script.js": (shell.SCRIPT, "text/javascript"),
+    "/icon.svg": (shell.ICON, "image/svg+xml"),
+}
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """The policy of a report, which has its style in it."""
-_STATES = {SessionState.WAITING: "waiting", SessionState.RUNNING: "running", SessionState.FINISHED: "done"}
+MAX_DRAWN = 4
+"""Reports that are kept."""
+MAX_FIELDS = 4
+"""Of the form for a token."""
+SUBMITTED = f"{BASE}/sessions"
+"""The one address that takes a POST of programs."""
+Answer = Callable[[Request], Awaitable[Response | App]]
 
 
-class Api:
-    """The answers to programs."""
+class Answers:
+    """The answers to readers and programs."""
 
-    def __init__(self, office: Office, logins: Logins) -> None:
-        self._office = office
+    def __init__(self, queries: ConsoleQueries, live: Live, logins: Logins) -> None:
+        self._queries = queries
+        self._live = live
         self._logins = logins
-        self._live: Recent[str] = Recent(DRAW_SECONDS)
-        self._kept: Kept[str] = Kept(MAX_ENDED)
-        self._downloads = Downloads(office.archive)
-        self._reports = Reports(office.archive, office.trust)
+        self._running: Kept[bytes] = Kept(1)
+        self._json: Kept[bytes] = Kept(MAX_ENDED)
+        self._pages: Kept[Document] = Kept(MAX_ENDED + MAX_FAILED)
+        self._reports: Kept[str] = Kept(MAX_DRAWN)
+        self._downloads = Downloads(queries.archive)
 
-    def routes(self) -> list[BaseRoute]:
-        """The routes of the interface."""
-        read = {
-            "/health": self._health,
-            "/sites": self._sites,
-            "/sessions/{name}": self._session,
-            "/models": self._models,
-            "/models/{name}": self._model,
-            "/models/{name}/report": self._report,
-            "/metrics": self._metrics,
-            "/openapi.json": self._openapi,
+    @property
+    def application(self) -> App:
+        """The application."""
+        read: dict[str, Answer] = {
+            **{"/" if name == "overview" else f"/{name}": partial(self._page, name) for name in LIVE},
+            "/sessions/{name}": self._session_page,
+            "/api": self._interface,
+            "/events/{page}": self._events,
+            **{f"{BASE}{path}": partial(self._list, path) for path in LISTS},
+            f"{BASE}/sessions/{{name}}": self._session,
+            f"{BASE}/models/{{name}}": self._model,
+            f"{BASE}/models/{{name}}/report": self._report,
+            f"{BASE}/metrics": self._metrics,
+            f"{BASE}/openapi.json": self._openapi,
         }
-        routes: list[BaseRoute] = [Route(f"{BASE}{path}", answer) for path, answer in read.items()]
-        return [*routes, Route(f"{BASE}/sessions", self._sessions, methods=["GET", "POST"])]
-
-    def _facts(self, request: Request) -> ConsoleFacts:
-        """The facts, for whoever may read them."""
-        self._logins.caller(request.scope)
-        return self._office.facts()
-
-    def _ended(self, request: Request) -> EndedFacts:
-        """The session of the address that is over; Refusal if there is none."""
-        self._logins.caller(request.scope)
-        ended = self._office.archive.find(request.path_params["name"])
-        if ended is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
-        return ended
-
-    async def _health(self, request: Request) -> Response:
-        status = self._facts(request).status
-        return JSONResponse({"status": "serving", "version": status.version, "since": status.since})
-
-    async def _sites(self, request: Request) -> Response:
-        members = (member for member in self._facts(request).status.members if member.role == "party")
-        sites = [
-            {
-                "name": member.name,
-                "connected": bool(member.since),
-                "since": member.since,
-                "seen": member.seen,
-                "version": member.version,
-            }
-            for member in members
+        routes: list[BaseRoute] = [
+            Route(path, partial(self._read, answer), methods=["GET", "POST"] if path == SUBMITTED else None)
+            for path, answer in read.items()
         ]
-        return JSONResponse(sites)
+        routes += asset_routes(ASSETS)
+        routes.append(Route("/login", self.log_in, methods=["POST"]))
+        routes.append(Route("/logout", self.log_out, methods=["POST"]))
+        return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
-    async def _sessions(self, request: Request) -> Response:
+    async def _read(self, answer: Answer, request: Request) -> Response | App:
+        """The answer, if the caller may read."""
+        self._logins.caller(request.scope)
+        return await answer(request)
+
+    async def _page(self, name: str, request: Request) -> Response:
+        return self._drawn(request, self._live.drawn(name)[0], name)
+
+    async def _session_page(self, request: Request) -> Response:
+        ended = self._ended(request)
+        draw = partial(_whole, pages.ended_session, ended)
+        return self._drawn(request, await self._pages.of(ended.key, draw))
+
+    async def _interface(self, request: Request) -> Response:
+        return self._drawn(request, await self._pages.of("api", partial(_whole, interface)))
+
+    def _drawn(self, request: Request, document: Document, live: str = "") -> Response:
+        caller = self._logins.caller(request.scope)
+        name = caller.name if caller.by_cookie else ""  # who logged in can log out
+        return HTMLResponse(console_page(request.url.path, document, live, name))
+
+    async def _events(self, request: Request) -> App:
+        check = partial(self._logins.caller, request.scope)
+        return partial(self._live.serve, request.path_params["page"], check)
+
+    async def log_in(self, request: Request) -> Response:
+        """Answer the form for a token."""
+        form = await read_form(request, MAX_FIELDS)
+        cookie = self._logins.log_in(form("token"), request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+    async def log_out(self, request: Request) -> Response:
+        """End a login."""
+        cookie = self._logins.log_out(request.scope)
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+
+    async def _list(self, path: str, request: Request) -> Response:
         if request.method == "POST":
             return await self._submit(request)
-        facts = self._facts(request)
-        known = {ended.name for ended in facts.ended}
-        shown = [_shown(status) for status in facts.status.sessions if status.name not in known]
-        return JSONResponse([*shown, *(_shown_ended(ended) for ended in facts.ended)])
-
-    async def _session(self, request: Request) -> Response:
-        live = self._facts(request).live
-        if live is not None and live.status.name == request.path_params["name"]:
-            text = self._live.of(live.status.name, lambda: _live_json(live))
-        else:
-            ended = self._ended(request)
-            text = await self._kept.of((ended.name, ended.ended), lambda: _ended_json(ended))
-        return Response(text, media_type="application/json")
+        return _answer(_json(READ[path].content, LISTS[path](self._queries.state())))
 
     async def _submit(self, request: Request) -> Response:
         caller = self._logins.need(request.scope, "analyst")
@@ -481,27 +467,22 @@ class Api:
                 HTTPStatus.FORBIDDEN, "a submission needs the token itself: Authorization: Bearer TOKEN"
             )
         try:
-            asked = await self._office.submissions.submit(await request.body(), caller.name)
+            submitted = await self._queries.submissions.submit(await request.body(), caller.name)
         except ConfigError as error:
             raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, error.public) from None
-        state = "running" if asked.name else "waiting"
-        answer = {"terms": asked.digest, "state": state, "name": asked.name, "missing": asked.missing}
-        return JSONResponse(answer, HTTPStatus.ACCEPTED)
+        return _answer(_json(Submitted, submitted), HTTPStatus.ACCEPTED)
 
-    async def _models(self, request: Request) -> Response:
-        models = [
-            {
-                "name": each.name,
-                "ended": each.ended,
-                "analyst": each.analyst,
-                "terms": each.terms,
-                "bytes": each.model_bytes,
-                "report": each.has_report,
-            }
-            for each in self._facts(request).ended
-            if each.model_bytes
-        ]
-        return JSONResponse(models)
+    def _ended(self, request: Request) -> EndedSession:
+        """The session of the address that ended; Refusal if there is none."""
+        return self._queries.ended(request.path_params["name"])
+
+    async def _session(self, request: Request) -> Response:
+        live = self._queries.state().live
+        if live is not None and live.name == request.path_params["name"]:
+            now = live.name, time.monotonic() // DRAW_SECONDS
+            return _answer(await self._running.of(now, partial(_json, SessionDetail, live)))
+        ended = self._ended(request)
+        return _answer(await self._json.of(ended.key, partial(_json, SessionDetail, ended)))
 
     async def _model(self, request: Request) -> App:
         return partial(self._downloads.serve, self._ended(request).name)
@@ -510,147 +491,29 @@ class Api:
         ended = self._ended(request)
         if not ended.has_report:
             raise Refusal(HTTPStatus.NOT_FOUND, "this session left no model that a report can be drawn of")
-        text = await self._reports.written(ended)
+        text = await self._reports.of(ended.key, partial(self._queries.report, ended))
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
     async def _metrics(self, request: Request) -> Response:
-        self._logins.caller(request.scope)
-        return Response(generate_latest(self._office.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(self._queries.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def _openapi(self, request: Request) -> Response:
-        self._logins.caller(request.scope)
-        return JSONResponse(openapi_document())
+        return JSONResponse(openapi())
 
 
-def _shown(status: SessionStatus) -> dict[str, Any]:
-    return {
-        "name": status.name,
-        "state": _STATES[status.state],
-        "analyst": status.analyst,
-        "terms": status.terms,
-        "program": status.program,
-        "protection": status.protection,
-        "parties": status.parties,
-        "rounds_done": status.done,
-    }
+def _answer(text: bytes, status: int = HTTPStatus.OK) -> Response:
+    return Response(text, status, media_type="application/json")
 
 
-def _shown_ended(ended: EndedFacts) -> dict[str, Any]:
-    return {
-        "name": ended.name,
-        "state": "failed" if ended.reason else "done",
-        "analyst": ended.analyst,
-        "terms": ended.terms,
-        "program": ended.program,
-        "protection": ended.protection,
-        "parties": ended.parties,
-        "rounds_done": len(ended.rounds),
-    }
+def _json(of: Any, value: Any) -> bytes:
+    """A value as JSON, with the fields of this type only."""
+    return TypeAdapter(of).dump_json(value, by_alias=True)
 
 
-def _live_json(live: LiveFacts) -> str:
-    more = {"rounds": live.rounds, "traffic": live.traffic, "reason": "", "model": False}
-    return _json(_shown(live.status) | more)
-
-
-def _ended_json(ended: EndedFacts) -> str:
-    about = {"reason": ended.reason, "model": ended.model_bytes > 0}
-    return _json(_shown_ended(ended) | {"rounds": ended.rounds, "traffic": ended.traffic} | about)
-
-
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-# ---- The pages of a console, and the events of those that are live, as an ASGI application --------------
-# Promises: each page and event is for callers that may read; what is wrong is a Refusal, which the guard
-# answers and logs.
-# Refuses: pages that there are not, and callers without a token where one is needed (Refusal).
-
-
-Page = Callable[[Mapping[str, str], str], str]
-PAGES: dict[str, tuple[str, Page]] = {
-    "/": (pages.LIVE, pages.page),
-    "/sites": (pages.SITES, pages.sites_page),
-    "/sessions": (pages.SESSIONS, pages.sessions_page),
-    "/log": (pages.LOG, pages.log_page),
-}
-"""By their paths: what their parts are called, and how they are put together."""
-PARTS = {
-    pages.LIVE: pages.parts,
-    pages.SITES: pages.sites_parts,
-    pages.SESSIONS: pages.sessions_parts,
-    pages.LOG: pages.log_parts,
-}
-ASSETS = {
-    "/style.css": (shell.STYLE, "text/css"),
-    "/script.js": (shell.SCRIPT, "text/javascript"),
-    "/icon.svg": (shell.ICON, "image/svg+xml"),
-}
-MAX_FIELDS = 4
-"""Of the form for a token."""
-MAX_CALLERS = 16
-"""Callers for whom the page of the interface is kept."""
-
-
-def application(office: Office, live: Live, logins: Logins) -> App:
-    """The application."""
-    own = _Pages(office, live, logins)
-    routes: list[BaseRoute] = [Route(path, partial(own.page, *page)) for path, page in PAGES.items()]
-    routes += asset_routes(ASSETS)
-    routes += [
-        Route("/sessions/{name}", own.session),
-        Route("/api", own.api),
-        Route("/events/{page}", own.events),
-        Route("/login", own.log_in, methods=["POST"]),
-        Route("/logout", own.log_out, methods=["POST"]),
-        *Api(office, logins).routes(),
-    ]
-    return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
-
-
-def _page(caller: Caller) -> str:
-    """The name that a page has for its caller: of who logged in, and can log out."""
-    return caller.name if caller.by_cookie else ""
-
-
-class _Pages:
-    def __init__(self, office: Office, live: Live, logins: Logins) -> None:
-        self._office = office
-        self._live = live
-        self._logins = logins
-        self._ended: Kept[Markup] = Kept(MAX_ENDED)
-        self._interface: Kept[str] = Kept(MAX_CALLERS)
-
-    async def page(self, name: str, page: Page, request: Request) -> Response:
-        caller = self._logins.caller(request.scope)
-        return HTMLResponse(page(self._live.parts(name), _page(caller)))
-
-    async def session(self, request: Request) -> Response:
-        caller = self._logins.caller(request.scope)
-        ended = self._office.archive.find(request.path_params["name"])
-        if ended is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
-        drawn = await self._ended.of((ended.name, ended.ended), partial(pages.session_content, ended))
-        return HTMLResponse(pages.session_page(ended.name, drawn, _page(caller)))
-
-    async def api(self, request: Request) -> Response:
-        name = _page(self._logins.caller(request.scope))
-        return HTMLResponse(await self._interface.of(name, partial(openapi.page, name)))
-
-    async def events(self, request: Request) -> App:
-        check = partial(self._logins.caller, request.scope)
-        check()
-        return partial(self._live.serve, request.path_params["page"], check)
-
-    async def log_in(self, request: Request) -> Response:
-        form = await read_form(request, MAX_FIELDS)
-        cookie = self._logins.log_in(form("token"), request.scope)
-        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
-
-    async def log_out(self, request: Request) -> Response:
-        cookie = self._logins.log_out(request.scope)
-        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+def _whole(view: Callable[..., Document], *of: Any) -> Document:
+    """A document with its content drawn."""
+    document = view(*of)
+    return replace(document, blocks=[as_html.body(document.blocks)])
 
 
 # ---- The console of an aggregator: who may reach it, and its start and stop -----------------------------
@@ -672,7 +535,12 @@ class Console:
     """The console, from `start` to `stop`."""
 
     def __init__(
-        self, config: ConsoleConfig, bundle: Bundle | None, office: Office, refusals: Refusals, log: Any
+        self,
+        config: ConsoleConfig,
+        bundle: Bundle | None,
+        queries: ConsoleQueries,
+        refusals: Refusals,
+        log: Any,
     ) -> None:
         """Listen. ConfigError if that cannot be."""
         local = is_loopback(config.listen)
@@ -689,11 +557,11 @@ class Console:
         tokens = None if config.tokens is None else Tokens(config.tokens, log)
         self._log = log
         note = noting(refusals, EVENT)
-        self._live = Live(office, PARTS, log)
+        self._live = Live(queries, LIVE, log)
         logins = Logins(tokens, is_open=local, encrypted=not local)
         names = is_loopback_name if local or bundle is None else names_of(bundle)
-        pages = application(office, self._live, logins)
-        app = Guard(pages, names, note, log, refused, {f"{BASE}/sessions": MAX_BODY})
+        pages = Answers(queries, self._live, logins).application
+        app = Guard(pages, names, note, log, refused, {SUBMITTED: MAX_BODY})
         folder = None if local or bundle is None else bundle.folder
         pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)
         self._server = WebServer(WHAT, config.listen, app, log, note, pair)

@@ -1,146 +1,130 @@
-"""The interface for programs: its OpenAPI document, and the page that shows it.
+"""The HTTP API: its OpenAPI document, made from the types of its answers, and the page that shows it."""
 
-Promises: the page is made of the document, so that the two say the same.
-Refuses: nothing.
-"""
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from pydantic.json_schema import models_json_schema
 
+from fedboost.results.session import Error, Health, Model, Session, SessionDetail, Site, Submitted
 from fedboost.version import VERSION
-from fedboost.views.elements import items, paragraph, table
-from fedboost.views.markup import Markup, element, joined
-from fedboost.views.shell import document, part
+from fedboost.views.document import Beside, Block, Document, Link, Paragraph, Section, Table
 
 BASE = "/api/v1"
 Object = dict[str, Any]
-
-
-def _answer(what: str, kind: str, schema: Object | None = None) -> Object:
-    return {
-        "description": what,
-        "content": {kind: {"schema": {"type": "string"} if schema is None else schema}},
-    }
-
-
-def _named(name: str) -> Object:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _list(name: str) -> Object:
-    return {"type": "array", "items": _named(name)}
-
-
-def _operation(
-    summary: str, answer: Object, *refused: int, named: bool = False, status: str = "200", **more: Any
-) -> Object:
-    faults = {400: "BadRequest", 401: "NoToken", 403: "Forbidden", 404: "NotFound", 413: "TooLarge"}
-    faults |= {422: "NotFit", 429: "TooMany"}
-    answers = {status: answer} | {
-        str(code): {"$ref": f"#/components/responses/{faults[code]}"} for code in (401, 403, *refused, 429)
-    }
-    place = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    return {"summary": summary, "responses": answers, **({"parameters": [place]} if named else {}), **more}
-
-
-_JSON, _HTML, _TEXT = "application/json", "text/html", "text/plain"
-_STRING: Object = {"type": "string"}
+_REFS = "#/components/schemas/{model}"
+_FAULTS = {
+    400: ("BadRequest", "not such a request"),
+    401: ("NoToken", "no token, or a wrong one"),
+    403: ("Forbidden", "a token of another role, or a page of another website"),
+    404: ("NotFound", "there is no such thing"),
+    413: ("TooLarge", "more bytes than a request may have"),
+    422: ("NotFit", "terms that cannot be, or that the analyst has not signed"),
+    429: ("TooMany", "too many wrong tokens from this address"),
+}
+_JSON = "application/json"
 _OBJECT: Object = {"type": "object"}
-_INTEGER: Object = {"type": "integer"}
-_NUMBER: Object = {"type": "number"}
-_TIME: Object = {"type": "integer", "description": "seconds since 1970, UTC; 0 for never"}
-_STRINGS: Object = {"type": "array", "items": _STRING}
-_ROUNDS: Object = {"type": "array", "items": {"type": "object", "additionalProperties": _NUMBER}}
-_TRAFFIC: Object = {
+_SIGNED: Object = {
     "type": "object",
-    "description": "party to the bytes that it sent and received",
-    "additionalProperties": {"type": "array", "items": _INTEGER, "minItems": 2, "maxItems": 2},
-}
-
-
-def _schema(**fields: Object) -> Object:
-    return {"type": "object", "properties": fields, "required": [*fields]}
-
-
-_SESSION: Object = {
-    "name": _STRING,
-    "state": {"type": "string", "enum": ["waiting", "running", "done", "failed"]},
-    "analyst": _STRING,
-    "terms": {"type": "string", "description": "digest of the terms"},
-    "program": _STRING,
-    "protection": _STRING,
-    "parties": _STRINGS,
-    "rounds_done": _INTEGER,
-}
-SCHEMAS = {
-    "Error": _schema(error=_STRING),
-    "Health": _schema(status=_STRING, version=_STRING, since=_TIME),
-    "Site": _schema(name=_STRING, connected={"type": "boolean"}, since=_TIME, seen=_TIME, version=_STRING),
-    "Session": _schema(**_SESSION),
-    "SessionDetail": _schema(
-        **_SESSION, rounds=_ROUNDS, traffic=_TRAFFIC, reason=_STRING, model={"type": "boolean"}
-    ),
-    "SignedTerms": {
-        "type": "object",
-        "description": "what the command fedboost sign writes; without request where analysts have no keys",
-        "properties": {
-            "terms": {"type": "string", "description": "canonical JSON", "pattern": "^\\{.*\\}$"},
-            "request": _OBJECT,
-        },
-        "required": ["terms"],
+    "description": "what the command fedboost sign writes; without request where analysts have no keys",
+    "properties": {
+        "terms": {"type": "string", "description": "canonical JSON", "pattern": "^\\{.*\\}$"},
+        "request": _OBJECT,
     },
-    "Submitted": _schema(terms=_STRING, state=_STRING, name=_STRING, missing=_STRINGS),
-    "Model": _schema(
-        name=_STRING, ended=_TIME, analyst=_STRING, terms=_STRING, bytes=_INTEGER, report={"type": "boolean"}
-    ),
+    "required": ["terms"],
 }
 
 
-def _refusal(what: str) -> Object:
-    return _answer(what, _JSON, _named("Error"))
+class Operation(NamedTuple):
+    """What is under an address. content: the type of the answer, a schema, or the media type of a text."""
+
+    summary: str
+    answer: str
+    content: Any
+    refused: Sequence[int] = ()
+    status: int = 200
+
+
+READ = {
+    "/health": Operation("Is it up", "it is", Health),
+    "/sites": Operation("Sites that are or were here", "sites", list[Site]),
+    "/sessions": Operation("Sessions, those that are over last", "sessions", list[Session]),
+    "/sessions/{name}": Operation("A session with its rounds", "the session", SessionDetail, [404]),
+    "/models": Operation("Models that are kept", "models", list[Model]),
+    "/models/{name}": Operation("A model file, by its session", "XGBoost JSON", _OBJECT, [404]),
+    "/models/{name}/report": Operation("The report of a model", "one page", "text/html", [404]),
+    "/metrics": Operation("Metrics for Prometheus", "its text format", "text/plain"),
+    "/openapi.json": Operation("This document", "OpenAPI 3.1", _OBJECT),
+}
+SUBMIT = Operation(
+    "Submit signed terms; needs a token of the role analyst, and the analyst's own signature",
+    "the session runs already, or waits to begin",
+    Submitted,
+    [400, 413, 422],
+    202,
+)
+
+
+def _ref(kind: type) -> Object:
+    return {"$ref": _REFS.format(model=kind.__name__)}
+
+
+def _answer(what: str, content: Any) -> Object:
+    kind, schema = _JSON, content
+    if isinstance(content, str):
+        kind, schema = content, {"type": "string"}
+    elif of := get_args(content):
+        schema = {"type": "array", "items": _ref(*of)}
+    elif isinstance(content, type):
+        schema = _ref(content)
+    return {"description": what, "content": {kind: {"schema": schema}}}
+
+
+def _described(operation: Operation, named: bool = False) -> Object:
+    refused = {
+        str(code): {"$ref": f"#/components/responses/{_FAULTS[code][0]}"}
+        for code in (401, 403, *operation.refused, 429)
+    }
+    answers = {str(operation.status): _answer(operation.answer, operation.content)} | refused
+    place = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {"summary": operation.summary, "responses": answers, **({"parameters": [place]} if named else {})}
 
 
 def _paths() -> Object:
-    signed = {"required": True, "content": {_JSON: {"schema": _named("SignedTerms")}}}
-    submit = _operation(
-        "Submit signed terms; needs a token of the role analyst, and the analyst's own signature",
-        _answer("the session runs already, or waits to begin", _JSON, _named("Submitted")),
-        400,
-        413,
-        422,
-        status="202",
-        requestBody=signed,
-        security=[{"analyst": []}],
-    )
-    return {
-        "/health": {"get": _operation("Is it up", _answer("it is", _JSON, _named("Health")))},
-        "/sites": {"get": _operation("Sites that are or were here", _answer("sites", _JSON, _list("Site")))},
-        "/sessions": {
-            "get": _operation(
-                "Sessions, those that are over last", _answer("sessions", _JSON, _list("Session"))
-            ),
-            "post": submit,
-        },
-        "/sessions/{name}": {
-            "get": _operation(
-                "A session with its rounds",
-                _answer("the session", _JSON, _named("SessionDetail")),
-                404,
-                named=True,
-            )
-        },
-        "/models": {"get": _operation("Models that are kept", _answer("models", _JSON, _list("Model")))},
-        "/models/{name}": {
-            "get": _operation(
-                "A model file, by its session", _answer("XGBoost JSON", _JSON, _OBJECT), 404, named=True
-            )
-        },
-        "/models/{name}/report": {
-            "get": _operation("The report of a model", _answer("one page", _HTML), 404, named=True)
-        },
-        "/metrics": {"get": _operation("Metrics for Prometheus", _answer("its text format", _TEXT))},
-        "/openapi.json": {"get": _operation("This document", _answer("OpenAPI 3.1", _JSON, _OBJECT))},
+    signed = {"required": True, "content": {_JSON: {"schema": {"$ref": _REFS.format(model="SignedTerms")}}}}
+    paths = {path: {"get": _described(row, "{name}" in path)} for path, row in READ.items()}
+    paths["/sessions"]["post"] = {
+        **_described(SUBMIT),
+        "requestBody": signed,
+        "security": [{"analyst": []}],
     }
+    return paths
+
+
+def _schemas() -> Object:
+    types = Error, Health, Site, Session, SessionDetail, Submitted, Model
+    _, made = models_json_schema([(each, "serialization") for each in types], ref_template=_REFS)
+    return {
+        "SignedTerms": _SIGNED,
+        **{
+            each.__name__: {
+                key: _untitled(value)
+                for key, value in made["$defs"][each.__name__].items()
+                if key not in ("title", "description")
+            }
+            for each in types
+        },
+    }
+
+
+def _untitled(schema: Any) -> Any:
+    """Return a schema without the titles of its parts, which repeat their names."""
+    if isinstance(schema, dict):
+        return {
+            key: _untitled(value)
+            for key, value in schema.items()
+            if key != "title" or not isinstance(value, str)
+        }
+    return [*map(_untitled, schema)] if isinstance(schema, list) else schema
 
 
 def openapi() -> Object:
@@ -158,16 +142,8 @@ def openapi() -> Object:
         "security": [{}, {"viewer": []}, {"analyst": []}],
         "paths": _paths(),
         "components": {
-            "schemas": SCHEMAS,
-            "responses": {
-                "BadRequest": _refusal("not such a request"),
-                "NoToken": _refusal("no token, or a wrong one"),
-                "Forbidden": _refusal("a token of another role, or a page of another website"),
-                "NotFound": _refusal("there is no such thing"),
-                "TooLarge": _refusal("more bytes than a request may have"),
-                "NotFit": _refusal("terms that cannot be, or that the analyst has not signed"),
-                "TooMany": _refusal("too many wrong tokens from this address"),
-            },
+            "schemas": _schemas(),
+            "responses": {name: _answer(what, Error) for name, what in _FAULTS.values()},
             "securitySchemes": {
                 "viewer": {**bearer, "description": "a token of the role viewer"},
                 "analyst": {**bearer, "description": "a token of the role analyst"},
@@ -176,47 +152,44 @@ def openapi() -> Object:
     }
 
 
-def page(caller: str) -> str:
+# ---- The page -------------------------------------------------------------------------------------------
+
+
+def interface() -> Document:
     """Return the page that shows the document."""
-    shown = openapi()
-    about = shown["info"]
-    sections = [part("about", "About", joined(paragraph(about["description"]), _link()))]
-    sections += [
-        part(f"path-{number}", f"{BASE}{path}", joined(*_operations(methods)))
-        for number, (path, methods) in enumerate(shown["paths"].items())
+    shown, to = openapi(), f"{BASE}/openapi.json"
+    rows = [("GET", path, row) for path, row in READ.items()]
+    rows.append(
+        ("POST", "/sessions", SUBMIT._replace(summary=f"{SUBMIT.summary}; the body is a SignedTerms"))
+    )
+    lines = [
+        (
+            f"{method} {BASE}{path}",
+            row.summary,
+            f"{row.status}: {row.answer} ({_name(row.content)})",
+            ", ".join(map(str, (401, 403, *row.refused, 429))),
+        )
+        for method, path, row in rows
     ]
-    schemas = (_schema_table(name, schema) for name, schema in SCHEMAS.items())
-    sections.append(part("schemas", "Objects", joined(*schemas)))
-    return document("/api", "Interface for programs", *sections, caller=caller)
+    headings = ["address", "what it does", "answer", "refused, with an Error"]
+    schemas = shown["components"]["schemas"].items()
+    blocks: list[Block] = [
+        Paragraph(shown["info"]["description"]),
+        Paragraph(("The same as an OpenAPI document for tools: ", Link(to, to))),
+        Section("operations", "Operations", [Table("All addresses", headings, lines, (), folded=False)]),
+        Section("objects", "Objects", [Beside([_object(name, schema) for name, schema in schemas])]),
+    ]
+    return Document("Interface for programs", "JSON over HTTP", blocks)
 
 
-def _link() -> Markup:
-    to = f"{BASE}/openapi.json"
-    return paragraph("The same as a document for tools: ", element("a", to, href=to), ".")
+def _name(content: Any) -> str:
+    """Return the name of what an answer has."""
+    if of := get_args(content):
+        return f"a list of {of[0].__name__}"
+    return content if isinstance(content, str) else getattr(content, "__name__", "an object")
 
 
-def _operations(methods: Mapping[str, Object]) -> Iterator[Markup]:
-    for method, operation in methods.items():
-        yield element("h3", f"{method.upper()}: {operation['summary']}")
-        if "requestBody" in operation:
-            yield paragraph("Body: an object SignedTerms, as the command fedboost sign writes it.")
-        texts = []
-        for status, answer in operation["responses"].items():
-            if "$ref" in answer:
-                continue
-            kind, content = next(iter(answer["content"].items()))
-            texts.append(f"{status}: {answer['description']} ({kind}{_of(content['schema'])})")
-        others = [status for status, answer in operation["responses"].items() if "$ref" in answer]
-        yield items([*texts, f"{', '.join(others)}: refused, with an object Error"])
-
-
-def _of(schema: Object) -> str:
-    inner = schema.get("items", schema)
-    name = inner.get("$ref", "").rpartition("/")[2]
-    return f", {'a list of ' if 'items' in schema else ''}{name}" if name else ""
-
-
-def _schema_table(name: str, schema: Object) -> Markup:
+def _object(name: str, schema: Object) -> Table:
     rows = [
         (
             field,
@@ -225,4 +198,4 @@ def _schema_table(name: str, schema: Object) -> Markup:
         )
         for field, values in schema["properties"].items()
     ]
-    return table(name, ["field", "type", "what"], rows, (), folded=False)
+    return Table(name, ["field", "type", "what"], rows, (), folded=False)

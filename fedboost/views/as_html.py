@@ -185,11 +185,22 @@ def report(document: Document) -> str:
     return page(
         head,
         element("a", "Skip to the report", class_="skip", href="#report"),
-        element("header", element("h1", document.title), element("p", document.lead, class_="lead")),
+        bar(
+            "fedboost report",
+            element("h1", document.title),
+            element("p", document.lead, class_="lead"),
+        ),
         element("nav", element("ul", *links), aria_label="Contents") if len(sections) > 1 else "",
         element("main", body(document.blocks), id="report"),
         element("footer", element("p", made_from)),
     )
+
+
+def bar(name: str, *content: str) -> Markup:
+    """Return the bar at the top of a page. name: of the product, then of its part."""
+    product, _, part = name.partition(" ")
+    brand = element("p", element("span", product), f" {part}", class_="brand")
+    return element("header", brand, *content)
 
 
 def page(head: Iterable[Markup], *content: str, live: str | None = None) -> str:
@@ -213,20 +224,34 @@ STYLE = """
 :root { color-scheme: light dark;
   --paper: #ffffff; --panel: #f3f6f9; --ink: #1b2430; --soft: #4a5765; --rule: #d3dbe4; --link: #0b57a4;
   --good: #17692f; --good-panel: #e8f5ec; --bad: #a31621; --bad-panel: #fdecec; --unclear: #7a5200;
-  --unclear-panel: #fff4d6; --bar: #2f6fb0;
+  --unclear-panel: #fff4d6; --bar: #1f66ad; --head: #0f2f4d; --on-head: #ffffff; --head-link: #cfe3f7;
   --s0: #1f6fb5; --s1: #b3470b; --s2: #2b7a2b; --s3: #8a3fb0; --s4: #a01c3a; --s5: #0f7a80; --s6: #6b5a00;
   --s7: #505a66; }
 @media (prefers-color-scheme: dark) { :root {
   --paper: #12171d; --panel: #1b222a; --ink: #e6ebf0; --soft: #aab6c2; --rule: #3d4a57; --link: #8ec2ff;
   --good: #7ccf8f; --good-panel: #14291b; --bad: #ff9c9c; --bad-panel: #361a1c; --unclear: #e6bd55;
-  --unclear-panel: #33290e; --bar: #5c9fe0;
+  --unclear-panel: #33290e; --bar: #6aa9e6; --head: #0b2036; --on-head: #ffffff; --head-link: #b9d6f2;
   --s0: #6db3f2; --s1: #f59a5c; --s2: #7ccf7c; --s3: #cf9bea; --s4: #f28a9e; --s5: #5fcdd2; --s6: #d9c35a;
   --s7: #b4bfca; } }
 * { box-sizing: border-box; }
 html { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", Helvetica, Arial,
   sans-serif; }
 body { max-width: 68rem; margin: 0 auto; padding: 0 1.25rem 3rem; overflow-wrap: break-word; }
-header { border-top: 4px solid var(--bar); padding-top: 1rem; margin-bottom: 1rem; }
+header { background: var(--head); color: var(--on-head);
+  border-image: linear-gradient(var(--head), var(--head)) fill 0 / 0 / 0 100vmax;
+  display: flex; flex-wrap: wrap; align-items: center; gap: .25rem 1.75rem;
+  padding: .6rem 0; margin-bottom: 1.5rem; }
+.brand { margin: 0; font-size: 1.05rem; color: var(--head-link); }
+.brand span { font-weight: 700; color: var(--on-head); font-size: 1.2rem; letter-spacing: .01em; }
+.brand span::before { content: ""; display: inline-block; width: .8rem; height: .8rem; margin-right: .5rem;
+  border: .2rem solid var(--head-link); border-radius: 4px 4px 4px 0; vertical-align: -.05rem; }
+header h1, header .lead { flex-basis: 100%; margin: 0; color: inherit; }
+header nav { border: 0; margin: 0; padding: 0; flex: 1; }
+header a { color: var(--head-link); text-decoration: none; padding: .3rem 0; display: inline-block; }
+header a:hover { color: var(--on-head); text-decoration: underline; }
+header [aria-current] { color: var(--on-head); font-weight: 600; border-bottom: 3px solid var(--head-link); }
+header button { background: none; border-color: var(--head-link); }
+header :focus-visible { outline-color: var(--on-head); }
 h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .25rem; }
 h2 { font-size: 1.25rem; margin: 2.25rem 0 .75rem; }
 h3 { font-size: 1.05rem; margin: 1.5rem 0 .5rem; }
@@ -308,6 +333,8 @@ figcaption { font-weight: 600; font-size: .95rem; }
 @media (prefers-color-scheme: dark) { .tree .scroll { filter: invert(.93) hue-rotate(180deg); } }
 footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75rem; font-size: .9rem; }
 @media (max-width: 34rem) { html { font-size: 15px; } body { padding: 0 .75rem 2rem; }
+  header { justify-content: space-between; } header ul { gap: 0 1rem; }
+  header nav { flex-basis: 100%; order: 1; }
   .chart { font-size: 13.5px; } th, td { padding-right: .7rem; }
   nav[aria-label=Contents] { display: none; }
   .figures { grid-template-columns: 1fr 1fr; } .figures dd { font-size: 1.15rem; }
@@ -323,6 +350,8 @@ footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75re
   html { font-size: 10.5pt; }
   body { max-width: none; padding: 0; }
   nav, .skip { display: none; }
+  header { color: #000000; border-image: none; background: none; border-bottom: 1px solid #999999; }
+  .brand, .brand span { color: #000000; }
   details::details-content { content-visibility: visible; display: block; height: auto; }
   summary { list-style: none; } summary::-webkit-details-marker { display: none; }
   .scroll, pre { overflow: visible !important; max-height: none !important; }

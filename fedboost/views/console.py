@@ -1,336 +1,286 @@
-"""Pages of the console: the overview, a session, the sites, sessions that ended.
+"""Pages of the console: the overview, the sites, the sessions that ended, one of them, and the log.
 
-Promises: every part can be read without the others; a part that did not change draws the same bytes.
-Refuses: nothing.
+Each part of a page can be read without the others, and a part that did not change draws the same bytes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 
 from fedboost.gbdt.metrics import VALIDATION
-from fedboost.views.charts import draw
-from fedboost.views.document import Lines, Series
-from fedboost.views.elements import left_out, names, paragraph, table
-from fedboost.views.markup import Markup, element, joined, lines
-from fedboost.views.model import curves_of
-from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts, document, part
-from fedboost.views.status import time_of
-from fedboost.views.words import MINUTE, counted, duration, shorten, size
-from fedboost.wire.messages import Member, SessionStatus
+from fedboost.results.session import AggregatorState, EndedSession, LiveSession, SessionDetail
+from fedboost.terms.session import TASKS, task_of
+from fedboost.views.approval import MADE
+from fedboost.views.document import (
+    Badge,
+    Beside,
+    Block,
+    Code,
+    Document,
+    Entries,
+    Figure,
+    Figures,
+    Fold,
+    Inline,
+    Items,
+    Line,
+    Link,
+    Names,
+    Paragraph,
+    Section,
+    Table,
+    Verdict,
+    note,
+    unless_empty,
+)
+from fedboost.views.markup import Markup, element, lines
+from fedboost.views.model import curves_of, metrics_by_round
+from fedboost.views.session import by_party, by_round
+from fedboost.views.status import (
+    DOES,
+    WITHOUT_KEYS,
+    about,
+    agreed,
+    analysts_of,
+    awaited_in,
+    members,
+    sites_of,
+    time_of,
+    waits_for,
+)
+from fedboost.views.words import MINUTE, capital, counted, duration, shorten, size
+from fedboost.wire.messages import Status
 
-LIVE = "overview"
-MAX_CHARTS = 4
 MAX_ENDED = 10
-"""Sessions that ended which the overview has; the page of sessions has all."""
+"""Sessions that the overview has of those that ended; the page of sessions has all."""
 MAX_REASON = 160
-"""Characters of the reason of a failure; the page of the session has all."""
+"""Characters of the reason of a failure in a table."""
+MAX_AWAITED = 5
+"""Awaited sites that the verdict names; the tables have all."""
+MAX_METRICS = 3
+"""Metrics among the key figures."""
 SAID_ROUNDS = 10
-"""A screen reader is told of every tenth round."""
-TITLES = {
-    "session": "Session under way",
-    "curves": "Curves",
-    "traffic": "Traffic",
-    "queue": "Queue",
-    "sites": "Sites",
-    "ended": "Sessions that ended last",
-}
+"""A screen reader announces every tenth round."""
 
 
-def page(drawn: Mapping[str, str], caller: str) -> str:
-    """Return the page. drawn: its parts."""
-    sections = (part(name, title, Markup(drawn[name])) for name, title in TITLES.items())
-    return document("/", "Overview", *sections, live=LIVE, caller=caller, said=drawn["said"])
+# ---- The overview: what runs, who waits for whom, which sites are away, what ended ----------------------
 
 
-def parts(facts: ConsoleFacts) -> Mapping[str, str]:
-    """Return the parts of the page that change."""
-    return {
-        "said": said(facts),
-        "session": _session(facts.live),
-        "curves": _curves(facts.live),
-        "traffic": _traffic(facts.live),
-        "queue": _queue(facts),
-        "sites": _sites(facts),
-        "ended": ended_table(facts.ended[:MAX_ENDED]),
-    }
+def overview(state: AggregatorState) -> Document:
+    """Return the overview. Its lead is what a screen reader announces: it changes seldom."""
+    live = state.live
+    return Document(
+        "Overview",
+        _said(live),
+        [
+            Section("session", "Now", [*_now(state)], live=True),
+            Section("queue", "Waiting to begin", [_queue(state)], live=True),
+            Section("sites", "Sites", [*_sites(state.status)], live=True),
+            Section("curves", "Curves", _charts(live) if live else [], live=True),
+            Section("ended", "Ended last", [ended_table(state.ended[:MAX_ENDED])], live=True),
+            Section("traffic", "Traffic", [by_party(live.traffic)] if live else [], live=True),
+        ],
+    )
 
 
-def said(facts: ConsoleFacts) -> str:
-    """Return what a screen reader is told: changes seldom."""
-    live = facts.live
+def _said(live: LiveSession | None) -> str:
     if live is None:
-        return "No session is under way."
+        return "No session is running."
     done = len(live.rounds) // SAID_ROUNDS * SAID_ROUNDS
-    late = f" It waits for {counted(len(live.status.awaited), 'site')}." if live.status.awaited else ""
-    return f"A session is under way; rounds done: at least {done} of {live.status.rounds}.{late}"
+    return f"A session is running; rounds done: at least {done} of {live.status.rounds}.{_late(live)}"
 
 
-def _session(live: LiveFacts | None) -> Markup:
+def _late(live: LiveSession) -> str:
+    return f" It waits for {counted(len(live.status.awaited), 'site')}." if live.status.awaited else ""
+
+
+def _now(state: AggregatorState) -> Iterator[Block]:
+    live = state.live
     if live is None:
-        return left_out("No session is under way.")
-    status, done = live.status, len(live.rounds)
-    left = live.seconds_left
-    entries = {
-        "session": element("code", status.name),
-        "analyst": status.analyst or "without keys",
-        "asked for": f"{time_of(status.since)} UTC",
-        "program": f"{status.program}, protection {status.protection}",
-        "terms": element("code", f"{status.terms[:12]}…"),
-        "parties": names(status.parties),
-        "rounds": f"{done} of {status.rounds}",
-        "time left": "not known yet" if left is None else f"about {_about(left)}",
-        "now": f"turn {live.turn}: it {live.phase}",
-        "waits for": names(status.awaited) if status.awaited else "nobody in particular",
-        "slowest": _slowest(live),
-        "bytes": size(sum(map(sum, live.traffic.values()))),
-    }
-    bar = element(
-        "progress",
-        max=str(max(status.rounds, 1)),
-        value=str(min(done, status.rounds)),
-        aria_label="Rounds done",
-    )
-    return joined(
-        bar,
-        table("The session in short", ["what", "value"], entries.items(), (), folded=False),
-    )
+        yield Verdict("No session is running.")
+        return
+    status, done, left = live.status, len(live.rounds), live.seconds_left
+    more = [f"Turn {live.turn}: it {live.phase}."]
+    if 0 < len(status.awaited) <= MAX_AWAITED:
+        more.append(f"Missing: {waits_for(state.status, status)}.")
+    running = f"{capital(DOES[live.task])} is running: {done} of {status.rounds} rounds done.{_late(live)}"
+    yield Verdict(running, "unclear" if status.awaited else "good", more)
+    most = max(status.rounds, 1)
+    yield element("progress", max=str(most), value=str(min(done, most)), aria_label="Rounds done")
+    time = "not known yet"
+    if left is not None:
+        time = f"about {left:.0f} s" if left < MINUTE else f"about {duration(left)}"
+    figures = [Figure("remaining time", time), *_metrics(live), _traffic(live)]
+    if live.slowest is not None:
+        party, turns, seconds = live.slowest
+        waited = f"{party}: last in {counted(turns, 'turn')}"
+        figures.append(Figure("waited for the slowest site", duration(seconds), waited))
+    yield Figures(figures)
+    yield Fold("More about this session", [about(state.status, status)])
 
 
-def _curves(live: LiveFacts | None) -> Markup:
-    """Return charts of the rounds; nothing, and the part is hidden, before there are any."""
-    drawn = [] if live is None else [*charts(live.rounds)]
-    return element("div", *drawn, class_="charts") if drawn else Markup("")
+def _traffic(session: SessionDetail) -> Figure:
+    moved = sum(map(sum, session.traffic.values()))
+    return Figure("traffic", size(moved), f"of {counted(len(session.parties), 'site')}")
 
 
-def _about(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < MINUTE else duration(seconds)
+def _metrics(session: SessionDetail) -> Iterator[Figure]:
+    """Yield the metrics of the last round over the rows of all parties, those of validation rows first."""
+    done = len(session.rounds)
+    curves = [each for each in curves_of(session.rounds[-1:]) if not each.party]
+    for curve in sorted(curves, key=lambda each: each.rows != VALIDATION)[:MAX_METRICS]:
+        rows = "validation" if curve.rows == VALIDATION else "training"
+        yield Figure(f"{curve.metric}, {rows} rows", f"{curve.values[1]:.4g}", f"after round {done}")
 
 
-def _slowest(live: LiveFacts) -> str:
-    if live.slowest is None:
-        return "not known yet"
-    party, turns, seconds = live.slowest
-    waited = f"the others waited {duration(seconds)} for it"
-    return f"{party}: the last to answer in {counted(turns, 'turn')}; {waited}"
+def _charts(session: SessionDetail) -> list[Block]:
+    """Return charts of the rounds; nothing before there are any."""
+    charts = [*metrics_by_round(session.rounds), *islice(by_round(session.rounds), 1)]  # not the bytes
+    return [Beside(charts)] if charts else []
 
 
-def charts(rounds: Iterable[Mapping[str, float]]) -> Iterable[Markup]:
-    """Return a chart of each metric over all rows, and of the seconds of a round."""
-    history = [*rounds]
-    curves = [curve for curve in curves_of(history) if not curve.party]
-    for metric in [*dict.fromkeys(curve.metric for curve in curves)][:MAX_CHARTS]:
-        own = [curve for curve in curves if curve.metric == metric]
-        series = [
-            Series(VALIDATION if c.rows == VALIDATION else "training rows", [*c.values.items()]) for c in own
-        ]
-        yield draw(Lines(f"{metric} by round", series, "round", metric, whole=True))
-    seconds = [(number, row["seconds"]) for number, row in enumerate(history, 1) if "seconds" in row]
-    if len(seconds) > 2:  # the first round includes what comes before it
-        title = "Seconds of a round, from the second on"
-        yield draw(Lines(title, [Series("seconds", seconds[1:])], "round", "seconds", whole=True))
-
-
-def _traffic(live: LiveFacts | None) -> Markup:
-    if live is None:
-        return Markup("")
-    waits = live.slowest[0] if live.slowest else ""
-    rows = (
-        (party + (" (slowest)" if party == waits else ""), *map(size, moved))
-        for party, moved in live.traffic.items()
-    )
-    return table("Bytes of each party", ["party", "sent", "received"], rows)
-
-
-def _queue(facts: ConsoleFacts) -> Markup:
-    if not facts.queue:
-        return left_out("No session waits.")
-    headings = ["analyst", "asked for", "terms", "program", "rounds", "parties", "waits for"]
-    rows = (
-        (
-            session.analyst or "without keys",
-            f"{time_of(session.since)} UTC",
-            f"{session.terms[:12]}…",
-            f"{session.program}, {session.protection}",
-            str(session.rounds),
-            str(len(session.parties)),
-            _waits_for(session),
-        )
-        for session in facts.queue
-    )
-    return table("Sessions that wait to begin", headings, rows, (4, 5))
-
-
-def _waits_for(session: SessionStatus) -> str:
-    return names(session.awaited) if session.awaited else "the session under way"
-
-
-def _sites(facts: ConsoleFacts) -> Markup:
-    sites = [member for member in facts.status.members if member.role == "party"]
-    away = [member.name for member in sites if not member.since]
-    text = f"{len(sites) - len(away)} of {counted(len(sites), 'site')} connected."
-    if not sites:
-        return left_out("No site was ever here.")
-    absent = joined("Away: ", names(away), ". ") if away else Markup("")
-    return element("div", f"{text} ", absent, element("a", "All sites", href="/sites"))
-
-
-def ended_table(ended: Iterable[EndedFacts]) -> Markup:
-    """Return a table of sessions that are over."""
-    headings = ["session", "ended", "analyst", "program", "rounds", "took", "end"]
+def _queue(state: AggregatorState) -> Block:
     rows = [
         (
-            element("a", each.name[:16], href=f"/sessions/{each.name}"),
+            session.analyst or WITHOUT_KEYS,
+            DOES[task_of(session.program).name],
+            Names(session.awaited) if session.awaited else "the session that runs",
+            f"{time_of(session.since)} UTC",
+            str(session.rounds),
+            str(len(session.parties)),
+        )
+        for session in state.queue
+    ]
+    headings = ["analyst", "task", "waits for", "requested", "rounds", "sites"]
+    return Table("Sessions that wait to begin", headings, rows, (4, 5)) if rows else note("No session waits.")
+
+
+def _sites(status: Status) -> Iterator[Block]:
+    sites = sites_of(status)
+    if not sites:
+        yield note("No site has connected yet.")
+        return
+    away = [member for member in sites if not member.since]
+    here = f"{len(sites) - len(away)} of {counted(len(sites), 'site')} connected"
+    yield Paragraph((Badge(here, "unclear" if away else "good"), " ", Link("All sites", "/sites")))
+    if away:
+        yield members("Sites that are away", away, awaited_in(status))
+
+
+# ---- The other pages ------------------------------------------------------------------------------------
+
+
+def sites(state: AggregatorState) -> Document:
+    """Return the page of the members: first the sites that a session waits for, then those that are away."""
+    status = state.status
+    known, analysts = sites_of(status), analysts_of(status)
+    here = sum(1 for member in known if member.since)
+    said = f"{here} of {counted(len(known), 'site')} connected."
+    own: list[Block] = [note("No site has connected yet.")]
+    if known:
+        awaited = awaited_in(status)
+        late = [member for member in known if member.name in awaited or not member.since]
+        own = [Verdict(said, "good" if here == len(known) else "unclear")]
+        own += [members("Sites that are away or waited for", late, awaited, folded=False)] if late else []
+        own.append(members("Sites that are connected", [each for each in known if each not in late]))
+    none = note("No analyst is connected.")
+    others = members("Analysts", analysts, folded=False) if analysts else none
+    blocks = [
+        Section("members", "Sites", own, live=True),
+        Section("analysts", "Analysts", [others], live=True),
+    ]
+    return Document("Sites", said, blocks)
+
+
+def sessions(state: AggregatorState) -> Document:
+    """Return the page of the sessions that ended."""
+    kept = note(
+        "The last sessions are kept with their models and results in the aggregator's state folder. Reports "
+        "are drawn from these files, which have no party's rows."
+    )
+    said = f"{counted(len(state.ended), 'session')} that ended"
+    content = Section("ended", "Ended sessions", [ended_table(state.ended)], live=True)
+    return Document("Sessions and results", said, [kept, content])
+
+
+def ended_table(ended: Iterable[EndedSession]) -> Block:
+    """Return a table of sessions that ended."""
+    rows = [
+        (
+            Link(_name(each), f"/sessions/{each.name}"),
+            (Badge("failed", "bad"), f" {shorten(each.reason, MAX_REASON)}")
+            if each.reason
+            else (Badge("done", "good"), f" {_left(each)}"),
             f"{time_of(each.ended)} UTC",
-            each.analyst or "without keys",
-            f"{each.program}, {each.protection}",
+            each.analyst or WITHOUT_KEYS,
+            each.protection,
             str(len(each.rounds)),
             duration(each.seconds),
-            shorten(each.reason, MAX_REASON) or f"model of {size(each.model_bytes)}",
         )
         for each in ended
     ]
+    headings = ["session", "result", "ended", "analyst", "protection", "rounds", "duration"]
     if not rows:
-        return left_out("No session has ended yet.")
-    return joined(table("Sessions that are over", headings, rows, (4, 5), folded=False), paragraph())
+        return note("No session has ended yet.")
+    return Table("Sessions that ended", headings, rows, (5, 6), folded=False)
 
 
-# ---- The other pages of a console: sites, sessions that ended, one of them, the log ---------------------
-# Promises: a hundred sites and more fit a page, those that are missed first.
+def _name(ended: EndedSession) -> str:
+    return f"{capital(DOES[ended.task])} {ended.name.removeprefix('session-')[:8]}"
 
 
-SITES, SESSIONS, LOG = "sites", "sessions", "log"
-"""Their names, of SITES and LOG those of their live events, too."""
+def _left(ended: EndedSession) -> str:
+    """Return what a session left."""
+    made = MADE[ended.task]
+    return f"{made}, {size(ended.model_bytes)}" if ended.model_bytes else f"no {made}"
 
 
-def sites_page(drawn: Mapping[str, str], caller: str) -> str:
-    """Return the page of the members. drawn: its parts."""
-    sections = [
-        part("members", "Sites", Markup(drawn["members"])),
-        part("analysts", "Analysts", Markup(drawn["analysts"])),
-    ]
-    return document("/sites", "Sites", *sections, live=SITES, caller=caller, said=drawn["said"])
-
-
-def sites_parts(facts: ConsoleFacts) -> Mapping[str, str]:
-    """Return the parts of the page of the members."""
-    awaited = {party for session in facts.status.sessions for party in session.awaited}
-    sites = [member for member in facts.status.members if member.role == "party"]
-    analysts = [member for member in facts.status.members if member.role != "party"]
-    here = sum(1 for member in sites if member.since)
-    ordered = sorted(sites, key=lambda m: (m.name not in awaited, bool(m.since), m.name))
-    return {
-        "said": f"{here} of {counted(len(sites), 'site')} connected.",
-        "members": joined(
-            paragraph(f"{here} of {counted(len(sites), 'site')} connected, those that are waited for first."),
-            _members("Sites", ordered, awaited),
-        )
-        if sites
-        else left_out("No site was ever here."),
-        "analysts": _members("Analysts", analysts, set()) if analysts else left_out("No analyst is here."),
-    }
-
-
-def _members(caption: str, members: Sequence[Member], awaited: set[str]) -> Markup:
-    headings = ["name", "state", "last seen (UTC)", "version"]
-    rows = (
-        (
-            member.name,
-            _state(member) + (", waited for" if member.name in awaited else ""),
-            f"now; here since {time_of(member.since)}" if member.since else _seen(member),
-            member.version or "-",
-        )
-        for member in members
-    )
-    return table(caption, headings, rows, (), folded=False)
-
-
-def _state(member: Member) -> str:
-    return "connected" if member.since else "away"
-
-
-def _seen(member: Member) -> str:
-    return time_of(member.seen) if member.seen else "never"
-
-
-def sessions_page(drawn: Mapping[str, str], caller: str) -> str:
-    """Return the page of the sessions that are over. drawn: its parts."""
-    note = paragraph(
-        "The last ones are kept with their models in the aggregator's state folder. A report is drawn of "
-        "the model file; nobody's rows are in it."
-    )
-    section = part("ended", "Sessions that are over", joined(note, Markup(drawn["ended"])))
-    return document("/sessions", "Sessions and models", section, caller=caller)
-
-
-def sessions_parts(facts: ConsoleFacts) -> Mapping[str, str]:
-    """Return the parts of the page of the sessions that are over."""
-    return {"ended": ended_table(facts.ended)}
-
-
-def session_page(name: str, drawn: Markup, caller: str) -> str:
-    """Return the page of one session that is over. drawn: its content."""
-    title = f"Session {name.removeprefix('session-')[:8]}"
-    return document(f"/sessions/{name}", title, drawn, caller=caller)
-
-
-def session_content(ended: EndedFacts) -> Markup:
-    """Return the content of the page of one session that is over."""
-    address = f"/api/v1/models/{ended.name}"
-    entries = {
-        "session": element("code", ended.name),
-        "end": ended.reason or "with a model",
-        "ended": f"{time_of(ended.ended)} UTC, after {duration(ended.seconds)}",
-        "analyst": ended.analyst or "without keys",
-        "program": f"{ended.program}, protection {ended.protection}",
-        "digest of the terms": element("code", ended.terms),
-        "parties": names(ended.parties),
-        "rounds": str(len(ended.rounds)),
-        "bytes": size(sum(map(sum, ended.traffic.values()))),
-    }
-    links = []
-    if ended.has_report:
-        links.append(element("a", "Report", href=f"{address}/report"))
+def ended_session(ended: EndedSession) -> Document:
+    """Return the page of one session that ended."""
+    address, did = f"/api/v1/models/{ended.name}", capital(DOES[ended.task])
+    after = f"{time_of(ended.ended)} UTC, after {duration(ended.seconds)}"
+    links: list[Inline] = [Link("Report", f"{address}/report")] if ended.has_report else []
     if ended.model_bytes:
-        links.append(
-            element(
-                "a",
-                f"Model file (XGBoost JSON; of another task, its result), {size(ended.model_bytes)}",
-                href=address,
-                download=f"{ended.name}.json",
-            )
-        )
-    model = (
-        element("ul", *(element("li", link) for link in links)) if links else left_out("It left no model.")
+        kind = "XGBoost JSON" if TASKS[ended.task].makes_model else "JSON"
+        text = f"File of the {MADE[ended.task]} ({kind}), {size(ended.model_bytes)}"
+        links.append(Link(text, address, f"{ended.name}.json"))
+    end = Verdict(f"{did} failed: {ended.reason.strip()}.", "bad")
+    if not ended.reason:
+        end = Verdict(f"{did} done: {_left(ended)}.", "good")
+    figures = [
+        Figure("rounds", str(len(ended.rounds))),
+        Figure("duration", duration(ended.seconds)),
+        *_metrics(ended),
+        _traffic(ended),
+    ]
+    entries: list[tuple[str, Line]] = [("session", Code(ended.name)), ("ended", after)]
+    entries += [*agreed(ended, ended.task), ("digest of the terms", Code(ended.terms))]
+    charts = _charts(ended)
+    blocks = unless_empty(
+        end,
+        Items(links) if links else None,
+        Figures(figures),
+        Section("curves", "Rounds", charts) if charts else None,
+        Section("about", "About this session", [Entries(entries)], folded=True),
+        Section("traffic", "Traffic", [replace(by_party(ended.traffic), folded=False)], folded=True),
     )
-    traffic = ((party, *map(size, moved)) for party, moved in ended.traffic.items())
-    return joined(
-        part("short", "In short", table("The session", ["what", "value"], entries.items(), (), folded=False)),
-        part("model", "Model", model),
-        part("curves", "Rounds", element("div", *charts(ended.rounds), class_="charts")),
-        part("traffic", "Traffic", table("Bytes of each party", ["party", "sent", "received"], traffic)),
-    )
+    return Document(_name(ended), f"ended {after}", blocks)
 
 
-def log_page(drawn: Mapping[str, str], caller: str) -> str:
-    """Return the page of the log. drawn: its parts."""
-    note = paragraph(
-        "The last lines of this process's log, the latest first. No key and no token is in them."
-    )
-    section = joined(note, part("lines", "Log", Markup(drawn["lines"])))
-    return document("/log", "Log", section, live=LOG, caller=caller, said=drawn["said"])
-
-
-def log_parts(facts: ConsoleFacts) -> Mapping[str, str]:
-    """Return the parts of the page of the log."""
-    shown = [_line(text) for text in reversed(facts.log)]
-    body = element(
+def log(state: AggregatorState) -> Document:
+    """Return the page of the log."""
+    kept = note("The last lines of this process's log, the latest first. They have no key and no token.")
+    shown = [_logged(text) for text in reversed(state.log)]
+    text = element(
         "pre", Markup("\n".join(shown)), class_="log", tabindex="0", role="group", aria_label="Log"
     )
-    return {"said": "", "lines": body if shown else left_out("Nothing was logged yet.")}
+    content = [text] if shown else [note("Nothing has been logged yet.")]
+    return Document("Log", "", [kept, Section("lines", "Lines", content, live=True)])
 
 
 @lru_cache(2048)
-def _line(text: str) -> Markup:
+def _logged(text: str) -> Markup:
     level = text[20:27].strip()
     grave = level in ("warning", "error", "critical")
     return element("span", lines(text), class_=level) if grave else lines(text)

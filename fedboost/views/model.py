@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from fedboost.gbdt.booster import IMPORTANCES
 from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
 from fedboost.results.base import Row
-from fedboost.results.model import KINDS, Dependence, DrawnTree, GivenRows, ModelReport
+from fedboost.results.model import Dependence, DrawnTree, GivenRows, ModelReport
+from fedboost.results.training import ACCOUNTED
 from fedboost.views.approval import not_hidden
 from fedboost.views.charts import MAX_BARS, MAX_SERIES
 from fedboost.views.document import (
@@ -42,7 +44,7 @@ from fedboost.views.evaluation import key_figures, number, quality, remarks
 from fedboost.views.markup import Markup, element
 from fedboost.views.privacy import strength
 from fedboost.views.session import NO_NOISE, agreed, part_of, privacy, traffic
-from fedboost.views.training import ACCOUNTED, absences
+from fedboost.views.training import absences
 from fedboost.views.words import capital, counted, listed
 
 _MORE = "Metrics on other rows, calibration and partial dependence need a table with labels (--data TABLE)."
@@ -198,14 +200,22 @@ def best_round(curve: Curve, grows: bool) -> int | None:
     return (max if grows else min)(known, key=known.__getitem__) if known else None
 
 
-def _first_charts(result: ModelReport) -> Iterator[Block]:
-    curves = [curve for curve in curves_of(result.rounds) if not curve.party]
-    kinds = [*dict.fromkeys(curve.metric for curve in curves)]
-    model, noise, charts = result.model, result.model.terms.noise, list[Block]()
-    mark = (model.kept, f"kept up to round {model.kept}") if model.kept < model.trained else None
-    for kind in kinds[:MAX_CHARTS]:
+def metrics_by_round(rounds: Sequence[Row], mark: tuple[float, str] | None = None) -> list[Block]:
+    """Return a chart of each metric over the rows of all parties, of the first ones. mark: a round."""
+    curves = [curve for curve in curves_of(rounds) if not curve.party]
+    charts = list[Block]()
+    for kind in [*dict.fromkeys(curve.metric for curve in curves)][:MAX_CHARTS]:
         series = [Series(c.rows, [*c.values.items()]) for c in curves if c.metric == kind]
         charts.append(Lines(f"{kind} by round", series, "round", kind, mark=mark, whole=True))
+    return charts
+
+
+def _first_charts(result: ModelReport) -> Iterator[Block]:
+    model, noise = result.model, result.model.terms.noise
+    mark = (model.kept, f"kept up to round {model.kept}") if model.kept < model.trained else None
+    charts = metrics_by_round(result.rounds, mark)
+    curves = [curve for curve in curves_of(result.rounds) if not curve.party]
+    kinds = {curve.metric for curve in curves}
     by_gain = [(name, values[0]) for name, values in result.importance.items()]
     few = f", the first {MAX_BARS} of {len(by_gain)}" if len(by_gain) > MAX_BARS else ""
     if by_gain:
@@ -236,7 +246,7 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
         "what the trees are made of, not what a feature does for a prediction."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in result.importance.items()]
-    yield Table("Importance of each feature that splits", ["feature", *KINDS], rows, folded=True)
+    yield Table("Importance of each feature that splits", ["feature", *IMPORTANCES], rows, folded=True)
 
 
 def _by_site(result: ModelReport) -> Iterator[Section]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from fedboost.privacy.pairwise import Group
-from fedboost.results.base import Ended, Result
+from fedboost.results.base import Ended, Result, Row, Traffic
+from fedboost.results.privacy import PrivacyCard
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import SENDS_GRADIENTS, given_to_analyst, not_hidden
 from fedboost.views.charts import MAX_BARS
@@ -18,8 +19,6 @@ from fedboost.views.document import (
     Block,
     Code,
     Document,
-    Entries,
-    Items,
     Line,
     Lines,
     Names,
@@ -28,9 +27,8 @@ from fedboost.views.document import (
     Series,
     Table,
     note,
-    unless_empty,
 )
-from fedboost.views.privacy import report_of, stated
+from fedboost.views.privacy import card_blocks
 from fedboost.views.words import capital, counted, duration, size
 
 ALWAYS = "objective", "rounds", "max_depth", "learning_rate", "max_bin", "protection"
@@ -148,7 +146,7 @@ _UNITS = ("bytes", 1.0), ("kilobytes", 1e3), ("megabytes", 1e6), ("gigabytes", 1
 def traffic(session: Ended) -> Iterator[Block]:
     """Yield the time and bytes of each round, where there are any, and the bytes of each party."""
     yield Paragraph(_in_short(session))
-    charts = [*_by_round(session)]
+    charts = [*by_round(session.rounds)]
     if session.traffic:
         order = {party: number for number, party in enumerate(session.terms.parties)}
         parties = sorted(session.traffic, key=lambda party: order.get(party, len(order)))
@@ -158,14 +156,19 @@ def traffic(session: Ended) -> Iterator[Block]:
         if len(parties) > MAX_BARS:
             title += f", the {MAX_BARS} that sent most and least of {len(parties)}"
         charts.append(Bars(title, sent, f"{unit} sent"))
-        rows = [(party, *map(size, session.traffic[party])) for party in parties]
         yield from charts
-        yield Table("Traffic of each party", ["party", "sent", "received"], rows)
+        yield by_party({party: session.traffic[party] for party in parties})
     else:
         yield note("No bytes were counted.")
     if session.rounds:
         rounds = [(str(n), f"{r['seconds']:.3g}", size(r["bytes"])) for n, r in enumerate(session.rounds, 1)]
         yield Table("Time and traffic of each round", ["round", "seconds", "bytes"], rounds, folded=True)
+
+
+def by_party(traffic: Traffic) -> Table:
+    """Return a table of the bytes of each party."""
+    rows = [(party, *map(size, moved)) for party, moved in traffic.items()]
+    return Table("Traffic of each party", ["party", "sent", "received"], rows)
 
 
 def ends(values: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -191,8 +194,9 @@ def _in_short(session: Ended) -> str:
     return f"{text}. Bytes are those of the messages between parties and aggregator, both ways."
 
 
-def _by_round(session: Ended) -> Iterator[Block]:
-    later = [*enumerate(session.rounds, 1)][1:]
+def by_round(rounds: Sequence[Row]) -> Iterator[Block]:
+    """Yield charts of the seconds and bytes of each round: the first has what comes before it."""
+    later = [*enumerate(rounds, 1)][1:]
     if len(later) < 2:
         return
     words, scale = _unit([row["bytes"] for _, row in later])
@@ -216,13 +220,14 @@ _LEFT_OUT = (
     "The aggregator leaves counts of few rows out of the result. Together with the analyst it knows all that "
     "it sees."
 )
-_TOLD_ELSEWHERE = ("parties in every sum", "protection", "terms")
-"""What the card states and another section of the page has."""
 
 
 def privacy(terms: Terms) -> Section:
     """Return the section on who saw what of a training, with the card where there is noise."""
-    card = _card(terms) if terms.noise is not None else [Paragraph(f"No privacy card: {NO_NOISE}.")]
+    card: Sequence[Block] = [Paragraph(f"No privacy card: {NO_NOISE}.")]
+    if terms.noise is not None:
+        promised = Paragraph("Privacy card: what is promised of any one row.")
+        card = [promised, *card_blocks(PrivacyCard.of(terms), terms=False)]
     return Section("privacy", "Who saw what", [_seen_by(_who_saw_a_training(terms)), *card], folded=True)
 
 
@@ -279,7 +284,9 @@ def _who_saw_a_result(terms: Terms) -> Iterator[tuple[str, str]]:
     yield "aggregator", _aggregator(terms, ", of however few rows,")
     yield "each other site", f"the terms{_TOLD[terms.task.name]}; no other result"
     yield from _helpers(terms)
-    yield "analyst", f"{given_to_analyst(terms)}; bytes of each party"
+    of_candidates = "of each candidate the settings, the rounds and the metric of the validation rows"
+    given = of_candidates if terms.task.takes_candidates else given_to_analyst(terms)
+    yield "analyst", f"{given}; bytes of each party"
     yield _ON_THE_NETWORK
     yield "anyone with this page", "what the analyst is given"
 
@@ -325,24 +332,3 @@ def _of_colluders(terms: Terms) -> str:
         return f"one site with the aggregator{holder} can learn another site's numbers"
     sites = "one site" if number == 1 else f"up to {number} sites"
     return f"with {sites}: still no single other site's numbers; with more that is not promised"
-
-
-def _card(terms: Terms) -> Sequence[Block]:
-    card = report_of(terms)
-    head = [(name, value) for name, value in stated(card).items() if name not in _TOLD_ELSEWHERE]
-    releases = [
-        (each["what"], str(each["times"]), *(f"{each[key]:.6g}" for key in ("sensitivity", "sigma", "cost")))
-        for each in card["releases"]
-    ]
-    headings = ["what", "times", "sensitivity", "noise in the sum", "cost of one"]
-    return unless_empty(
-        Paragraph("Privacy card: what is promised of any one row."),
-        Entries(head),
-        Table("Every release", headings, releases, folded=False),
-        note(
-            "Sensitivity is how far one row can move the whole sum, noise its standard deviation, both in "
-            "the integers that are added; cost is mu squared, which adds."
-        ),
-        Paragraph("Not covered:"),
-        Items(card["not_covered"]),
-    )

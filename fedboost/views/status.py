@@ -1,18 +1,30 @@
 """The status of an aggregator and the answers to a check of terms, in words.
 
-Promises: a party that never connected is told from one that is away; names and sentences from outside
-cannot pose as another line.
-Refuses: nothing.
+A party that never connected differs from one that is away. The console has the same tables and entries.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from fedboost.errors import printable
-from fedboost.views.words import Block, cell, counted, delimited, duration, entry, paragraph, table
+from fedboost.results.session import Session
+from fedboost.terms.session import task_of
+from fedboost.views import words
+from fedboost.views.document import Badge, Block, Code, Document, Entries, Inline, Line, Names, Table, note
+from fedboost.views.words import counted, delimited, duration, entry, paragraph
 from fedboost.wire.messages import Member, SessionState, SessionStatus, SiteReply, Status
 
 NEVER = "has never connected to this aggregator"
+WITHOUT_KEYS = "without keys"
+DOES = {
+    "train": "training",
+    "tune": "tuning",
+    "describe": "description",
+    "evaluate": "evaluation",
+    "drift": "drift check",
+    "predict": "prediction",
+}
+"""What a session does, by its task."""
 _STATES = {
     SessionState.WAITING: "waits to begin",
     SessionState.RUNNING: "runs",
@@ -42,62 +54,95 @@ def _absence(party: str, absent: Mapping[str, datetime | None]) -> str:
     return f" ({NEVER})" if seen is None else f" (away since {seen:%Y-%m-%d %H:%M} UTC)"
 
 
-def status(facts: Status) -> Iterator[Block]:
-    """Yield who is connected, which sessions there are, and for whom they wait."""
-    yield f"aggregator of fedboost {delimited(facts.version)}, up for {_age(facts, facts.since)}\n"
-    if facts.members:
-        yield _members(facts)
-    else:
-        yield "nobody is connected"
-    seen = {member.name: member.seen for member in facts.members if member.role == "party"}
-    for session in facts.sessions:
-        yield ""
-        yield from _session(facts, session, seen)
-    if not facts.sessions:
-        yield "\nno session runs or waits"
+def status(facts: Status) -> Document:
+    """Return who is connected, which sessions there are, and for whom they wait."""
+    listed = ("Sites", sites_of(facts)), ("Analysts", analysts_of(facts))
+    blocks: list[Block] = [members(caption, each, awaited_in(facts)) for caption, each in listed if each]
+    blocks = blocks or [note("Nobody is connected.")]
+    blocks += [about(facts, session) for session in facts.sessions] or [note("No session runs or waits.")]
     if facts.others:
-        yield f"\n{counted(facts.others, 'session')} without this party"
+        blocks.append(note(f"{counted(facts.others, 'session')} without this party."))
+    lead = f"aggregator of fedboost {delimited(facts.version)}, up for {_age(facts, facts.since)}"
+    return Document("Status of the aggregator", lead, blocks)
 
 
-def _members(facts: Status) -> Block:
-    lines = table("role", "name", "connected", "fedboost", numbers=())
-    for member in facts.members:
-        version = cell(member.version or ("older" if member.since else ""))
-        lines.add_row(cell(member.role), cell(delimited(member.name)), _presence(member), version)
-    return lines
+def sites_of(facts: Status) -> list[Member]:
+    """Return the parties."""
+    return [member for member in facts.members if member.role == "party"]
 
 
-def _presence(member: Member) -> str:
-    """Return since when a member is connected, or away."""
+def analysts_of(facts: Status) -> list[Member]:
+    """Return the analysts."""
+    return [member for member in facts.members if member.role != "party"]
+
+
+def awaited_in(facts: Status) -> set[str]:
+    """Return the parties that some session waits for."""
+    return {party for session in facts.sessions for party in session.awaited}
+
+
+def members(
+    caption: str, listed: Sequence[Member], awaited: Collection[str] = (), folded: bool | None = None
+) -> Table:
+    """Return a table of members: first those that a session waits for, then those that are away."""
+    ordered = sorted(listed, key=lambda each: (each.name not in awaited, bool(each.since), each.name))
+    rows = [
+        (
+            Names((each.name,)),
+            _state(each, awaited),
+            f"now, since {time_of(each.since)}" if each.since else _seen(each),
+            each.version or ("older" if each.since else "-"),
+        )
+        for each in ordered
+    ]
+    return Table(caption, ["name", "state", "last seen (UTC)", "version"], rows, (), folded)
+
+
+def _state(member: Member, awaited: Collection[str]) -> Inline:
+    late = ", waited for" if member.name in awaited else ""
     if member.since:
-        return f"since {time_of(member.since)} UTC"
-    return f"no: away since {time_of(member.seen)} UTC" if member.seen else "no: never to this aggregator"
+        return Badge(f"connected{late}", "unclear" if late else "good")
+    return Badge(f"{'away' if member.seen else 'never connected'}{late}", "bad" if late else "plain")
 
 
-def _session(facts: Status, session: SessionStatus, seen: Mapping[str, int]) -> Iterator[str]:
-    """Yield the lines about a session."""
-    name = delimited(session.name) if session.name else "a session"
+def _seen(member: Member) -> str:
+    return time_of(member.seen) if member.seen else "never"
+
+
+def about(facts: Status, session: SessionStatus) -> Entries:
+    """Return all that is known of a session."""
     done = f", {session.done} of {session.rounds} rounds done" if session.name else ""
-    state = f"{name} {_STATES[session.state]}{done}"
-    yield entry("session", state)
-    yield entry("  analyst", delimited(session.analyst) if session.analyst else "without keys")
-    yield entry("  asked for", f"{time_of(session.since)} UTC, {_age(facts, session.since)} ago")
-    yield entry("  terms", f"{delimited(session.terms[:12])}..., {session.rounds} rounds")
-    yield entry("  program", f"{delimited(session.program)}, protection {delimited(session.protection)}")
-    yield entry("  parties", f"{len(session.parties)}: {', '.join(map(delimited, session.parties))}")
-    if session.awaited:
-        absences = (f"{delimited(party)}{_why(party, seen, facts)}" for party in session.awaited)
-        yield entry("  waits for", ", ".join(absences))
-    elif session.state is SessionState.WAITING:
-        yield entry("  waits for", "the session that runs")
+    lines: list[tuple[str, Line]] = [
+        ("session", (Code(session.name or "a session"), f" {_STATES[session.state]}{done}")),
+        ("requested", f"{time_of(session.since)} UTC, {_age(facts, session.since)} ago"),
+        *agreed(session, task_of(session.program).name),
+        ("terms", (Code(f"{session.terms[:12]}..."), f", {session.rounds} rounds")),
+    ]
+    if session.awaited or session.state is SessionState.WAITING:
+        lines.append(("waits for", waits_for(facts, session)))
+    return Entries(lines)
 
 
-def _why(party: str, seen: Mapping[str, int], facts: Status) -> str:
-    """Return why a party is waited for, where it is not connected."""
-    if any(member.since for member in facts.members if (member.role, member.name) == ("party", party)):
-        return " (connected, and has not answered)"
-    last = seen.get(party, 0)
-    return f" (away since {time_of(last)} UTC)" if last else f" ({NEVER})"
+def agreed(session: SessionStatus | Session, task: str) -> Iterator[tuple[str, Line]]:
+    """Yield whose session it is, what it does and with whom."""
+    yield "analyst", Names((session.analyst,)) if session.analyst else WITHOUT_KEYS
+    yield "task", f"{DOES[task]}, protection {session.protection}"
+    yield "parties", (f"{len(session.parties)}: ", Names(session.parties))
+
+
+def waits_for(facts: Status, session: SessionStatus) -> str:
+    """Return for whom a session waits, and why."""
+    if not session.awaited:
+        return "the session that runs" if session.state is SessionState.WAITING else "no site in particular"
+    known = {member.name: member for member in sites_of(facts)}
+    return ", ".join(f"{delimited(party)}{_why(known.get(party))}" for party in session.awaited)
+
+
+def _why(member: Member | None) -> str:
+    """Return why a party is waited for."""
+    if member is None or not (member.since or member.seen):
+        return f" ({NEVER})"
+    return " (connected, has not answered)" if member.since else f" (away since {time_of(member.seen)} UTC)"
 
 
 def _age(facts: Status, since: int) -> str:
@@ -105,17 +150,13 @@ def _age(facts: Status, since: int) -> str:
     return duration(seconds) if seconds >= 10 else f"{seconds} s"
 
 
-def check(sites: Sequence[SiteReply]) -> Iterator[str]:
+def check(sites: Sequence[SiteReply]) -> Iterator[words.Block]:
     """Yield the answer of each site to a check of terms, and how many would take part."""
     width = max(len(delimited(site.party)) for site in sites)
     for site in sites:
-        yield from _site(site, width)
+        answer = "yes" if site.would else "no" if site.answered else "unknown"
+        yield f"{delimited(site.party):<{width}}  {answer}"
+        yield from (entry("  -", printable(sentence), 4) for sentence in site.reasons or site.notes)
     would, noun = sum(site.would for site in sites), counted(len(sites), "site")
     yield f"\n{'all' if would == len(sites) else f'{would} of'} {noun} would take part"
     yield paragraph("A check reads no rows: whether they fit the terms shows in a session.")
-
-
-def _site(site: SiteReply, width: int) -> Iterator[str]:
-    answer = "yes" if site.would else "no" if site.answered else "unknown"
-    yield f"{delimited(site.party):<{width}}  {answer}"
-    yield from (entry("  -", printable(sentence), 4) for sentence in site.reasons or site.notes)

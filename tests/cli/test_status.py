@@ -107,7 +107,7 @@ def test_a_party_sees_itself_and_the_sessions_that_name_it(tmp_path, bundles):
     assert (len(north["sessions"]), north["others"]) == (1, 0)
     assert {*members(south)} == {"south"}
     assert (south["sessions"], south["others"]) == ([], 1)
-    assert text.endswith("1 session without this party\n")
+    assert text.endswith("1 session without this party.\n")
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_a_session_that_runs_and_one_that_is_over(tmp_path, bundles):
     assert session["awaited"] == ["north"]
     assert session["name"].startswith("session-")
     assert f"session      {session['name']} runs, {session['done']} of 50 rounds done" in text
-    assert "waits for  north (away since " in text
+    assert "waits for    north (away since " in text
     assert later["sessions"] == [] or later["sessions"][0]["state"] == "finished"
     assert log.named("session begins")[0]["analyst"] == "analyst"
 
@@ -143,7 +143,7 @@ def test_a_session_that_runs_and_one_that_is_over(tmp_path, bundles):
 def test_an_older_aggregator_is_told_from_one_that_has_a_status(tmp_path, monkeypatch):
     async def scenario():
         async with consortium(tmp_path / "one", {}) as one:
-            assert "nobody is connected" in await status(one)
+            assert "Nobody is connected." in await status(one)
             assert (await asyncio.to_thread(one.analyst.status)).version == VERSION
             monkeypatch.setattr(channel, "STATUS_OF", f"/{channel.SERVICE}/Newer")
             arguments = ("status", "--aggregator", one.address, "--insecure-loopback")

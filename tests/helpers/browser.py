@@ -194,11 +194,19 @@ def _kept(name, content):
 
 
 def paper(png):
-    """The colour of the first pixel of a screenshot."""
-    parts = re.findall(rb"(?s)(.{4})IDAT", png)
-    start = png.index(b"IDAT") + 4
-    size = int.from_bytes(parts[0], "big")
-    return tuple(zlib.decompressobj().decompress(png[start : start + size], 4)[1:4])
+    """The colour of a screenshot at the left of its last row, below the bar of the page."""
+    data, at = b"", 8
+    while at < len(png):
+        size, kind = int.from_bytes(png[at : at + 4], "big"), png[at + 4 : at + 8]
+        data += png[at + 8 : at + 8 + size] if kind == b"IDAT" else b""
+        at += size + 12
+    width, depth = int.from_bytes(png[16:20], "big"), 4 if png[25] == 6 else 3
+    rows, stride, above = zlib.decompress(data), width * depth + 1, (0, 0, 0)
+    for start in range(0, len(rows), stride):
+        kind, own = rows[start], rows[start + 1 : start + 4]
+        share = {0: 0, 1: 0, 2: 1, 3: 0.5, 4: 1}[kind]  # of the pixel above: none stands to the left
+        above = tuple((byte + int(share * known)) % 256 for byte, known in zip(own, above, strict=True))
+    return above
 
 
 def sheets(pdf):

@@ -3,7 +3,7 @@ be markup."""
 
 import math
 
-from fedboost.views.shell import ConsoleFacts, EndedFacts, LiveFacts
+from fedboost.results.session import AggregatorState, EndedSession, LiveSession
 from fedboost.wire.messages import Member, SessionState, SessionStatus, Status
 
 SITES, ROUNDS = 186, 200
@@ -34,8 +34,8 @@ def session(state=SessionState.RUNNING, name="session-00112233445566aa", awaited
 
 
 def ended(number=0, reason=""):
-    """A session that is over."""
-    return EndedFacts(
+    """A session that ended."""
+    return EndedSession(
         name=f"session-{number:016x}",
         analyst="marie",
         terms="cd" * 32,
@@ -60,8 +60,10 @@ def facts(rounds=ROUNDS // 2):
     ]
     members.append(Member("analyst", "marie", NOW - 30, NOW - 30, "0.1.0"))
     sessions = session(), session(SessionState.WAITING, "", AWAY)
-    live = LiveFacts(
+    live = LiveSession.of(
+        session(),
         status=session(),
+        task="train",
         phase="waits for the answers to a question",
         turn=700,
         rounds=history(rounds),
@@ -74,4 +76,4 @@ def facts(rounds=ROUNDS // 2):
         f"2026-11-23 21:00:{n % 60:02} info    round round={n} logloss=0.4 party='{ODD}'" for n in range(300)
     ]
     log.append("2026-11-23 21:05:00 warning console refused peer='a client from 192.0.2.7'")
-    return ConsoleFacts(Status("0.1.0", NOW - 9000, NOW, tuple(members), sessions), live, over, log)
+    return AggregatorState(Status("0.1.0", NOW - 9000, NOW, tuple(members), sessions), live, over, log)

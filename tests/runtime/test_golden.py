@@ -31,12 +31,12 @@ import fedboost as fb
 from fedboost.results.budget import Charged, SiteBudget, Spent
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.version import VERSION
-from fedboost.views import api as openapi
-from fedboost.views import as_json, shell
 from fedboost.views import console as pages
+from fedboost.views import shell
 from fedboost.views import site as site_pages
+from fedboost.views.api import interface, openapi
 from fedboost.views.approval import summary
-from fedboost.views.shell import refused
+from fedboost.views.shell import console_page, drawn, refused
 from fedboost.views.site import Reader
 from tests.terms.test_golden import SETTINGS as KINDS_OF_TERMS
 from tests.terms.test_golden import terms_of as terms_of_kind
@@ -271,7 +271,7 @@ TEXTS = {
     "model": lambda: as_text(json.loads(counted().to_bytes())),
     "words of terms": lambda: "\n".join(summary(terms_of_kind(name)) for name in KINDS_OF_TERMS),
     "files of terms": lambda: "\n".join(terms_to_toml(terms_of_kind(name)) for name in KINDS_OF_TERMS),
-    "status": lambda: as_text(as_json.status(facts().status)),
+    "status": lambda: as_text(facts().status.summary),
     "audit log": lambda: audited(terms(), shared_out(2)),
     "audit log with masks": lambda: audited(terms(protection="masked"), shared_out(3)),
     "audit log of columns": audited_apart,
@@ -288,13 +288,13 @@ TEXTS = {
     ),
     "table of terms": lambda: fb.Terms.read(terms().model_dump())._repr_html_(),
     "table of a training": lambda: trained()._repr_html_(),
-    "console, overview": lambda: pages.page(pages.parts(facts()), "marie"),
-    "console, sites": lambda: pages.sites_page(pages.sites_parts(facts()), ""),
-    "console, sessions": lambda: pages.sessions_page(pages.sessions_parts(facts()), ""),
-    "console, session": lambda: pages.session_page("session-1", pages.session_content(ended()), ""),
-    "console, log": lambda: pages.log_page(pages.log_parts(facts()), ""),
-    "console, api": lambda: openapi.page(""),
-    "console, openapi": lambda: as_text(openapi.openapi()),
+    "console, overview": lambda: console_page("/", drawn(pages.overview(facts()))[0], "overview", "marie"),
+    "console, sites": lambda: console_page("/sites", drawn(pages.sites(facts()))[0], "sites"),
+    "console, sessions": lambda: console_page("/sessions", drawn(pages.sessions(facts()))[0], "sessions"),
+    "console, session": lambda: console_page("/sessions/session-1", pages.ended_session(ended())),
+    "console, log": lambda: console_page("/log", drawn(pages.log(facts()))[0], "log"),
+    "console, api": lambda: console_page("/api", interface()),
+    "console, openapi": lambda: as_text(openapi()),
     "console, refused": lambda: refused(401, "no token"),
     "console, style and script": lambda: shell.STYLE + shell.ICON + shell.SCRIPT,
     "site, budget": budget_of_site,
@@ -325,26 +325,26 @@ GOLDEN = {
     "audit log": "07d8998fbd58f0ea",
     "audit log with masks": "dc421a726e85c5e9",
     "audit log of columns": "a244eb42f6548808",
-    "page of a training": "6fc9e77f34b9af25",
-    "page of a model": "dcae19edcf66cc65",
-    "page of a model of classes": "33b7767865cb9b28",
-    "page of an evaluation": "dffcd06a054b4c8e",
-    "page of a drift": "1552fbd4301c3aca",
-    "page of a description": "342cd5c2272767c8",
-    "page of a comparison": "b97ee183711917fd",
-    "table of terms": "43236804bfee376e",
-    "table of a training": "8c4150d211a4c178",
-    "console, overview": "3d9470df088b2f82",
-    "console, sites": "88b394b27dd40d02",
-    "console, sessions": "99587170558f729f",
-    "console, session": "702173da50115597",
-    "console, log": "53b8be4351f5e772",
-    "console, api": "6cbe59f840abae3c",
+    "page of a training": "f2eba62547805a04",
+    "page of a model": "0e519da95846981b",
+    "page of a model of classes": "0d3ac473047b8020",
+    "page of an evaluation": "78628e83c306a23b",
+    "page of a drift": "04420f3c9f52fef3",
+    "page of a description": "0c09d42596c8b368",
+    "page of a comparison": "31f0fdb0ac67add2",
+    "table of terms": "0d55ac8f65e83599",
+    "table of a training": "f84a3f70359b88df",
+    "console, overview": "7466e57439b70f4b",
+    "console, sites": "341f4e328eda083a",
+    "console, sessions": "7265853b649615fa",
+    "console, session": "872391bcbb6852ff",
+    "console, log": "4b2bbd5e614062e8",
+    "console, api": "5c3b23afa93ce8f3",
     "console, openapi": "8ef15270c9cf4eb5",
-    "console, refused": "4ba68a4d55364a6e",
-    "console, style and script": "f010388b70c4e0de",
-    "site, budget": "3f4580d3e5e26e21",
-    "pages of a site": "f85d86ace0ab565f",
+    "console, refused": "7bea1a0946687264",
+    "console, style and script": "e78200f9fcea838a",
+    "site, budget": "9eadd81453dc0da8",
+    "pages of a site": "8b22eac685b54a09",
 }
 
 

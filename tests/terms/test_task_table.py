@@ -25,12 +25,12 @@ COLUMNS = {
     "boosting/queries/ids.py": {"tasks"},
     "boosting/queries/labels.py": {"tasks"},
     "holders/columns.py": {"HOLDERS"},
-    "runtime/aggregator/archive.py": {"REPORTED"},
     "runtime/aggregator/programs.py": {"OF_TASKS"},
     "runtime/site/policy.py": {"BY_COLUMNS", "RULES"},
     "views/approval.py": {"MADE", "_of_task", "RELAXED"},
     "views/audit.py": {"_agreement"},
     "views/session.py": {"_TOLD"},
+    "views/status.py": {"DOES"},
     # functions, commands and the policy's rule `evaluate`, which have the name of a task
     "__init__.py": {"_HOMES", "__all__"},
     "cli/main.py": {"COMMANDS"},

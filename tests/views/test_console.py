@@ -7,17 +7,28 @@ import pytest
 from console_facts import AWAY, NAMES, ODD, ROUNDS, ended, facts, history
 
 from fedboost.runtime.aggregator.sessions import STRAGGLER_SECONDS, Pace
-from fedboost.views import api as openapi
 from fedboost.views import console as pages
-from fedboost.views.shell import LiveFacts, refused
+from fedboost.views.api import BASE, interface, openapi
+from fedboost.views.shell import console_page, drawn, refused
+
+
+def page(path, document, **more):
+    """A page with all its parts."""
+    return console_page(path, drawn(document)[0], **more)
+
+
+def parts(document):
+    """The live parts of a page."""
+    return drawn(document)[1]
+
 
 ALL = {
-    "overview": lambda: pages.page(pages.parts(facts()), "marie"),
-    "sites": lambda: pages.sites_page(pages.sites_parts(facts()), ""),
-    "sessions": lambda: pages.sessions_page(pages.sessions_parts(facts()), ""),
-    "session": lambda: pages.session_page(ended().name, pages.session_content(ended()), ODD),
-    "log": lambda: pages.log_page(pages.log_parts(facts()), ""),
-    "api": lambda: openapi.page(""),
+    "overview": lambda: page("/", pages.overview(facts()), live="overview", caller="marie"),
+    "sites": lambda: page("/sites", pages.sites(facts()), live="sites"),
+    "sessions": lambda: page("/sessions", pages.sessions(facts())),
+    "session": lambda: page("/sessions/x", pages.ended_session(ended()), caller=ODD),
+    "log": lambda: page("/log", pages.log(facts()), live="log"),
+    "api": lambda: page("/api", interface()),
     "refused": lambda: refused(401, ODD),
 }
 
@@ -35,21 +46,20 @@ def test_what_comes_from_outside_is_text(page):
 
 def test_the_same_facts_are_the_same_bytes():
     """And a round more changes two parts."""
-    before, after = pages.parts(facts()), pages.parts(facts(101))
-    assert pages.parts(facts()) == before
+    before, after = parts(pages.overview(facts())), parts(pages.overview(facts(101)))
+    assert parts(pages.overview(facts())) == before
     assert {name for name, part in before.items() if part != after[name]} == {"session", "curves"}
 
 
 def test_sites_that_are_missed_come_first():
-    names = re.findall(r'<th scope="row">([^<]*)</th>', pages.sites_parts(facts())["members"])
+    names = re.findall(r'<th scope="row">([^<]*)</th>', parts(pages.sites(facts()))["members"])
     assert len(names) == len(NAMES)
     assert names[: len(AWAY)] == sorted(AWAY)
 
 
 def test_the_time_left_is_that_of_the_last_rounds():
     def live(rounds):
-        values = vars(facts().live)
-        return LiveFacts(**{**values, "rounds": rounds})
+        return facts().live.model_copy(update={"rounds": rounds})
 
     assert live(history(1)).seconds_left is None
     slow_first = [{"seconds": 99.0}, *({"seconds": 2.0} for _ in range(9))]
@@ -73,11 +83,11 @@ def test_a_party_that_answers_last_is_the_slowest():
 
 def test_the_document_is_whole():
     """Every reference leads somewhere, every schema is used, and the page has every path."""
-    document = openapi.openapi()
-    text, page = json.dumps(document), openapi.page("")
+    document = openapi()
+    text, shown = json.dumps(document), page("/api", interface())
     for place in set(re.findall(r'"#/components/(\w+/\w+)"', text)):
         kind, name = place.split("/")
         assert name in document["components"][kind]
     assert all(f'"#/components/schemas/{name}"' in text for name in document["components"]["schemas"])
-    assert all(f"{openapi.BASE}{path}" in page for path in document["paths"])
+    assert all(f"{BASE}{path}" in shown for path in document["paths"])
     assert document["openapi"].startswith("3.1.")

@@ -16,24 +16,26 @@ import re
 import time
 from collections import Counter
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from pydantic import ValidationError
 
 from fedboost.errors import FedboostError, Refused
 from fedboost.privacy.identity import identify, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.messages import Request
+from fedboost.results.session import EndedSession, Submitted
 from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts, named
 from fedboost.runtime.aggregator.parties import check_signed
 from fedboost.runtime.aggregator.sessions import ActiveSession
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import PART_BEGINS, from_json
 from fedboost.terms.terms import Terms
-from fedboost.views.shell import EndedFacts
+from fedboost.views.results import RESULTS
 
 MAX_ENDED = 64
 """Sessions that are kept of those that are done."""
@@ -42,8 +44,6 @@ MAX_FAILED = 64
 MAX_IN_MEMORY = 4
 """Models that are kept in memory: those that are not on the disk."""
 FOLDER = "ended"
-REPORTED = frozenset({"train", "describe", "evaluate"})
-"""Sessions of whose end there is a report."""
 _NAME = re.compile(r"session-[0-9a-f]{16}")
 
 
@@ -52,7 +52,7 @@ class Archive:
     the process."""
 
     def __init__(self, state: Path | None, log: Any) -> None:
-        self.ended: list[EndedFacts] = []
+        self.ended: list[EndedSession] = []
         self._folder = None if state is None else state / FOLDER
         self._log = log
         self._models: dict[str, bytes] = {}
@@ -94,7 +94,7 @@ class Archive:
         except Exception as error:  # noqa: BLE001 - a record that cannot be made ends no session
             self._log.error("a session is not kept", reason=f"{type(error).__name__}: {error}")
 
-    def find(self, name: str) -> EndedFacts | None:
+    def find(self, name: str) -> EndedSession | None:
         """The session of this name."""
         return next((facts for facts in self.ended if facts.name == name), None)
 
@@ -140,17 +140,18 @@ class Archive:
                 dropped.append(oldest.name)
         return dropped
 
-    async def _store(self, folder: Path, facts: EndedFacts, model: bytes, dropped: list[str]) -> None:
+    async def _store(self, folder: Path, facts: EndedSession, model: bytes, dropped: list[str]) -> None:
         async with self._disk:
             if await asyncio.to_thread(self._write, folder, facts, model, dropped):
                 self._models.pop(facts.name, None)
 
-    def _write(self, folder: Path, facts: EndedFacts, model: bytes, dropped: list[str]) -> bool:
+    def _write(self, folder: Path, facts: EndedSession, model: bytes, dropped: list[str]) -> bool:
         """Write a session to the disk, and delete others there; False if that fails."""
         try:
             if model:
                 write_atomically(folder / f"{facts.name}.model", model, 0o600)
-            write_atomically(folder / f"{facts.name}.json", json.dumps(asdict(facts)).encode(), 0o600)
+            record = json.dumps(facts.model_dump()).encode()
+            write_atomically(folder / f"{facts.name}.json", record, 0o600)
             for name in dropped:
                 (folder / f"{name}.json").unlink(missing_ok=True)
                 (folder / f"{name}.model").unlink(missing_ok=True)
@@ -159,15 +160,11 @@ class Archive:
             return False
         return True
 
-    def _read(self, path: Path) -> EndedFacts | None:
+    def _read(self, path: Path) -> EndedSession | None:
         try:
-            values = json.loads(path.read_bytes())
-            values |= {"parties": tuple(values["parties"])}
-            values["traffic"] = {name: (int(a), int(b)) for name, (a, b) in values["traffic"].items()}
-            values["rounds"] = [{str(k): float(v) for k, v in row.items()} for row in values["rounds"]]
-            facts = EndedFacts(**values)
-            return facts if facts.name == path.stem and type(facts.ended) is int else None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            facts = EndedSession.model_validate_json(path.read_bytes())
+            return facts if facts.name == path.stem else None
+        except (OSError, ValidationError) as error:
             self._log.warning("not the record of a session", file=str(path), reason=type(error).__name__)
             return None
 
@@ -177,12 +174,15 @@ def nonce_of(request: Request | None) -> str:
     return "" if request is None else request.nonce.hex()
 
 
-def facts_of(session: ActiveSession) -> tuple[EndedFacts, bytes]:
+def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
     """The facts of a session that is over, and its model file, empty if it has none."""
     terms, model = session.terms, session.model
     whole = bool(model) and not model.startswith(PART_BEGINS.encode())
-    facts = EndedFacts(
+    task = terms.task  # a drift check has no report here: it needs the reference in the file of the model
+    is_shown = task.makes_model or (task.name in RESULTS and not task.uses_reference)
+    facts = EndedSession(
         name=session.session.name,
+        task=task.name,
         analyst=session.analyst_name,
         terms=terms.digest,
         program=terms.session.program,
@@ -191,10 +191,10 @@ def facts_of(session: ActiveSession) -> tuple[EndedFacts, bytes]:
         ended=int(time.time()),
         seconds=session.meter.seconds,
         reason=session.failure,
-        rounds=[*session.meter.history],
-        traffic=dict(session.meter.traffic),
+        rounds=session.meter.history,
+        traffic=session.meter.traffic,
         model_bytes=len(model),
-        has_report=whole and terms.task.name in REPORTED,
+        has_report=whole and is_shown,
         request=nonce_of(session.session.request),
     )
     return facts, model
@@ -213,16 +213,6 @@ WAIT_SECONDS = 24 * 3600.0
 """A submitted session waits for its parties, and for other sessions to end, for so long at most."""
 MAX_SUBMITTED = 4
 """Sessions that one analyst may have submitted at a time; the one that runs counts."""
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """A session that was asked for. name: '' while it waits to begin; missing: parties that are not
-    connected."""
-
-    digest: str
-    name: str = ""
-    missing: tuple[str, ...] = ()
 
 
 class Submissions:
@@ -248,7 +238,8 @@ class Submissions:
         self._check_unused(nonce_of(request))
         program = self._sessions.program(terms)
         if (session := self._analysts.begun(analyst, terms)) is not None:
-            return Submitted(terms.digest, session.session.name)
+            name = session.session.name
+            return Submitted(terms=terms.digest, state="running", name=name, missing=())
         missing = tuple(self._connected.absent(terms.parties))
         key = analyst, terms.digest
         if key not in self._waiting:
@@ -257,7 +248,7 @@ class Submissions:
             work = self._run(terms, program, analyst, request)
             self._waiting[key] = task = asyncio.create_task(work, name="submission")
             task.add_done_callback(lambda task: self._forget(key, task))
-        return Submitted(terms.digest, "", missing)
+        return Submitted(terms=terms.digest, state="waiting", name="", missing=missing)
 
     def withdraw(self, analyst: str, digest: str) -> None:
         """Give up a session of this analyst under these terms that waits to begin, if there is one."""

@@ -88,14 +88,14 @@ class Pages:
             return
 
         need_extra("[console]", "console")
-        from fedboost.runtime.console import Console, Office
+        from fedboost.runtime.console import Console, ConsoleQueries
 
         archive = Archive(self._config.state, self._log)
         sessions.on_end = archive.add
         self._archive = archive
         self._submissions = Submissions(self._analysts, archive, self._log)
-        office = Office(sessions, self._status, archive, self._submissions, self._tail)
-        self.console = Console(self._config.console, self._bundle, office, self._refusals, self._log)
+        queries = ConsoleQueries(sessions, self._status, archive, self._submissions, self._tail)
+        self.console = Console(self._config.console, self._bundle, queries, self._refusals, self._log)
 
     async def start(self) -> None:
         """Serve the console; the state folder is this process's from here on."""

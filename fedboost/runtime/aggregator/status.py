@@ -16,6 +16,7 @@ from fedboost.runtime.aggregator.limits import Peer
 from fedboost.runtime.aggregator.parties import Admission, ConnectedParties, caller_of, check_version, refuse
 from fedboost.runtime.aggregator.sessions import ActiveSession, Sessions
 from fedboost.runtime.net.keys import Bundle
+from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.wire import messages as wire
 from fedboost.wire.messages import Member, SessionState, SessionStatus, Status, encode_status
@@ -83,37 +84,28 @@ class StatusOffice:
         for session in sessions.unfinished:
             yield self.of(session, SessionState.WAITING)
         for waiter in self._analysts.waiters:
-            terms = waiter.terms
-            yield SessionStatus(
-                SessionState.WAITING,
-                "",
-                waiter.analyst,
-                terms.digest,
-                terms.session.program,
-                terms.hiding.protection,
-                0,
-                terms.trees.rounds,
-                waiter.since,
-                terms.parties,
-                tuple(self._connected.absent(terms.parties)),
-            )
+            absent = self._connected.absent(waiter.terms.parties)
+            yield _status(SessionState.WAITING, "", waiter.analyst, waiter.terms, 0, waiter.since, absent)
         for session in sessions.finished:
             yield self.of(session, SessionState.FINISHED)
 
     def of(self, session: ActiveSession, state: SessionState) -> SessionStatus:
         """The status of a session."""
-        terms, late = session.terms, session.session.awaited if state is SessionState.RUNNING else ()
+        late = session.session.awaited if state is SessionState.RUNNING else ()
         absent = {*self._connected.absent(late), *session.pace.slow}
-        return SessionStatus(
-            state,
-            session.session.name,
-            session.analyst_name,
-            terms.digest,
-            terms.session.program,
-            terms.hiding.protection,
-            len(session.session.history),
-            terms.trees.rounds,
-            session.since,
-            terms.parties,
-            tuple(party for party in late if party in absent),
-        )
+        name, done = session.session.name, len(session.session.history)
+        awaited = [party for party in late if party in absent]
+        return _status(state, name, session.analyst_name, session.terms, done, session.since, awaited)
+
+
+def _status(
+    state: SessionState,
+    name: str,
+    analyst: str,
+    terms: Terms,
+    done: int,
+    since: int,
+    awaited: Iterable[str],
+) -> SessionStatus:
+    about = terms.digest, terms.session.program, terms.hiding.protection, done, terms.trees.rounds, since
+    return SessionStatus(state, name, analyst, *about, terms.parties, tuple(awaited))

@@ -1,7 +1,7 @@
 """The sessions that an aggregator keeps for its console."""
 
 import asyncio
-from dataclasses import replace
+import json
 
 import pytest
 from console_facts import ended
@@ -48,11 +48,30 @@ def test_the_latest_are_kept_over_a_restart_and_the_oldest_deleted(tmp_path, mon
     assert again.model("../../tokens") is None
 
 
+def test_a_record_of_an_older_version_is_read(tmp_path):
+    """Without what follows from the rest: the state, the number of rounds, and the task."""
+    (tmp_path / FOLDER).mkdir()
+    old = {
+        **{"name": ended(1).name, "analyst": "marie", "terms": "cd" * 32, "program": "describe"},
+        **{"protection": "masked", "parties": ["north"], "ended": 1_795_000_000, "seconds": 3.5},
+        **{"reason": "", "rounds": [], "traffic": {"north": [12, 34]}, "model_bytes": 7},
+        **{"has_report": True, "request": "ab"},
+    }
+    (tmp_path / FOLDER / f"{ended(1).name}.json").write_text(json.dumps(old))
+    (read,) = added(tmp_path).ended
+    assert (read.task, read.state, read.rounds_done, read.model) == ("describe", "done", 0, True)
+    assert {key: getattr(read, key) for key in old} == {
+        **old,
+        "parties": ("north",),
+        "traffic": {"north": (12, 34)},
+    }
+
+
 def test_failures_and_other_analysts_take_the_place_of_no_model(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_ENDED", 3)
     monkeypatch.setattr(archive, "MAX_FAILED", 2)
-    of_pierre = [replace(ended(number), analyst="pierre") for number in (8, 7, 6, 5)]
-    failed = [replace(ended(number, "refused"), analyst="pierre") for number in (4, 3, 2)]
+    of_pierre = [ended(number).model_copy(update={"analyst": "pierre"}) for number in (8, 7, 6, 5)]
+    failed = [ended(number, "refused").model_copy(update={"analyst": "pierre"}) for number in (4, 3, 2)]
     sessions = [ended(10), ended(9, "refused"), *of_pierre, *failed]
     kept = added(tmp_path, *sessions)
     assert names(kept) == ["02", "05", "06", "09", "0a"]
@@ -62,7 +81,9 @@ def test_failures_and_other_analysts_take_the_place_of_no_model(tmp_path, monkey
 
 def test_of_analysts_with_as_many_the_oldest_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_ENDED", 2)
-    kept = added(tmp_path, *(replace(ended(number), analyst=str(number)) for number in (3, 2, 1)))
+    kept = added(
+        tmp_path, *(ended(number).model_copy(update={"analyst": str(number)}) for number in (3, 2, 1))
+    )
     assert names(kept) == ["01", "02"]
 
 

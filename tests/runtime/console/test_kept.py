@@ -10,7 +10,7 @@ from consoles import served
 
 from fedboost.runtime import console as api
 from fedboost.runtime import console as live
-from fedboost.runtime.console import Office
+from fedboost.runtime.console import ConsoleQueries
 from fedboost.views import console as pages
 
 
@@ -19,7 +19,7 @@ def console(tmp_path, monkeypatch):
     """A console of a large consortium, on which nothing that is live is drawn twice."""
     monkeypatch.setattr(live, "DRAW_SECONDS", 1000.0)
     monkeypatch.setattr(api, "DRAW_SECONDS", 1000.0)
-    monkeypatch.setattr(Office, "facts", lambda self: facts())
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: facts())
     with served(tmp_path) as one:
         one.one.server.pages._archive.ended = [ended(1), ended(2, "left")]
         yield one
@@ -45,7 +45,7 @@ def counted(monkeypatch):
 
 
 def test_the_page_of_a_session_is_drawn_once(console, counted):
-    calls = counted(pages, "session_content")
+    calls = counted(pages, "ended_session")
     path = f"/sessions/{ended(1).name}"
     texts = {console.ask(path).text for _ in range(5)}
     assert (len(texts), len(calls)) == (1, 1)
@@ -73,7 +73,7 @@ def test_a_live_page_is_drawn_for_all(console, counted, path, name):
 def test_a_page_that_nobody_has_open_is_not_old(console, monkeypatch):
     monkeypatch.setattr(live, "DRAW_SECONDS", 0.05)
     lines = ["2026-11-23 21:00:00 info    first"]
-    monkeypatch.setattr(Office, "facts", lambda self: replace(facts(), log=[*lines]))
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: replace(facts(), log=[*lines]))
     assert "first" in console.ask("/log").text
     lines.append("2026-11-23 21:00:01 info    later")
     deadline = time.monotonic() + 30

@@ -9,7 +9,7 @@ from console_facts import ODD, facts
 from consoles import served
 from sites import PATIENCE, rows, terms
 
-from fedboost.runtime.console import Office
+from fedboost.runtime.console import ConsoleQueries
 
 LONG = [pytest.param(path, marks=pytest.mark.long) for path in ("/sessions", "/log", "/api")]
 
@@ -24,7 +24,7 @@ def console(tmp_path):
 @pytest.fixture
 def large(console, monkeypatch):
     """A console of a large consortium."""
-    monkeypatch.setattr(Office, "facts", lambda self: facts())
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: facts())
     console.one.server.pages._archive.ended = list(facts().ended)
     return console
 
@@ -76,9 +76,9 @@ def test_a_page_follows_a_session_without_being_loaded_again(console, browser):
     """Also what is open, and where the focus is, stays."""
     with browser.tab(console.url) as tab:
         tab.run("window.kept = 1")
-        assert "No session is under way." in tab.run("document.getElementById('session').innerText")
+        assert "No session is running." in tab.run("document.getElementById('session').innerText")
         training = asyncio.run_coroutine_threadsafe(console.one.train(terms(["north"])), console._loop)
-        tab.do(lambda page: page.wait_for_selector("#ended td >> text=model of"))
+        tab.do(lambda page: page.wait_for_selector("#ended td >> text=model, "))
         assert len(training.result(PATIENCE).history) == 3
         assert tab.run("window.kept") == 1
         assert [url for url in tab.asked if url.endswith("/events/overview")] != []
@@ -96,7 +96,7 @@ def test_what_is_open_or_focused_stays_so(console, browser, monkeypatch):
         number[0] += 1
         return facts(20 + number[0])
 
-    monkeypatch.setattr(Office, "facts", changing)
+    monkeypatch.setattr(ConsoleQueries, "state", changing)
     with browser.tab(console.url) as tab:
         opened = "#session details"
         tab.do(lambda page: page.click(f"{opened} > summary"))

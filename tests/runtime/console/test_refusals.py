@@ -9,7 +9,7 @@ import pytest
 from consoles import served
 
 from fedboost.runtime import console as live
-from fedboost.runtime.console import MAX_BODY, Office
+from fedboost.runtime.console import MAX_BODY, ConsoleQueries
 from fedboost.runtime.web import guard, serving
 from fedboost.runtime.web.guard import Bucket, Buckets, group_of
 
@@ -345,6 +345,6 @@ def test_who_hangs_up_within_a_body_leaves_no_line(console):
 def test_a_page_that_fails_on_and_on_has_few_lines(console, monkeypatch):
     app = console.one.server.pages.console._server._server.config.loaded_app
     monkeypatch.setattr(app, "_failures", Bucket(0.0, 2.0, 0.0))
-    monkeypatch.setattr(Office, "facts", lambda self: 1 / 0)
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: 1 / 0)
     assert [console.ask("/api/v1/health").status for _ in range(4)] == [500] * 4
     assert len(console.one.log.named("a page failed")) == 2

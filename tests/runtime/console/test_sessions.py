@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import re
 import socket
 import time
 
@@ -15,7 +16,8 @@ from submitting import API, ended, signed, submit, until
 import fedboost as fb
 from fedboost.runtime import console as live
 from fedboost.runtime.aggregator.archive import FOLDER
-from fedboost.runtime.console import Office
+from fedboost.runtime.console import ConsoleQueries
+from fedboost.runtime.tasks import drift_terms, evaluation_terms, terms_to_tune
 from fedboost.runtime.web import serving
 from fedboost.terms.tasks import terms_to_describe
 
@@ -50,7 +52,7 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         assert f'filename="{model["name"]}.json"' in file.headers["Content-Disposition"]
         assert fb.Model.from_bytes(file.text.encode()).terms == agreed
         report = console.ask(f"{API}/models/{model['name']}/report", role="viewer")
-        assert "Report of a model" in report.text
+        assert "<h1>Model of " in report.text
         assert "not checked" not in report.text
         assert report.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src")
         page = console.ask(f"/sessions/{model['name']}", role="viewer").text
@@ -72,15 +74,31 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
 
 
 @pytest.mark.slow
-def test_a_description_has_a_report(tmp_path):
-    with served(tmp_path, {"north": rows()}) as console:
-        agreed = terms_to_describe(terms(["north"]))
-        console.run(console.one.train(agreed))
-        (session,) = until(lambda: ended(console, None))
-        report = console.ask(f"{API}/models/{session['name']}/report")
-        assert (report.status, session["program"]) == (200, "describe")
-        assert "Traffic" in report.text
-        assert "dose" in report.text
+def test_every_result_that_can_be_read_has_a_report(tmp_path):
+    """And is called what it is: that of drift cannot be read without the reference in the model's file."""
+    tables = {"north": rows()}
+    training = terms(["north"], reference=True)
+    model = fb.simulate(training, tables).model
+    for task, agreed, name, said in (
+        ("describe", terms_to_describe(training), "description", "dose"),
+        ("tune", terms_to_tune(training, trials=2), "result", "max_depth"),
+        ("evaluate", evaluation_terms(model, training), "evaluation", "logloss"),
+        ("drift", drift_terms(model, training)[0], "comparison of rows", None),
+    ):
+        (tmp_path / task).mkdir()
+        with served(tmp_path / task, tables) as console:
+            console.run(console.one.train(agreed))
+            (session,) = until(lambda console=console: ended(console, None))
+            assert (session["program"], session["state"]) == (task, "done")
+            (listed,) = console.ask(f"{API}/models").json
+            report = console.ask(f"{API}/models/{session['name']}/report")
+            page = console.ask(f"/sessions/{session['name']}").text
+            assert f"{name}, " in console.ask("/sessions").text
+            assert "model, " not in page
+            assert not console.one.log.named("a page failed"), console.one.log.named("a page failed")
+            assert (listed["report"], report.status) == ((True, 200) if said else (False, 404))
+            assert (f"{session['name']}/report" in page) is listed["report"]
+            assert said is None or {said, "Traffic"} <= {*re.findall(r"[\w-]+", report.text)}
 
 
 @pytest.mark.slow
@@ -139,7 +157,7 @@ def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
     """Whatever cannot be drawn, or kept, the training goes on."""
     tables = {"north": rows()}
     with served(tmp_path, tables, tokens=["analyst"], state=tmp_path / "state") as console:
-        monkeypatch.setattr("fedboost.runtime.console.Office.facts", lambda self: 1 / 0)
+        monkeypatch.setattr("fedboost.runtime.console.ConsoleQueries.state", lambda self: 1 / 0)
         monkeypatch.setattr("fedboost.runtime.aggregator.archive.facts_of", lambda session: 1 / 0)
         answer = console.ask("/")
         assert (answer.status, answer.json["error"]) == (500, "this page failed; the log has the reason")
@@ -155,7 +173,6 @@ def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
 def test_live_events_while_a_session_trains(tmp_path, monkeypatch):
     """A page hears of every change, is drawn once for all, and who reads nothing is dropped."""
     monkeypatch.setattr("fedboost.runtime.console.DRAW_SECONDS", 0.05)
-    monkeypatch.setattr("fedboost.runtime.console.UNREAD_EVENTS", 2)
     with served(tmp_path, {"north": rows()}) as console:
         ask = f"GET /events/overview HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode()
         with console.open() as reader:
@@ -163,7 +180,7 @@ def test_live_events_while_a_session_trains(tmp_path, monkeypatch):
             heard = b""
             console.run(console.one.train(terms(["north"], rounds=3)))
             end = time.monotonic() + PATIENCE
-            while b"model of" not in heard:
+            while b"model, " not in heard:
                 assert time.monotonic() < end
                 heard += reader.recv(1 << 16)
         assert heard.startswith(b"HTTP/1.1 200")
@@ -199,7 +216,7 @@ def test_a_reader_that_does_not_keep_up_is_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(live, "DRAW_SECONDS", 0.005)
     monkeypatch.setattr(serving, "UNREAD_SECONDS", 0.2)
     monkeypatch.setattr(serving, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(Office, "facts", lambda self: facts(next(numbers) % 100))
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: facts(next(numbers) % 100))
     with served(tmp_path) as console:
         ask = f"GET /events/overview HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode()
         readers = console.one.server.pages.console._live

@@ -16,7 +16,7 @@ from sites import bundles_of, fedboost
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import ConsoleConfig, read_aggregator
-from fedboost.runtime.console import Office, names_of
+from fedboost.runtime.console import ConsoleQueries, names_of
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.web import logins, serving
 from fedboost.runtime.web.logins import add_token, read_tokens
@@ -220,7 +220,7 @@ def test_a_token_that_is_deleted_or_ended_counts_no_more(console):
 def test_a_live_page_ends_with_its_token(console, monkeypatch):
     """By a token of its own, and by a login with it."""
     lines = ["2026-11-23 21:00:00 info    first"]
-    monkeypatch.setattr(Office, "facts", lambda self: replace(facts(), log=[*lines]))
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: replace(facts(), log=[*lines]))
     made, _ = add_token(console.file, "guest", "viewer", 1)
     own = {"Origin": f"https://{console.host}"}
     login = console.ask("/login", "POST", urlencode({"token": made}).encode(), **own)
