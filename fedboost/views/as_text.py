@@ -89,7 +89,7 @@ def _blocks(blocks: Iterable[Block], full: bool) -> Iterator[Printed]:
 def _block(block: Block, full: bool) -> Iterator[Printed]:
     match block:
         case Verdict(words, _, more):
-            yield cell(paragraph(one_line(words)), "bold")
+            yield from (cell(line, "bold") for line in paragraph(one_line(words)).split("\n"))
             yield from (paragraph(printable(sentence)) for sentence in more)
         case Figures(figures):
             width = 2 + max(len(each.name) for each in figures)
