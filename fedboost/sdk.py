@@ -21,7 +21,7 @@ from fedboost.runtime.model import Result, text_of
 from fedboost.runtime.terms_file import read_settings, terms_to_toml
 from fedboost.terms import terms
 from fedboost.terms.reading import first_fault
-from fedboost.views import notebook as html
+from fedboost.views.training import terms_html
 
 __all__ = ["Terms", "check_objective", "simulate"]
 
@@ -44,7 +44,7 @@ class Terms(terms.Terms):
         return text_of(value)
 
     def _repr_html_(self) -> str:
-        return html.terms_html(self)
+        return terms_html(self)
 
     @classmethod
     def load(cls, path: Path | str) -> "Terms":

@@ -27,12 +27,12 @@ from fedboost.runtime.site.rows import Names, SiteTable, site_rows
 from fedboost.runtime.site.workers import check_workers
 from fedboost.runtime.terms_file import read_terms
 from fedboost.terms.tasks import terms_to_describe
-from fedboost.views import as_json, oddities
 from fedboost.views import status as text
+from fedboost.views.check import check as checked_table
 
 if TYPE_CHECKING:
+    from fedboost.results.check import Checked
     from fedboost.terms.terms import Terms
-    from fedboost.views.oddities import CheckFacts
 
 
 CHECK_EPILOG = (
@@ -41,8 +41,8 @@ CHECK_EPILOG = (
     "Example: fedboost check terms.toml --aggregator fed.example.org:7070 --keys keys/marie\n\n"
     "Example: fedboost check terms.toml --describe --aggregator fed.example.org:7070 --keys keys/marie"
 )
-ODD = 1
-"""Exit code where a training would be stopped or spoilt."""
+ODD = REFUSED = 1
+"""Exit codes where a training would be stopped or spoilt, and if a site would not, or cannot be asked."""
 
 
 @reads_a_table
@@ -96,24 +96,17 @@ def check(
             )
         asked = terms if table is None else Path(table)
         assert asked is not None
-        check_sites(asked, aggregator, keys, insecure_loopback, describe, wait, json)
+        check_address(aggregator, "--aggregator")
+        session = terms_to_describe(read_terms(asked)) if describe else read_terms(asked)
+        connection = connect(aggregator, keys, insecure_loopback)
+        sites = connection.check(session, wait, lambda who: notice(text.waiting(who, {})))
+        show(json, [site.summary for site in sites], text.check(sites))
+        if not all(site.would for site in sites):
+            raise typer.Exit(REFUSED)
         return
     if keys is not None or insecure_loopback or describe:
         raise ConfigError("--keys, --insecure-loopback, --describe are for --aggregator HOST:PORT: name it")
-    _check_table(table, read, label, config, terms, exclude or [], party, json)
-
-
-def _check_table(
-    table: str | None,
-    read: "Reading",
-    label: str | None,
-    config: Path | None,
-    terms: Path | None,
-    exclude: list[str],
-    party: str | None,
-    json: bool,
-) -> None:
-
+    exclude = exclude or []
     if table is None and config is None:
         raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
     if table is not None and Path(table).suffix == ".toml":
@@ -138,12 +131,12 @@ def _check_table(
         raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
     if site is not None and site.workers is not None:
         site = site.model_copy(update={"read": site.read.model_copy(update=read.options.chosen)})
-        facts = check_workers(site, agreed, label, exclude)
+        result = check_workers(site, agreed, label, exclude)
     else:
-        facts = _checked(table, site, read, label, agreed, exclude, holder)
+        result = _checked(table, site, read, label, agreed, exclude, holder)
     with unless_nobody_reads():
-        show(json, oddities.as_json(facts), oddities.check(facts))
-    if facts.serious:
+        show(json, result.lines, checked_table(result))
+    if result.is_serious:
         raise typer.Exit(ODD)
 
 
@@ -155,8 +148,8 @@ def _checked(
     agreed: "Terms | None",
     exclude: list[str],
     party: str,
-) -> "CheckFacts":
-    """The facts about a table that this process reads: this one, or that of a site's file."""
+) -> "Checked":
+    """What is odd in a table that this process reads: this one, or that of a site's file."""
     if site is None:
         assert table is not None
         source: Path | str | Database = read.source(table)
@@ -168,34 +161,6 @@ def _checked(
     rows = site_table.under(None if agreed is None else agreed.columns.row_id)
     for name in exclude:
         column_of(dense_of(rows), name)
-    facts = checked.check(shown(source), rows, label, agreed, exclude, party)
-    both = [replace(oddity, column=site_table.both(oddity.column)) for oddity in facts.oddities]
-    return replace(facts, oddities=both)
-
-
-# ---- `fedboost check TERMS --aggregator HOST:PORT`: would the sites take part under these terms? --------
-
-
-REFUSED = 1
-"""Exit code if a site would not, or cannot be asked."""
-
-
-def check_sites(
-    terms: Path,
-    aggregator: str,
-    keys: Path | None,
-    insecure_loopback: bool,
-    describe: bool,
-    wait: float,
-    json: bool,
-) -> None:
-    """Ask all parties of the terms whether they would take part, and print what each has against it. Exit
-    code 1 unless all would. describe: in a session that describes the rows, before a training under them."""
-    check_address(aggregator, "--aggregator")
-    agreed = read_terms(terms)
-    agreed = terms_to_describe(agreed) if describe else agreed
-    connection = connect(aggregator, keys, insecure_loopback)
-    sites = connection.check(agreed, wait, lambda who: notice(text.waiting(who, {})))
-    show(json, map(as_json.site_reply, sites), text.check(sites))
-    if not all(site.would for site in sites):
-        raise typer.Exit(REFUSED)
+    result = checked.check(shown(source), rows, label, agreed, exclude, party)
+    both = [replace(oddity, column=site_table.both(oddity.column)) for oddity in result.oddities]
+    return result.model_copy(update={"oddities": both})

@@ -17,25 +17,19 @@ from pyarrow import concat_tables
 from fedboost.boosting.queries.ids import few_in_common
 from fedboost.cli.common import Force, Json, PageFile, Site, Tables, TermsFile, check_page, reads_a_table
 from fedboost.cli.output import notice, show, write
-from fedboost.cli.train import (
-    by_columns,
-    notice_undeclared,
-    own_tables,
-    rows_as_in_file,
-    rows_of_sites,
-    steps,
-)
+from fedboost.cli.train import notice_undeclared, own_tables, rows_as_in_file, rows_of_sites, steps
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, Trial, shown_metrics, together, unprotected
 from fedboost.results.comparison import ALONE, FEDERATED, POOLED, Comparison
 from fedboost.runtime.config import cores
+from fedboost.runtime.data.draft import split_by_blocks
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import read_training
-from fedboost.views import as_html, as_text, comparison
+from fedboost.views import as_html, comparison
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Reading
@@ -95,7 +89,7 @@ def compare(
     shown_as = comparison.comparison(result)
     if report is not None:
         write(as_html.report(shown_as), report)
-    show(json, comparison.as_lines(result), as_text.text(shown_as))
+    show(json, comparison.as_lines(result), shown_as)
 
 
 def _of_sites(
@@ -242,9 +236,9 @@ def compare_columns(
 def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dict[str, Any]:
     """The table of each party."""
     tables = {name: read_table(source, None, read.options) for name, source in sources.items()}
-    return (
-        tables if set(tables) == set(agreed.parties) else by_columns(agreed, next(iter(tables.values())), 0)
-    )
+    if set(tables) == set(agreed.parties):
+        return tables
+    return split_by_blocks(next(iter(tables.values())), agreed, 0)
 
 
 def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:

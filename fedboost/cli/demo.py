@@ -20,11 +20,12 @@ from fedboost.cli.common import Force, Json, Site, reads_a_table
 from fedboost.cli.compare import IN_ORDER, one_party
 from fedboost.cli.output import notice, show
 from fedboost.cli.serve import site_and_keys
-from fedboost.cli.train import facts_of, finish_at_interrupt, notice_not_hidden, progress
+from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
 from fedboost.results.base import Traffic
 from fedboost.results.comparison import ALONE, POOLED
+from fedboost.results.training import ColumnsDemo, Demo
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local import demo as made
 from fedboost.runtime.local.cluster import LocalCluster
@@ -49,8 +50,7 @@ from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
-from fedboost.views import as_json, training
-from fedboost.views.facts import DemoFacts
+from fedboost.views import training
 from fedboost.views.words import one_line
 
 if TYPE_CHECKING:
@@ -75,10 +75,14 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
     encrypts, apart = made.can_encrypt(), made.patients()
     terms = made.columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
     files: dict[str, Path | None] = {**made.write_patients(out, apart, terms, force)}
-    rows = {party: table.num_rows for party, table in apart.tables.items()}
-    shown = training.ApartFacts(rows, apart.columns, apart.common.num_rows, apart.new.num_rows)
+    about = {
+        "columns": apart.columns,
+        "rows": {party: table.num_rows for party, table in apart.tables.items()},
+        "rows_in_common": apart.common.num_rows,
+        "rows_held_out": apart.new.num_rows,
+    }
     say = (lambda text: None) if json else print
-    for line in training.beginning(shown, terms):
+    for line in training.beginning(about, terms):
         say(line)
     if protection is None and not encrypts:
         notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')
@@ -91,10 +95,10 @@ def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, js
         prediction = _predict(consortium, out, apart, parts[made.CLINIC])
     scores, equal = _compare_columns(terms, apart, model, parts, prediction)
     log = shlex.quote(str(audit_log(out, made.LABORATORY)))
-    demo = DemoFacts(facts_of(model, traffic, out / "model.json"), scores, equal, log)
-    kept = {party: str(file) for party, file in parts.items()}
-    facts = training.ColumnsDemoFacts(demo, shown, kept)
-    show(json, as_json.columns_demo(facts), training.end(facts))
+    about |= {"equal": equal, "held_out": scores, "log": log}
+    about |= {"parts": {party: str(file) for party, file in parts.items()}, "shares": model.importance}
+    end = ColumnsDemo.of(model.outline, traffic, str(out / "model.json"), **about)
+    show(json, [end.summary], training.demo(end))
     if not equal:
         raise FedboostError("the joined model differs from the pooled one: please report this")
 
@@ -205,20 +209,7 @@ def demo(
     check_number(parties or 0)
     sites = hospitals() if data is None else own_sites(data, read, label, site, parties or 3)
     check_number(len(sites.tables))
-    _demo_rows(sites, rounds or ROUNDS, protection, data, out, force, json)
-
-
-def _demo_rows(
-    sites: "Sites",
-    rounds: int,
-    protection: str | None,
-    data: str | None,
-    out: Path,
-    force: bool,
-    json: bool,
-) -> None:
-    """Train across sites with different rows, and compare."""
-    terms = demo_terms(sites, rounds, protection)
+    terms = demo_terms(sites, rounds or ROUNDS, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
     files |= write_files(out, sites, terms, data, force)
     model, traffic = _train(terms, sites, files, out, json)
@@ -226,8 +217,8 @@ def _demo_rows(
     model.save(file)
     scores, equal = _compare(terms, sites, model)
     log = shlex.quote(str(audit_log(out, next(iter(sites.tables)))))
-    facts = DemoFacts(facts_of(model, traffic, file), scores, equal, log)
-    show(json, as_json.demo(facts), training.demo(facts))
+    end = Demo.of(model.outline, traffic, str(file), equal=equal, held_out=scores, log=log)
+    show(json, [end.summary], training.demo(end))
     if not equal:
         raise FedboostError("the federated model differs from the pooled one: please report this")
 

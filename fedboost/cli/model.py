@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from fedboost.cli.common import Data, Force, InsecureLoopback, Json, MinCount, ModelFile, Wait, reads_a_table
@@ -30,8 +31,10 @@ from fedboost.runtime.model import assemble as assembled
 from fedboost.runtime.net.keys import read_certificates, read_trust
 from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.predictions import (
+    PREDICTION,
     Columns,
     Predictor,
+    as_csv,
     check_form,
     csv_writer,
     predicted_columns,
@@ -40,7 +43,6 @@ from fedboost.runtime.predictions import (
 from fedboost.runtime.signed_model import verified, written
 from fedboost.runtime.site.predicting import predict_with_parties
 from fedboost.runtime.telemetry import logger
-from fedboost.views import as_json
 from fedboost.views.status import waiting
 from fedboost.views.training import importances, verification
 from fedboost.views.words import one_line
@@ -321,33 +323,6 @@ def explain(
     options = [option for option, value in asked.items() if value is not None]
     if len(options) > 1:
         raise ConfigError(f"give {' or '.join(options)}, not both")
-    _check_together(tree, svg, shap, partial_dependence, data, out)
-    if json and options:
-        raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
-    rows = shap or data
-    if (read.query or read.query_file) and rows is None:
-        raise ConfigError("--query is for the rows of --shap or --data: name the database there")
-    source = None if rows is None else read.source(rows)
-    _check_outputs([svg, out], model, source, force)
-    if source is not None and partial_dependence is not None:
-        _dependence(model, partial_dependence, source, read, out)
-    elif source is not None:
-        _contributions(model, source, read, out)
-    elif tree is not None:
-        _tree(model, tree, svg)
-    else:
-        _importances(model, json)
-
-
-def _check_together(
-    tree: int | None,
-    svg: Path | None,
-    shap: str | None,
-    partial_dependence: str | None,
-    data: str | None,
-    out: Path | None,
-) -> None:
-    """ConfigError for a file that nothing is read from or written to."""
     if (partial_dependence is None) != (data is None):
         raise ConfigError("--partial-dependence FEATURE and --data DATA go together: rows to predict for")
     if svg is not None and tree is None:
@@ -356,31 +331,31 @@ def _check_together(
         raise ConfigError(
             "--out is for the CSV of --shap or --partial-dependence; a picture goes to the file of --svg"
         )
-
-
-def _check_outputs(
-    outputs: list[Path | None], model: Path, data: "str | Database | None", force: bool
-) -> None:
-
-    for path in filter(None, outputs):
-        check_writable(path, model, *(local_files(data) if data else ()), force=force)
+    if json and options:
+        raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
+    rows = shap or data
+    if (read.query or read.query_file) and rows is None:
+        raise ConfigError("--query is for the rows of --shap or --data: name the database there")
+    source = None if rows is None else read.source(rows)
+    for path in filter(None, (svg, out)):
+        check_writable(path, model, *(local_files(source) if source else ()), force=force)
+    if source is not None and partial_dependence is not None:
+        _dependence(model, partial_dependence, source, read, out)
+    elif source is not None:
+        _contributions(model, source, read, out)
+    elif tree is not None:
+        trained = Model.load(model)
+        write(trained.tree_text(tree) if svg is None else trained.tree_svg(tree), svg)
+    else:
+        _importances(model, json)
 
 
 def _importances(model: Path, json: bool) -> None:
 
     trained = Model.load(model)
-    by_kind = {kind: trained.importance(kind) for kind in IMPORTANCES}
-    by_feature = {name: [values[name] for values in by_kind.values()] for name in by_kind[IMPORTANCES[0]]}
-    text = importances(trained.booster, trained.terms, IMPORTANCES, by_feature)
-    show(json, as_json.importances(IMPORTANCES, by_feature), text)
-
-
-def _tree(model: Path, tree: int, svg: Path | None) -> None:
-
-    if svg is None:
-        write(Model.load(model).tree_text(tree), None)
-    else:
-        write(Model.load(model).tree_svg(tree), svg)
+    known = trained.importances
+    objects = ({"feature": name, **dict(zip(IMPORTANCES, known[name], strict=True))} for name in known)
+    show(json, objects, importances(trained.booster, trained.terms, known))
 
 
 def _contributions(model: Path, data: "str | Database", read: "Reading", out: Path | None) -> None:
@@ -391,8 +366,14 @@ def _contributions(model: Path, data: "str | Database", read: "Reading", out: Pa
     features = to_features(table, columns, shown(data), trained.booster.target_means)
     values = trained.booster.contributions(features, base_margin)
     notice_undeclared(table, columns)
-    classes = trained.classes if values.ndim == 3 else ()
-    write(as_json.contributions(values, trained.booster.features, classes), out)
+    several = values.ndim == 3
+    names = [[name] for name in trained.classes] if several else [[]]
+    rows = (
+        [*name, *output]
+        for row in values
+        for name, output in zip(names, np.atleast_2d(row).tolist(), strict=True)
+    )
+    write(as_csv([*(["class"] if several else []), *trained.booster.features, "bias"], rows), out)
 
 
 def _dependence(model: Path, feature: str, data: "str | Database", read: "Reading", out: Path | None) -> None:
@@ -400,4 +381,5 @@ def _dependence(model: Path, feature: str, data: "str | Database", read: "Readin
     trained, table = Model.load(model), read_table(data, None, read.options)
     grid, means = trained.partial_dependence(table, feature)
     notice_undeclared(table, trained.terms.columns)
-    write(as_json.dependence(feature, grid, means, trained.classes if means.ndim == 2 else ()), out)
+    rows = ([value, *np.atleast_1d(mean).tolist()] for value, mean in zip(grid, means, strict=True))
+    write(as_csv([feature, *(trained.classes if means.ndim == 2 else [PREDICTION])], rows), out)

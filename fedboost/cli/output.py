@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -23,14 +23,20 @@ from typer.core import TyperGroup
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.views.words import Block, one_line
 
+if TYPE_CHECKING:
+    from fedboost.views.document import Document
 
-def show(json: bool, objects: Iterable[Mapping[str, Any]], blocks: Iterable[Block]) -> None:
-    """Print the objects as JSON, or else the blocks of text."""
+
+def show(json: bool, objects: Iterable[Mapping[str, Any]], shown: "Document | Iterable[Block]") -> None:
+    """Print the objects as JSON, or else a document, or blocks of text."""
     if json:
         for values in objects:
             print_json(values)
-    else:
-        print_text(blocks)
+        return
+    from fedboost.views.as_text import text
+    from fedboost.views.document import Document
+
+    print_text(text(shown) if isinstance(shown, Document) else shown)
 
 
 def print_json(values: Mapping[str, Any]) -> None:

@@ -6,33 +6,29 @@ Refuses: terms and models without noise, a memory that is damaged, another inste
 (ConfigError).
 """
 
-import itertools
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedboost.cli.common import Json, ModelFile, SiteFile, TermsFile, reads_a_table
 from fedboost.cli.output import Group, print_json, show, write
 from fedboost.errors import ConfigError, printable
-from fedboost.privacy.protections import PROTECTIONS
+from fedboost.results.privacy import Plan, PrivacyCard
 from fedboost.runtime.data.table import read_table
-from fedboost.runtime.local import estimate as calibration
-from fedboost.runtime.local import estimate as estimate_columns
-from fedboost.runtime.local.estimate import Link, layouts, of_workers
+from fedboost.runtime.local import estimate as local
+from fedboost.runtime.local.estimate import Link
 from fedboost.runtime.model import Model
 from fedboost.runtime.site.backup import accept_restored, init_memory, spent_of
 from fedboost.runtime.site.budget import Spent, facts_of
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import read_terms, read_training
-from fedboost.views import as_json, training
-from fedboost.views import estimates as columns_estimate
-from fedboost.views import estimates as links
-from fedboost.views import privacy as privacy_report
-from fedboost.views.facts import EstimateFacts, SiteFacts
-from fedboost.views.privacy import as_markdown, report_of, spent
+from fedboost.views import as_json, privacy
+from fedboost.views.as_text import markdown
+from fedboost.views.facts import SiteFacts
+from fedboost.views.training import estimates
 
 if TYPE_CHECKING:
-    from fedboost.runtime.data.database import Database, Reading
+    from fedboost.runtime.data.database import Reading
     from fedboost.terms.terms import Terms
 
 
@@ -66,7 +62,7 @@ def budget(
     (took_part,) = (known.took_part for known in facts if known.own)
     allowed = (None, None) if limit is None else (limit.epsilon, limit.delta)
     owner = SiteFacts(site.rows_name, site.policy.max_sessions, took_part, *allowed)
-    show(json, as_json.spent(facts), spent(owner, facts))
+    show(json, as_json.spent(facts), privacy.spent(owner, facts))
 
 
 @privacy_app.command(
@@ -119,16 +115,8 @@ def plan(
         raise ConfigError(f"{terms}: names no parties, by whose number noise goes; give --parties 3")
     if epsilon is not None:
         agreed = agreed.changed(noise={**noise.model_dump(), "epsilon": epsilon})
-    report = privacy_report.report_of(agreed)
-    outlooks = [privacy_report.outlook(agreed, count) for count in ((rows,) if rows else EXAMPLES)]
-    releases = [
-        privacy_report.Planned.from_release(agreed, release) for release in agreed.plan.releases.values()
-    ]
-    show(
-        json,
-        as_json.plan(report, releases, outlooks),
-        privacy_report.plan(agreed, report, releases, outlooks),
-    )
+    planned = Plan.of(agreed, (rows,) if rows else EXAMPLES)
+    show(json, planned.lines, privacy.plan(planned))
 
 
 @privacy_app.command(epilog="Example: fedboost privacy explain model.json > card.md")
@@ -142,11 +130,11 @@ def explain(
         raise ConfigError(
             f"{model}: was trained without noise, so it has no card: nothing bounds what it tells of a row"
         )
-    report = report_of(agreed)
+    card = PrivacyCard.of(agreed)
     if json:
-        print_json(report)
+        print_json(card.summary)
     else:
-        write(as_markdown(report), None)
+        write(markdown(privacy.card(card)), None)
 
 
 # ---- `fedboost estimate`: the time and the bytes of a training, by protection ---------------------------
@@ -200,82 +188,34 @@ def estimate(
     if features is not None and data is not None:
         raise ConfigError("give --features or --data, not both: the columns are those of the table")
     agreed = read_training(terms)
-    if agreed.vertical.is_used:
-        refused = {"--features": features, "--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth}
-        refused |= {"--workers": workers}
-        return _by_columns(agreed, None if data is None else read.source(data), read, rows, refused, json)
+    apart = agreed.vertical.is_used
+    refused = {"--features": features, "--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth}
+    for option, value in {**refused, "--workers": workers}.items():
+        if apart and value is not None:
+            raise ConfigError(
+                f"{option}: it is for parties that have all columns, these terms hold them apart"
+            )
     if features is not None:
         agreed = _of_features(agreed, features)
     link, number = Link.of(rtt, bandwidth), parties or len(agreed.parties) or 3
     table = None if data is None else read_table(read.source(data), None, read.options)
     total = rows or (0 if table is None else table.num_rows)
     if not total:
-        raise ConfigError("give --rows, the rows of all parties, or a table by --data")
-    if total < number:
-        raise ConfigError(f"--rows is {total}: {number} parties need a row each at least")
-    _by_rows(agreed, total, number, table, link, workers, json)
-
-
-def _by_rows(
-    agreed: "Terms", rows: int, parties: int, table: Any, link: "Link | None", workers: int | None, json: bool
-) -> None:
-    """The estimate where parties hold different rows."""
-    if workers is not None and agreed.histograms.vote_top_k:
-        raise ConfigError("--workers: with vote_top_k they send other bytes, which are not estimated")
-    costs = calibration.costs_of(agreed, rows, parties, table)
-    estimates = calibration.estimates(costs, agreed, parties)
-    rounds, lines = agreed.trees.rounds, as_json.estimates(estimates, rows, parties)
-    blocks = training.estimates(estimates, _missing(estimates, parties), rounds, rows, parties)
-    if link is not None:
-        facts = layouts(agreed, rows, parties, table, estimates, link)
-        lines = itertools.chain(lines, as_json.layouts(facts, rows, parties))
-        blocks = itertools.chain(blocks, links.layouts(facts, rounds))
-    if workers is not None:
-        inside = of_workers(costs, agreed, rows, parties, workers)
-        lines = itertools.chain(lines, as_json.workers_estimate(inside))
-        blocks = itertools.chain(blocks, training.workers_estimate(inside))
-    show(json, lines, blocks)
-
-
-def _by_columns(
-    agreed: "Terms",
-    source: "str | Database | None",
-    read: "Reading",
-    rows: int | None,
-    refused: dict[str, float | None],
-    json: bool,
-) -> None:
-    """The estimate where parties hold different columns. refused: options that others have."""
-    for option, value in refused.items():
-        if value is not None:
-            raise ConfigError(
-                f"{option}: it is for parties that have all columns, these terms hold them apart"
-            )
-    table = None if source is None else read_table(source, None, read.options)
-    total = rows or (0 if table is None else table.num_rows)
-    if not total:
         raise ConfigError(
             "give --rows, the rows that the parties have in common, or a table of all columns by --data"
+            if apart
+            else "give --rows, the rows of all parties, or a table by --data"
         )
-    facts, missing = estimate_columns.estimate_columns(agreed, total, table)
-    lines = as_json.columns_estimates(facts, total)
-    matches, rounds = agreed.vertical.aligns, agreed.trees.rounds
-    show(json, lines, columns_estimate.estimates(facts, missing, rounds, total, matches))
+    if apart:
+        result = local.estimate_columns(agreed, total, table)
+    elif total < number:
+        raise ConfigError(f"--rows is {total}: {number} parties need a row each at least")
+    else:
+        result = local.estimate(agreed, total, number, table, link, workers)
+    show(json, result.lines, estimates(result))
 
 
 def _of_features(terms: "Terms", features: int) -> "Terms":
     """The terms with so many numeric features in place of their columns."""
     columns = {"label": "a label that is no feature", "numeric": [f"f{number}" for number in range(features)]}
     return type(terms).read({"columns": columns, **{name: terms.flat[name] for name in KEPT}})
-
-
-def _missing(estimates: "list[EstimateFacts]", parties: int) -> dict[str, str]:
-    """The protections without an estimate, each with the reason."""
-    known = [facts.protection for facts in estimates]
-    return {
-        name: f'not installed here: pip install "fedboost[{name}]"'
-        if row.max_parties is None or parties <= row.max_parties
-        else f"takes {row.max_parties} parties at most"
-        for name, row in PROTECTIONS.items()
-        if name not in known
-    }

@@ -21,7 +21,6 @@ from fedboost.runtime.local.warm_up import compile_all, compile_usual
 from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_certificates
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import LogTail, logger
-from fedboost.views import as_json, as_text
 from fedboost.views import status as views
 
 # ---- Processes that run until they are told to stop (SIGTERM or Ctrl-C) ---------------------------------
@@ -220,7 +219,7 @@ def status(
     check_address(aggregator, "--aggregator")
     bundle = choose_member_keys(keys, aggregator, insecure_loopback)
     facts = Connection(aggregator, bundle).status(wait)
-    show(json, [as_json.status(facts)], as_text.text(views.status(facts)))
+    show(json, [facts.summary], views.status(facts))
 
 
 # ---- `fedboost warm-up`: kernels compiled ahead ---------------------------------------------------------

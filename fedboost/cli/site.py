@@ -45,7 +45,7 @@ from fedboost.terms.tasks import terms_to_describe
 from fedboost.views import approval as text
 from fedboost.views import as_json
 from fedboost.views.approval import summary
-from fedboost.views.oddities import lines, worth_a_line
+from fedboost.views.check import notices
 from fedboost.views.words import (
     Block,
     all_shown,
@@ -435,7 +435,7 @@ def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], sourc
 
 def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], row_id: str | None) -> None:
     """Print what is odd in a table, and why columns are not offered."""
-    for line in lines(filter(worth_a_line, of_offer(table, drafted.left_out, aside))):
+    for line in notices(of_offer(table, drafted.left_out, aside)):
         notice(line)
     if row_id is not None:
         _notice_ids(table, row_id)

@@ -45,7 +45,6 @@ from fedboost.runtime.tasks import (
 )
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
-from fedboost.views.as_text import text
 from fedboost.views.results import document
 from fedboost.views.status import waiting
 
@@ -94,7 +93,7 @@ class Run:
     def show(self, result: Reported, **more: Any) -> None:
         """Show the result of a session, then write its page, if it is asked for: one that cannot be written
         loses nothing of what the session cost. more: values of the JSON besides."""
-        show(self.json, [result.summary | more], text(document(result)))
+        show(self.json, [result.summary | more], document(result))
         if self.report is not None:
             result.report(self.report)
 

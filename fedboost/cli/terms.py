@@ -10,6 +10,7 @@ from fedboost.cli.output import notice, write
 from fedboost.errors import ConfigError
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site import MAX_SPLITS, splits_by
+from fedboost.results.check import Oddity
 from fedboost.runtime.data.check import of_draft
 from fedboost.runtime.data.database import Database, Reading
 from fedboost.runtime.data.draft import Draft, Offer, draft_schema, read_offer, split_by_site, with_offers
@@ -22,7 +23,7 @@ from fedboost.runtime.site.policy_keys import COMMAND, MIN_ROWS_PER_BIN
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import summary
-from fedboost.views.oddities import Oddity, lines, worth_a_line
+from fedboost.views.check import notices
 from fedboost.views.words import counted, delimited
 
 TERMS_EPILOG = (
@@ -180,7 +181,7 @@ def _notice_few(draft: "Draft", min_rows: int) -> None:
 
 def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
     """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
-    for line in lines(filter(worth_a_line, odd)):
+    for line in notices(odd):
         notice(line)
     if draft.columns.classes:
         notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")

@@ -33,11 +33,12 @@ from fedboost.cli.common import (
 from fedboost.cli.output import notice, print_json, show
 from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.results.base import Ended, Traffic
+from fedboost.results.training import Training as EndOfTraining
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address
 from fedboost.runtime.data.check import alike_sites
 from fedboost.runtime.data.database import Reading
-from fedboost.runtime.data.draft import split_by_site, split_by_weights
+from fedboost.runtime.data.draft import split_by_blocks, split_by_site, split_by_weights
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard, undeclared
 from fedboost.runtime.data.sparse import SparseTable
@@ -53,14 +54,15 @@ from fedboost.runtime.terms_file import read_training
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
-from fedboost.views import as_json, status, training
+from fedboost.views import status, training
 from fedboost.views.approval import not_hidden
-from fedboost.views.facts import TrainingFacts
+from fedboost.views.check import notices
 from fedboost.views.training import figures
 from fedboost.views.words import MINUTE, duration, one_line, shorten, size
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.progress import Progress, ProgressColumn
 
     from fedboost.runtime.data.database import Database, Reading
 
@@ -112,8 +114,7 @@ def train(
         save(model, out, reproducible)
         if report is not None:
             write_report(report, model, session, keys)
-        facts = facts_of(model, session.traffic, out, session.uncounted)
-        show(json, as_json.training(facts), training.conclusion(facts))
+        show_end(json, model, session.traffic, out, session.uncounted)
         notice_parts(model)
         if log is not None:
             log.log_model(model)
@@ -150,8 +151,8 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, colu
             f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of "
             f"{shown(data)} names {listing(list(sites))}"
         )
-    for oddity in alike_sites(sites):
-        notice(oddity.line)
+    for line in notices(alike_sites(sites)):
+        notice(line)
     return sites
 
 
@@ -175,18 +176,6 @@ def own_tables(terms: Terms, given: Sequence[str]) -> dict[str, str]:
     if absent:
         raise ConfigError(f"party {absent[0]!r} has no table: add --data {absent[0]}=TABLE")
     return tables
-
-
-def by_columns(terms: Terms, table: "pa.Table", seed: int) -> "dict[str, pa.Table]":
-    """Return the rows of each party where parties have different columns of them: those of its block. Of a
-    party's rows only its own columns are read."""
-    names = [str(number) for number in range(len(terms.blocks))]
-    rows = {"0": table}
-    if len(names) > 1:
-        rows = split_by_weights(table, names, [1.0] * len(names), seed, terms.columns.group)
-    return {
-        party: rows[name] for name, block in zip(names, terms.blocks, strict=True) for party in block.parties
-    }
 
 
 def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
@@ -215,7 +204,7 @@ def notice_shared_groups(table: "pa.Table", group: str, site: str) -> None:
         )
 
 
-# ---- Models that commands trained: saved, and the facts of them -----------------------------------------
+# ---- Models that commands trained: saved, and shown ----------------------------------------------------
 # Promises: the model file appears whole or not at all; a model that cannot be saved where it was to be is
 # saved elsewhere.
 
@@ -232,12 +221,12 @@ def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> No
         raise ConfigError(f"{error}; the model is in {spare}") from None
 
 
-def facts_of(
-    model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
-) -> TrainingFacts:
-    """Return the facts of a finished training."""
-    shares = model.importance if isinstance(model, PartyModel) else None
-    return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart, shares)
+def show_end(
+    json: bool, model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
+) -> None:
+    """Show the end of a training. file: of the model, if it was saved."""
+    end = EndOfTraining.ended(model.outline, traffic, str(file) if file else None, since_restart)
+    show(json, [end.summary], training.training(end))
 
 
 def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, force: bool) -> None:
@@ -310,7 +299,7 @@ def notice_not_hidden(terms: Terms) -> None:
 def progress(terms: Terms, json: bool) -> Iterator[Draw]:
     """Show the rounds of a training."""
     if json:
-        yield lambda row: print_json(as_json.round_of(row))
+        yield lambda row: print_json({"event": "round", **row})
     elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         with _bar_of_rounds(terms) as draw:
             yield draw
@@ -387,50 +376,33 @@ def _last(texts: list[str], room: int) -> str:
 @contextmanager
 def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
     """Show several trainings: a function to call with the name of each that begins."""
+    done = 0
     if json:
         yield lambda name: None
-    elif sys.stderr.isatty():
-        with _bar_of_steps(total) as draw:
-            yield draw
-    else:
-        yield _lines_of_steps(total)
+        return
+    if not sys.stderr.isatty():
 
+        def line(name: str) -> None:
+            nonlocal done
+            if done % max(1, total // 10) == 0:
+                notice(f"training {done + 1}/{total}: {name}")
+            done += 1
 
-def _lines_of_steps(total: int) -> Callable[[str], None]:
-    done = 0
+        yield line
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    def draw(name: str) -> None:
-        nonlocal done
-        if done % max(1, total // 10) == 0:
-            notice(f"training {done + 1}/{total}: {name}")
-        done += 1
+    name_of = TextColumn("{task.fields[name]}", markup=False)
+    columns = TextColumn("training"), MofNCompleteColumn(), BarColumn(20), name_of, TimeRemainingColumn()
+    with _bar(*columns) as bar:
+        task = bar.add_task("train", total=total, name="")
 
-    return draw
+        def step(name: str) -> None:
+            nonlocal done
+            bar.update(task, advance=min(done, 1), name=shorten(one_line(name), 30))
+            done += 1
 
-
-@contextmanager
-def _bar_of_steps(total: int) -> Iterator[Callable[[str], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("training"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[name]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("train", total=total, name="")
-    started = False
-
-    def draw(name: str) -> None:
-        nonlocal started
-        bar.update(task, advance=1 if started else 0, name=shorten(one_line(name), 30))
-        started = True
-
-    with bar:
-        yield draw
+        yield step
 
 
 @contextmanager
@@ -438,35 +410,30 @@ def rows_done(total: int | None) -> Iterator[Callable[[int], None]]:
     """Show how many rows are done: a function to call with those of each part. total: how many there are, if
     that is known."""
     if sys.stderr.isatty():
-        with _bar_of_rows(total) as draw:
-            yield draw
-    else:
-        yield _lines_of_rows(total)
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-
-def _lines_of_rows(total: int | None) -> Callable[[int], None]:
+        with _bar(TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn()) as bar:
+            task = bar.add_task("rows", total=total)
+            yield lambda rows: bar.update(task, advance=rows)
+        return
     done, last = 0, time.monotonic()
 
-    def draw(rows: int) -> None:
+    def line(rows: int) -> None:
         nonlocal done, last
         done += rows
         if time.monotonic() - last > ROWS_EVERY_SECONDS:
             last = time.monotonic()
             notice(f"{done:,} rows" + (f" of {total:,}" if total else ""))
 
-    return draw
+    yield line
 
 
-@contextmanager
-def _bar_of_rows(total: int | None) -> Iterator[Callable[[int], None]]:
+def _bar(*columns: "ProgressColumn") -> "Progress":
+    """A bar on standard error that goes away at its end."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress
 
-    columns = (TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("rows", total=total)
-    with bar:
-        yield lambda rows: bar.update(task, advance=rows)
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 # ---- Ctrl-C at a training: once ends it with the rounds so far, twice stops it at once ------------------
@@ -595,8 +562,7 @@ def simulate(
     if site is not None and agreed.columns.group is not None:
         notice_shared_groups(tables[ALL], agreed.columns.group, site)
     save(result.model, out)
-    facts = facts_of(result.model, result.traffic, out)
-    show(json, as_json.training(facts), training.conclusion(facts))
+    show_end(json, result.model, result.traffic, out)
 
 
 def _sources(
@@ -616,7 +582,7 @@ def _shares(
     """The share of each party: its columns where the terms hold them apart, else the rows that a column names
     or an even split."""
     if agreed.blocks:
-        return by_columns(agreed, table, seed)
+        return split_by_blocks(table, agreed, seed)
     if site is not None:
         return rows_of_sites(agreed, terms, table, source, site)
     by_terms = parties is None and agreed.parties

@@ -43,6 +43,11 @@ class Part(BaseModel):
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The JSON: every field but those that have their defaults."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
 
 class Result(Part):
     """A result of a session that trains no model."""

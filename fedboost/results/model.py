@@ -9,15 +9,12 @@ from fedboost.results.base import Ended, Row
 from fedboost.results.evaluation import Evaluation
 from fedboost.terms.terms import Terms
 
-KINDS = "gain", "cover", "weight"
-"""The importances of a feature, in this order."""
-
 
 @dataclass(frozen=True)
 class ModelSummary:
     """A trained model. signed_by: parties that signed it; rosters: by the first round of each, where it
     changed; trained, kept: rounds, and those whose trees the model has; last_row: the history's row of the
-    last kept round."""
+    last kept round; shares: party to its share of the gains, where parties keep parts of the model."""
 
     terms: Terms
     fingerprint: str
@@ -27,6 +24,7 @@ class ModelSummary:
     last_row: Row
     signed_by: tuple[str, ...]
     rosters: Mapping[int, tuple[str, ...]]
+    shares: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,10 +124,10 @@ class GivenRows:
 @dataclass(frozen=True)
 class ModelReport:
     """A model, and what a report says of it. rounds: the metrics of each round, as in the model file;
-    importance: feature to its importances, in the order of KINDS, the highest gain first; trees: the first
-    ones; classes: of a label of classes; made: when the session was requested, UTC, if that is known;
-    training_rows: of all parties, if that is known; verification: None where signatures could not be checked;
-    rows: None where no table was given; session: None where the model file is all there is."""
+    importance: feature to its IMPORTANCES, the highest gain first; trees: the first ones; classes: of a label
+    of classes; made: when the session was requested, UTC, if that is known; training_rows: of all parties, if
+    that is known; verification: None where signatures could not be checked; rows: None where no table was
+    given; session: None where the model file is all there is."""
 
     model: ModelSummary
     rounds: Sequence[Row]

@@ -59,8 +59,8 @@ from fedboost.terms.reading import nearest
 from fedboost.terms.session import TASKS, Task
 from fedboost.terms.tasks import settings_for
 from fedboost.terms.terms import Terms
-from fedboost.views import notebook as html
-from fedboost.views import tree_drawing
+from fedboost.views import charts
+from fedboost.views.training import model_html
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,12 +138,12 @@ class Model(SignedModel):
 
     def tree_text(self, number: int) -> str:
         """Tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
-        return tree_drawing.tree_text(self._tree(number), self.booster.features)
+        return charts.tree_text(self._tree(number), self.booster.features)
 
     def tree_svg(self, number: int) -> str:
         """Tree `number`, from 0, as a picture: an SVG document."""
         tree, title = self._tree(number), self.tree_title(number)
-        return tree_drawing.tree_svg(tree, self.booster.features, self.terms.columns.categorical, title)
+        return charts.tree_svg(tree, self.booster.features, self.terms.columns.categorical, title)
 
     def tree_title(self, number: int) -> str:
         """Which tree that is, in words: its number, round, class, and place among parallel ones."""
@@ -206,7 +206,7 @@ class Model(SignedModel):
         return base
 
     def _repr_html_(self) -> str:
-        return html.model_html(self.outline, self.importance())
+        return model_html(self.outline, self.importance())
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
@@ -379,7 +379,7 @@ class Result:
         return saved(report_of(self.model, data, keys, min_count, session), path)
 
     def _repr_html_(self) -> str:
-        return html.result_html(self.model.outline, self.model.importance(), self.traffic)
+        return model_html(self.model.outline, self.model.importance(), self.traffic)
 
 
 def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ()) -> Result:

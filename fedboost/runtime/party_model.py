@@ -20,6 +20,7 @@ from fedboost.errors import Altered, ConfigError
 from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import UNTOLD_SCORE, Part, digest_of, model_id
+from fedboost.results.model import ModelSummary
 from fedboost.runtime.signed_model import PART_FORMAT, TERMS, SignedModel, contents, facts_of, signed_model_of
 from fedboost.terms.terms import Terms
 
@@ -47,6 +48,11 @@ class PartyModel(SignedModel):
         holder = self.terms.vertical.label_holder
         assert holder is not None
         return model_id(self.name, self.terms, self._structure(holder))
+
+    @property
+    def outline(self) -> ModelSummary:
+        """What people read of the model."""
+        return replace(super().outline, shares=self.importance)
 
     @property
     def importance(self) -> dict[str, float]:

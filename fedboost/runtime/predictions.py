@@ -6,8 +6,10 @@ Refuses: columns that are not there, values that cannot be used (ConfigError tha
 than CSV and Parquet.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import csv
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -26,9 +28,9 @@ from fedboost.runtime.files import replacing
 from fedboost.runtime.model import Model
 from fedboost.runtime.signed_model import classes_of
 from fedboost.terms.terms import Terms
-from fedboost.views import as_json
 
 Columns = dict[str, Any]
+PREDICTION = "prediction"
 Write = Callable[[Columns], None]
 """A function that writes some rows, by column."""
 
@@ -56,7 +58,7 @@ class Predictor:
             yield predicted
             before += part.num_rows
         if not before:  # a header, or a table without rows
-            yield {name: np.empty(0) for name in as_json.prediction_names(self._keep, self._classes)}
+            yield {name: np.empty(0) for name in prediction_names(self._keep, self._classes)}
 
     def _predicted(self, part: Any) -> Columns:
         dense = dense_of(part)
@@ -74,7 +76,19 @@ class Predictor:
 def _columns(keep: Sequence[str], kept: list[Any], values: Float64, classes: Sequence[Any]) -> Columns:
     """Rows to write: kept columns, the prediction, the probability of each class."""
     own: list[Any] = [np.array(classes)[np.argmax(values, axis=1)], *values.T] if classes else [values]
-    return dict(zip(as_json.prediction_names(keep, classes), [*kept, *own], strict=True))
+    return dict(zip(prediction_names(keep, classes), [*kept, *own], strict=True))
+
+
+def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str]:
+    """Return the names of the columns of predictions: those that are kept, that of the prediction, and the
+    classes; the second differs from all others, and a class from those that are kept."""
+    names = [str(name) for name in classes]
+    while {*names} & {*kept}:
+        names = [f"{name}_" for name in names]
+    first = PREDICTION
+    while first in (*kept, *names):
+        first += "_"
+    return [*kept, first, *names]
 
 
 def predicted_columns(
@@ -119,9 +133,20 @@ def csv_writer(write: Callable[[str], Any]) -> Write:
 
     def write_rows(columns: Columns) -> None:
         values = {name: _listed(column) for name, column in columns.items()}
-        write(as_json.rows(values, header=next(parts) == 0))
+        write(as_csv([*values] if next(parts) == 0 else None, zip(*values.values(), strict=True)))
 
     return write_rows
+
+
+def as_csv(head: Iterable[object] | None, rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV, below a header if there is one. Numbers are written whole, so that they are read
+    back as they were; what is missing is empty."""
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    if head is not None:
+        lines.writerow(head)
+    lines.writerows(rows)
+    return text.getvalue()
 
 
 def _listed(column: Any) -> list[object]:

@@ -19,7 +19,7 @@ from fedboost import __version__
 from fedboost.boosting.queries.base import view_of
 from fedboost.boosting.state import structure as structure_of
 from fedboost.errors import Altered, ConfigError, PeerError
-from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.booster import IMPORTANCES, Booster
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy import identity as signatures_identity
@@ -30,14 +30,14 @@ from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Attest, Request
 from fedboost.protocol.parts import UNTOLD_SCORE, digest_of, packed
 from fedboost.results.base import Ended
-from fedboost.results.model import KINDS, DrawnTree, GivenRows, ModelReport, ModelSummary, Verification
+from fedboost.results.model import DrawnTree, GivenRows, ModelReport, ModelSummary, Verification
+from fedboost.results.privacy import PrivacyCard
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
 from fedboost.views import as_html
+from fedboost.views.charts import tree_svg, tree_text
 from fedboost.views.model import report
-from fedboost.views.privacy import report_of
-from fedboost.views.tree_drawing import tree_svg, tree_text
 from fedboost.wire.codec import MAX_REQUEST
 
 # ---- fedboost's own facts in the attributes of a model file: terms, metrics, signatures -----------------
@@ -82,7 +82,11 @@ class Facts:
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
             **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
             **({SUMMARY: json.dumps(self.summary)} if self.summary else {}),
-            **({_PREFIX + "privacy": json.dumps(report_of(terms))} if terms.noise is not None else {}),
+            **(
+                {_PREFIX + "privacy": json.dumps(PrivacyCard.of(terms).summary)}
+                if terms.noise is not None
+                else {}
+            ),
             **(self.session_attributes() if session else {}),
         }
 
@@ -265,6 +269,12 @@ class SignedModel:
             signed_by=tuple(self.attestations),
             rosters=self.rosters,
         )
+
+    @property
+    def importances(self) -> dict[str, list[float]]:
+        """Feature to its IMPORTANCES, the highest gain first."""
+        by_kind = [self.booster.importance(kind) for kind in IMPORTANCES]
+        return {name: [values[name] for values in by_kind] for name in by_kind[0]}
 
     @property
     def fingerprint(self) -> str:
@@ -527,15 +537,13 @@ def written(
     session: Ended | None = None,
 ) -> str:
     """Return the report of a model as HTML. session: that which trained it, where it was followed."""
-    by_kind = [model.booster.importance(kind) for kind in KINDS]
-    importance = {name: [values[name] for values in by_kind] for name in by_kind[0]}
     trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
     has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     classes = tuple(map(str, classes_of(model.terms))) if has_classes else ()
     shown = ModelReport(
         model.outline,
         model.rounds,
-        importance,
+        model.importances,
         trees,
         classes,
         "" if model.request is None else f"{datetime.fromtimestamp(model.request.time, UTC):%Y-%m-%d}",

@@ -20,11 +20,9 @@ from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
-from fedboost.terms.noise import CUT_POINTS, LEVELS, START, SUMMARY, TREES
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
 from fedboost.views.facts import ApprovalFacts, OriginFacts, RuleFacts, SiteFacts
-from fedboost.views.training import rows_of_blocks, use_of_ids
 from fedboost.views.words import delimited, entry, listed, paragraph
 
 # ---- Words for people, looked up by name; those of a query stand in its class ---------------------------
@@ -91,15 +89,6 @@ NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric
 
 PREDICTION_SEEN = "passes on what it cannot read, and learns how many rows there are"
 """What the aggregator of a prediction does and learns, whatever protection the terms name."""
-
-RELEASES = {
-    CUT_POINTS: "rows",
-    SUMMARY: "rows",
-    LEVELS: "gradients",
-    START: "gradients",
-    TREES: "gradients",
-}
-"""The unit that the noise of a release is stated in, by release."""
 
 PLACEMENTS = {
     "distributed": "; each site added a share of it",
@@ -670,3 +659,45 @@ def _rule(rule: RuleFacts) -> Iterator[str]:
         yield paragraph(f"If you say no, the analyst can: {rule.instead}.", "    ")
     if rule.loud:
         yield paragraph(rule.loud, "    ")
+
+
+# ---- Rows that parties with different columns have in common, in words ----------------------------------
+
+
+def rows_of_blocks(terms: Terms) -> str:
+    """Which rows of the parties belong together."""
+    if not terms.vertical.aligns:
+        return "those of all tables, in the order in which they stand"
+    vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
+    sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
+    form = {"digits": ", their digits alone", "lower": ", in lower case"}.get(vertical.id_form or "", "")
+    if vertical.takes_all_rows:
+        holder = delimited(vertical.label_holder or "")
+        return (
+            f"all of label holder {holder}, matched by {name}{form}: where another site does not have one, "
+            f"its columns are missing values, and {holder} learns which rows these are; each other site has "
+            f"{vertical.fewest_common_rows:,} at least, and learns which of its own; a site enters "
+            f"{vertical.most_ids:,} ids at most; the aggregator learns how many each site has, and how many "
+            f"are common to which sites{_repeats(terms)}"
+        )
+    return (
+        f"those whose {name} {sites} have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
+        f"{vertical.most_ids:,} ids at most, and learns which of them all others have; the "
+        f"aggregator learns how many each site has, and how many are common to which sites{_repeats(terms)}"
+    )
+
+
+def _repeats(terms: Terms) -> str:
+    """What it means that rows of a label holder may have the same id."""
+    if not terms.vertical.repeated_ids:
+        return ""
+    if not terms.task.trains:
+        return "; the label holder may have several rows of one"
+    return "; the label holder may have several rows of one, and each other site is told how many of each"
+
+
+def use_of_ids(terms: Terms) -> str:
+    """What row ids are for."""
+    if not terms.vertical.aligns:
+        return "drawn"
+    return "matched and drawn" if terms.draws_rows else "matched"

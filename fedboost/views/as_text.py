@@ -1,12 +1,11 @@
-"""Documents on a terminal: the same words and figures as in a page, without charts and what is folded.
+"""Documents on a terminal, and as Markdown: the same words and figures as in a page, without charts and what
+is folded.
 
 Promises: paragraphs fit 80 columns; a name from outside neither poses as another line nor moves the cursor.
 """
 
 import textwrap
-from collections.abc import Iterable, Iterator
-
-from rich.text import Text
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from fedboost.views.document import (
     Badge,
@@ -71,7 +70,7 @@ def _blocks(blocks: Iterable[Block]) -> Iterator[Printed]:
 def _block(block: Block) -> Iterator[Printed]:
     match block:
         case Verdict(words, _, more):
-            yield Text(one_line(words), style="bold")
+            yield cell(words, "bold")
             yield from map(paragraph, more)
         case Figures(figures):
             width = 2 + max(len(each.name) for each in figures)
@@ -93,7 +92,7 @@ def _block(block: Block) -> Iterator[Printed]:
         case Section(title=title, blocks=inner, folded=False):
             content = [*_blocks(inner)]
             if content:
-                yield Text(one_line(title), style="bold underline")
+                yield cell(title, "bold underline")
                 yield from content
 
 
@@ -119,3 +118,33 @@ def _table(block: Table) -> Iterator[Printed]:
     yield drawn
     if (more := len(block.rows) - MAX_ROWS) > 0:
         yield f"and {more} more"
+
+
+# ---- Markdown -------------------------------------------------------------------------------------------
+
+
+def markdown(document: Document) -> str:
+    """Return a document of words, entries and tables as Markdown."""
+    return "\n\n".join((f"# {document.title}", *map(_marked, document.blocks))) + "\n"
+
+
+def _marked(block: Block) -> str:
+    match block:
+        case Verdict(words):
+            return f"**{words}**"
+        case Paragraph(line):
+            return inline(line)
+        case Items(lines):
+            return "\n".join(f"- {inline(line)}" for line in lines)
+        case Entries(entries):
+            return _rows(("", ""), entries, ())
+        case Table(caption, headings, rows, numbers):
+            right = range(1, len(headings)) if numbers is None else numbers
+            return f"## {caption}\n\n{_rows(headings, rows, right)}"
+    raise TypeError(f"no Markdown of {type(block).__name__}")
+
+
+def _rows(headings: Sequence[str], rows: Sequence[Sequence[Line]], right: Collection[int]) -> str:
+    lines = ["---:" if number in right else "---" for number in range(len(headings))]
+    cells = (tuple(inline(each).replace("|", "\\|") for each in row) for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, lines, *cells))

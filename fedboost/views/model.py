@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from fedboost.gbdt.booster import IMPORTANCES
 from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
 from fedboost.results.base import Row
-from fedboost.results.model import KINDS, Dependence, DrawnTree, GivenRows, ModelReport
+from fedboost.results.model import Dependence, DrawnTree, GivenRows, ModelReport
+from fedboost.results.training import ACCOUNTED
 from fedboost.views.approval import not_hidden
 from fedboost.views.charts import MAX_BARS, MAX_SERIES
 from fedboost.views.document import (
@@ -42,7 +44,7 @@ from fedboost.views.evaluation import key_figures, number, quality, remarks
 from fedboost.views.markup import Markup, element
 from fedboost.views.privacy import strength
 from fedboost.views.session import NO_NOISE, agreed, part_of, privacy, traffic
-from fedboost.views.training import ACCOUNTED, absences
+from fedboost.views.training import absences
 from fedboost.views.words import capital, counted, listed
 
 _MORE = "Metrics on other rows, calibration and partial dependence need a table with labels (--data TABLE)."
@@ -244,7 +246,7 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
         "what the trees are made of, not what a feature does for a prediction."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in result.importance.items()]
-    yield Table("Importance of each feature that splits", ["feature", *KINDS], rows, folded=True)
+    yield Table("Importance of each feature that splits", ["feature", *IMPORTANCES], rows, folded=True)
 
 
 def _by_site(result: ModelReport) -> Iterator[Section]:

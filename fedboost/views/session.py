@@ -10,6 +10,7 @@ from statistics import median
 
 from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Ended, Result, Row, Traffic
+from fedboost.results.privacy import PrivacyCard
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import SENDS_GRADIENTS, given_to_analyst, not_hidden
 from fedboost.views.charts import MAX_BARS
@@ -18,8 +19,6 @@ from fedboost.views.document import (
     Block,
     Code,
     Document,
-    Entries,
-    Items,
     Line,
     Lines,
     Names,
@@ -28,9 +27,8 @@ from fedboost.views.document import (
     Series,
     Table,
     note,
-    unless_empty,
 )
-from fedboost.views.privacy import report_of, stated
+from fedboost.views.privacy import card_blocks
 from fedboost.views.words import capital, counted, duration, size
 
 ALWAYS = "objective", "rounds", "max_depth", "learning_rate", "max_bin", "protection"
@@ -222,13 +220,14 @@ _LEFT_OUT = (
     "The aggregator leaves counts of few rows out of the result. Together with the analyst it knows all that "
     "it sees."
 )
-_TOLD_ELSEWHERE = ("parties in every sum", "protection", "terms")
-"""What the card states and another section of the page has."""
 
 
 def privacy(terms: Terms) -> Section:
     """Return the section on who saw what of a training, with the card where there is noise."""
-    card = _card(terms) if terms.noise is not None else [Paragraph(f"No privacy card: {NO_NOISE}.")]
+    card: Sequence[Block] = [Paragraph(f"No privacy card: {NO_NOISE}.")]
+    if terms.noise is not None:
+        promised = Paragraph("Privacy card: what is promised of any one row.")
+        card = [promised, *card_blocks(PrivacyCard.of(terms), terms=False)]
     return Section("privacy", "Who saw what", [_seen_by(_who_saw_a_training(terms)), *card], folded=True)
 
 
@@ -333,24 +332,3 @@ def _of_colluders(terms: Terms) -> str:
         return f"one site with the aggregator{holder} can learn another site's numbers"
     sites = "one site" if number == 1 else f"up to {number} sites"
     return f"with {sites}: still no single other site's numbers; with more that is not promised"
-
-
-def _card(terms: Terms) -> Sequence[Block]:
-    card = report_of(terms)
-    head = [(name, value) for name, value in stated(card).items() if name not in _TOLD_ELSEWHERE]
-    releases = [
-        (each["what"], str(each["times"]), *(f"{each[key]:.6g}" for key in ("sensitivity", "sigma", "cost")))
-        for each in card["releases"]
-    ]
-    headings = ["what", "times", "sensitivity", "noise in the sum", "cost of one"]
-    return unless_empty(
-        Paragraph("Privacy card: what is promised of any one row."),
-        Entries(head),
-        Table("Every release", headings, releases, folded=False),
-        note(
-            "Sensitivity is how far one row can move the whole sum, noise its standard deviation, both in "
-            "the integers that are added; cost is mu squared, which adds."
-        ),
-        Paragraph("Not covered:"),
-        Items(card["not_covered"]),
-    )

@@ -1,48 +1,67 @@
-"""Trainings in words: metrics of a round, signatures, traffic, the end of a training and of a demo.
-
-Promises: a metric that is not published has a dash.
-Refuses: nothing.
-"""
+"""Trainings and models as people read them: what a training would take, the end of a training and of a demo,
+importances, signatures, and the small tables of notebooks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 from fedboost.gbdt import metrics
-from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.booster import IMPORTANCES, Booster
 from fedboost.gbdt.metrics import grows, own_name
-from fedboost.results.base import Traffic
+from fedboost.results.base import Row, Traffic
 from fedboost.results.model import ModelSummary, Verification
-from fedboost.terms.terms import Terms
-from fedboost.views.facts import (
-    DemoFacts,
-    EstimateFacts,
-    TrainingFacts,
-    WorkersFacts,
+from fedboost.results.training import (
+    ColumnsDemo,
+    ColumnsEstimate,
+    Demo,
+    Ending,
+    Estimate,
+    Estimates,
+    Training,
+    Workers,
+    metrics_of,
 )
-from fedboost.views.words import Block, cell, delimited, duration, entry, one_line, paragraph, size, table
+from fedboost.terms.terms import Terms
+from fedboost.views.as_html import body
+from fedboost.views.document import (
+    Badge,
+    Block,
+    Code,
+    Document,
+    Entries,
+    Figure,
+    Figures,
+    Items,
+    Line,
+    Paragraph,
+    Pre,
+    Section,
+    Table,
+    Verdict,
+    note,
+    warnings,
+)
+from fedboost.views.words import counted, duration, entry, listed, one_line, shorten, size
 
-ACCOUNTED = ("round", "seconds", "bytes")
-"""Values of a row of the history that are no metrics."""
+# ---- Metrics of a round, signatures, attendance ---------------------------------------------------------
 
 
-def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of a row of the history, over the rows of all parties."""
-    return metrics.of_all({name: value for name, value in row.items() if name not in ACCOUNTED})
-
-
-def figures(row: Mapping[str, float], terms: Terms, between: str = " ") -> str:
-    """Return the same in words, a dash for those that are not published; where candidates are tried, the best
-    value of the metric that is watched."""
+def figures(row: Row, terms: Terms, between: str = " ") -> str:
+    """Return the metrics of a row of the history in words; where candidates are tried, the best value of the
+    metric that is watched."""
     if terms.task.takes_candidates:
         return _best_of_candidates(row, terms)
+    return one_line(between.join(f"{name} {value}" for name, value in _values(row, terms).items()))
+
+
+def _values(row: Row, terms: Terms) -> dict[str, str]:
+    """The metrics of a row over the rows of all parties, a dash for those that are not published."""
     whole = [rows for rows in terms.sets if metrics.OF_PARTY not in rows]
     names = [("" if rows == metrics.TRAIN else f"{rows}-") + name for rows in whole for name in terms.metrics]
-    values = {name: f"{value:.5f}" for name, value in metrics_of(row).items()}
-    texts = dict.fromkeys(names, "-") | values
-    return one_line(between.join(f"{name} {value}" for name, value in texts.items()))
+    return dict.fromkeys(names, "-") | {name: f"{value:.5f}" for name, value in metrics_of(row).items()}
 
 
-def _best_of_candidates(row: Mapping[str, float], terms: Terms) -> str:
+def _best_of_candidates(row: Row, terms: Terms) -> str:
     watched = own_name(terms.metrics[-1])
     names = {
         f"{metrics.VALIDATION}-{number}/{watched}": number
@@ -56,13 +75,14 @@ def _best_of_candidates(row: Mapping[str, float], terms: Terms) -> str:
 
 
 def signatures(model: ModelSummary) -> str:
-    """Return which parties signed their part of a model, and which did not."""
-    parties, signed = model.terms.parties, model.signed_by
+    """Return the protection of a model, which parties signed their part of it, and which did not."""
+    parties, signed, protection = model.terms.parties, model.signed_by, model.terms.hiding.protection
     missing = [party for party in parties if party not in signed]
     if len(missing) == len(parties):
-        return f"protection {model.terms.hiding.protection}, signed by nobody"
-    lacking = f", NOT by {', '.join(missing)}" if missing else ""
-    return f"protection {model.terms.hiding.protection}, signed by {', '.join(signed)}{lacking}"
+        return f"{protection}, signed by nobody"
+    return f"{protection}, signed by {', '.join(signed)}" + (
+        f", NOT by {', '.join(missing)}" if missing else ""
+    )
 
 
 def absences(model: ModelSummary) -> Iterator[str]:
@@ -72,266 +92,351 @@ def absences(model: ModelSummary) -> Iterator[str]:
         yield f"from round {first + 1} on " + (f"without {', '.join(away)}" if away else "with all again")
 
 
-def party_metrics(model: ModelSummary) -> Iterator[Block]:
-    """Yield a table of the metrics of each party's rows alone, if there are any."""
-    by_party = metrics.by_party(model.last_row)
-    if not by_party:
-        return
-    names = list(dict.fromkeys(name for values in by_party.values() for name in values))
-    lines = table("party", *names)
-    for party in model.terms.holders:
-        values = by_party.get(party, {})
-        lines.add_row(cell(party), *(f"{values[name]:.5f}" if name in values else "-" for name in names))
-    yield lines
+# ---- The end of a training ------------------------------------------------------------------------------
 
 
-def traffic(by_party: Traffic, rounds: int | None) -> Block:
-    """Return a table of the bytes of each party: in all, and sent per round, unless the number of rounds is
-    not known."""
-    lines = table("party", "sent", "received", *([] if rounds is None else ["sent per round"]))
-    for party, (sent, received) in by_party.items():
-        per_round = [] if rounds is None else [size(sent / max(rounds, 1))]
-        lines.add_row(cell(party), size(sent), size(received), *per_round)
-    return lines
+def training(end: Training) -> Document:
+    """Return the end of a training as people read it."""
+    model = end.outline
+    values = _values(model.last_row, model.terms)
+    names = [*dict.fromkeys(name for own in end.party_metrics.values() for name in own)]
+    own = {party: end.party_metrics.get(party, {}) for party in model.terms.holders}
+    rows = [(party, *(f"{of[n]:.5f}" if n in of else "-" for n in names)) for party, of in own.items()]
+    return Document(
+        "Training",
+        "",
+        [
+            Verdict(f"{model.trees} trees: {_saved(end)}", more=[*_stopped(model)]),
+            Figures([*(Figure(*pair) for pair in values.items()), _bytes(end, end.traffic_since_restart)]),
+            *([Table("Metrics of each party", ["party", *names], rows)] if names else []),
+            _traffic(end, None if end.traffic_since_restart else model.trained),
+            Entries([*_who(end)]),
+        ],
+    )
 
 
-def conclusion(training: TrainingFacts) -> Iterator[Block]:
-    """Yield the end of a training: the model, its metrics, what it took and who signed it."""
-    model, since_restart = training.model, training.since_restart
-    numbers = figures(model.last_row, model.terms, ", ")
-    in_training = f"training {numbers}, " if numbers else ""
-    total = size(sum(map(sum, training.traffic.values())))
-    since = "since the aggregator was restarted" if since_restart else "in all"
-    yield f"{model.trees} trees, {in_training}{total} {since}"
+def _saved(end: Ending) -> str:
+    if end.model is None:
+        return "not saved (give --out model.json)"
+    form = "XGBoost JSON" if end.outline.shares is None else "its structure only: each party keeps its part"
+    return f"{end.model} ({form})"
+
+
+def _stopped(model: ModelSummary) -> Iterator[str]:
     if model.kept < model.trained:
-        yield f"stopped after {model.trained} rounds: round {model.kept} was the best, and is the last"
+        yield f"It stopped after {model.trained} rounds: round {model.kept} was the best, and is the last."
     elif model.trained < model.terms.trees.rounds:
-        yield f"stopped after {model.trained} of {model.terms.trees.rounds} rounds"
-    yield from party_metrics(model)
-    yield traffic(training.traffic, None if since_restart else model.trained)
-    yield signatures(model)
-    yield from absences(model)
-    yield from shares(training)
-    whole = training.shares is None
-    form = "XGBoost JSON" if whole else "its structure alone: each party keeps its part"
-    saved = f"{training.file} ({form})" if training.file else "not saved (give --out model.json)"
-    yield f"model: {saved}"
+        yield f"It stopped after {model.trained} of {model.terms.trees.rounds} rounds."
 
 
-def demo(facts: DemoFacts) -> Iterator[Block]:
-    """Yield the end of a demo: what the model is worth beside those of single sites."""
-    training = facts.training
-    yield ""
-    yield scores(facts, "on the same held-out rows")
-    yield f"federated == pooled: {'yes' if facts.equal else 'NO'}\n"
-    yield traffic(training.traffic, training.model.trained)
-    yield ""
-    yield signatures(training.model)
-    yield f"model: {training.file} (XGBoost JSON; terms, site files and logs are beside it)"
-    yield "what left the first site, by its own audit log:"
-    yield one_line(f"fedboost audit {facts.log}")
+def _bytes(end: Ending, since_restart: bool = False) -> Figure:
+    total = size(sum(each.sent + each.received for each in end.traffic.values()))
+    return Figure("traffic", total, "since the aggregator was restarted" if since_restart else "in all")
 
 
-def scores(facts: DemoFacts, title: str) -> Block:
-    """Return a table of the metrics of each model."""
-    names = list(facts.scores["pooled"])
-    lines = table("model", *names, title=title)
-    for model, values in facts.scores.items():
-        lines.add_row(
-            cell(model), *([f"{values[name]:.4f}" for name in names] if values else ["cannot train"])
+def _traffic(end: Ending, rounds: int | None) -> Table:
+    """The bytes of each party, and those sent per round, unless the number of rounds is not known."""
+    per_round = [] if rounds is None else ["sent per round"]
+    rows = [
+        (
+            party,
+            size(each.sent),
+            size(each.received),
+            *(size(each.sent / max(rounds or 1, 1)) for _ in per_round),
         )
-    return lines
+        for party, each in end.traffic.items()
+    ]
+    return Table("Traffic", ["party", "sent", "received", *per_round], rows)
 
 
-def shares(training: TrainingFacts) -> Iterator[str]:
-    """Yield the share of the gain of each party, where they keep parts of the model."""
-    if training.shares:
-        by_party = ", ".join(f"{party} {share:.0%}" for party, share in training.shares.items())
-        yield one_line(f"share of the gain by the columns of each party: {by_party}")
+def _who(end: Ending) -> Iterator[tuple[str, Line]]:
+    """Yield the protection and who signed, absences, and where parties keep parts whose columns gain what."""
+    yield "protection", signatures(end.outline)
+    yield from (("", text) for text in absences(end.outline))
+    if end.outline.shares:
+        by_party = ", ".join(f"{party} {share:.0%}" for party, share in end.outline.shares.items())
+        yield "gain", f"share by the columns of each party: {by_party}"
 
 
-def estimates(
-    by_protection: list[EstimateFacts], missing: Mapping[str, str], rounds: int, rows: int, parties: int
-) -> Iterator[Block]:
-    """Yield a table of estimates; missing: protections without one -> the reason."""
-    from rich.table import Table
-    from rich.text import Text
-
-    lines = Table()
-    for heading in ("protection", "a round", f"{rounds} rounds", "a party sends a round", "in all"):
-        lines.add_column(heading, justify="left" if heading == "protection" else "right")
-    for facts in by_protection:
-        sent = size(facts.megabytes * 1e6), size(facts.megabytes * 1e6 * rounds)
-        times = duration(facts.seconds_a_round), duration(facts.seconds)
-        lines.add_row(facts.protection, *times, *sent)
-    yield lines
-    trips = ", ".join(f"{facts.protection} {facts.round_trips:.0f}" for facts in by_protection)
-    yield Text(
-        f"{rows:,} rows at {parties} parties, all of them and the aggregator on this machine. On machines of "
-        f"their own parties work at the same time, and each round waits for the network: round trips {trips}."
-    )
-    for name, advice in missing.items():
-        yield Text(f"{name}: {advice}")
+# ---- Demos ----------------------------------------------------------------------------------------------
 
 
-def workers_estimate(facts: WorkersFacts) -> Iterator[Block]:
-    """Yield the estimate of a site whose rows are on workers."""
-    from rich.table import Table
-    from rich.text import Text
-
-    lines = Table()
-    for heading in ("workers", "rows of one", "its memory to load", "to grow trees", "inside, a round", "in"):
-        lines.add_column(heading, justify="right")
-    memory = size(facts.loading_bytes), size(facts.growing_bytes)
-    inside = size(facts.bytes_a_round), duration(facts.seconds_a_round)
-    lines.add_row(f"{facts.workers}", f"{facts.rows:,}", *memory, *inside)
-    yield lines
-    yield Text(
-        "The workers of one site, each of one thread and with a core of its own. What is inside goes between "
-        "them and the site's own process, and does not leave the site: what leaves is what a party sends, as "
-        "without workers. The network inside is not counted."
-    )
-
-
-# ---- A model in words: the features it goes by, and who signed it ---------------------------------------
-# Promises: it says where noise makes importances worthless.
-
-
-def importances(
-    booster: Booster, terms: Terms, kinds: Sequence[str], by_feature: Mapping[str, Sequence[float]]
-) -> Iterator[Block]:
-    """Yield a table of importances of each kind, by feature."""
-    yield (
-        f"{booster.objective}, {len(booster.trees)} trees; "
-        f"{len(by_feature)} of {len(booster.features)} features split"
-    )
-    if terms.noise is not None and terms.noise.method != "hist":
-        yield (
-            "trained with noise: splits are drawn, not chosen by gain, so these figures do not say what "
-            "counts; --shap and --partial-dependence do"
-        )
-    lines = table("feature", *kinds, whole=True)
-    lines.columns[0].overflow = "fold"
-    for name, values in by_feature.items():
-        lines.add_row(cell(name), *(f"{value:.6g}" for value in values))
-    yield lines
-
-
-def verification(facts: Verification) -> Iterator[Block]:
-    """Yield what holds of a model's signatures."""
-    terms = facts.terms
-    yield one_line(f"{facts.file}: {terms.objective.name}, {facts.trees} trees, {terms.hiding.protection}")
-    yield f"fingerprint   {facts.fingerprint}"
-    yield f"terms digest  {terms.digest}"
-    yield ""
-    lines = table("party", "signature", numbers=())
-    for party in dict.fromkeys((*terms.parties, *facts.faults)):
-        fault = facts.faults.get(party)
-        lines.add_row(cell(party), "none" if fault is None else cell(f"WRONG: {fault}" if fault else "holds"))
-    yield lines
-    if facts.analyst:
-        yield one_line(f"asked for by analyst {facts.analyst} on {facts.asked}")
-    yield ""
-    outcome = "It holds" if facts.holds else "It does NOT hold"
-    yield paragraph(one_line(f"{outcome}: {facts.conclusion}."))
-    if facts.holds:
-        yield "Nobody signs metrics, gains and covers, which no prediction depends on."
-
-
-# ---- A demo whose parties hold different columns: its facts, and what is said of it ---------------------
-# Promises: nothing here reads, trains or prints.
-
-
-@dataclass(frozen=True)
-class ApartFacts:
-    """The tables of the parties. rows, columns: how many, and which features, by party; common: rows that all
-    know; new: rows that nobody trains on."""
-
-    rows: Mapping[str, int]
-    columns: Mapping[str, tuple[str, ...]]
-    common: int
-    new: int
-
-
-@dataclass(frozen=True)
-class ColumnsDemoFacts:
-    """A finished demo. kept: the files of the parts of the model, by party."""
-
-    demo: DemoFacts
-    apart: ApartFacts
-    kept: Mapping[str, str]
-
-
-def beginning(facts: ApartFacts, terms: Terms) -> Iterator[str]:
-    """Yield what the parties hold, and what hides it."""
-    indent = max(map(len, facts.columns)) + 2
-    for party, names in facts.columns.items():
+def beginning(demo: Mapping[str, Any], terms: Terms) -> Iterator[str]:
+    """Yield what the parties of a demo of columns hold, and what hides it. demo: fields of `ColumnsDemo`."""
+    indent = max(map(len, demo["columns"])) + 2
+    for party, names in demo["columns"].items():
         label = f" and the label {terms.columns.label}" if terms.blocks.has_labels(party) else ""
-        columns = f"{facts.rows[party]} patients, {len(names)} columns{label}: {', '.join(names)}"
+        columns = f"{demo['rows'][party]} patients, {len(names)} columns{label}: {', '.join(names)}"
         yield entry(party, columns, indent)
-    matched = f"{facts.common} patients are common to both, matched by the column {terms.columns.row_id}"
-    yield f"{matched}; {facts.new} new ones are held out"
+    common, new = demo["rows_in_common"], demo["rows_held_out"]
+    matched = f"{common} patients are common to both, matched by the column {terms.columns.row_id}"
+    yield f"{matched}; {new} new ones are held out"
     hiding = terms.hiding
     quick = f", key_bits = {hiding.key_bits}: the fewest, chosen for speed" if hiding.key_bits else ""
     yield f"protection {hiding.protection}{quick}"
 
 
-def end(facts: ColumnsDemoFacts) -> Iterator[Block]:
-    """Yield what joining the columns is worth, and who keeps what."""
-    training, equal = facts.demo.training, facts.demo.equal
-    terms = training.model.terms
-    yield ""
-    yield scores(facts.demo, f"on the {facts.apart.new} new patients")
-    yield f"joined == pooled: {'yes' if equal else 'NO'} (the demo puts the parts together to see)\n"
-    yield traffic(training.traffic, training.model.trained)
-    yield ""
-    yield signatures(training.model)
-    yield from shares(training)
-    for party, file in facts.kept.items():
-        leaves = " and the values of leaves" if terms.blocks.has_labels(party) else ""
-        yield one_line(f"{party} keeps its own splits{leaves}: {file}")
-    yield one_line(f"the analyst has metrics, signatures and the structure of the trees: {training.file}")
-    yield f"what left {terms.parties[-1]}, by its own audit log:"
-    yield one_line(f"fedboost audit {facts.demo.log}")
-
-
-# ---- Rows that parties with different columns have in common, in words ----------------------------------
-
-
-def rows_of_blocks(terms: Terms) -> str:
-    """Which rows of the parties belong together."""
-    if not terms.vertical.aligns:
-        return "those of all tables, in the order in which they stand"
-    vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
-    sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
-    form = {"digits": ", their digits alone", "lower": ", in lower case"}.get(vertical.id_form or "", "")
-    if vertical.takes_all_rows:
-        holder = delimited(vertical.label_holder or "")
-        return (
-            f"all of label holder {holder}, matched by {name}{form}: where another site does not have one, "
-            f"its columns are missing values, and {holder} learns which rows these are; each other site has "
-            f"{vertical.fewest_common_rows:,} at least, and learns which of its own; a site enters "
-            f"{vertical.most_ids:,} ids at most; the aggregator learns how many each site has, and how many "
-            f"are common to which sites{_repeats(terms)}"
-        )
-    return (
-        f"those whose {name} {sites} have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
-        f"{vertical.most_ids:,} ids at most, and learns which of them all others have; the "
-        f"aggregator learns how many each site has, and how many are common to which sites{_repeats(terms)}"
+def demo(end: Demo) -> Document:
+    """Return the end of a demo as people read it: what the model is worth beside others."""
+    terms = end.outline.terms
+    joined, title, log = "federated", "On the same held-out rows", "the first site"
+    kept: list[tuple[str, Line]] = [
+        ("model", f"{end.model} (XGBoost JSON; terms, files and logs are beside it)")
+    ]
+    if isinstance(end, ColumnsDemo):
+        joined, title, log = "joined", f"On the {end.rows_held_out} new patients", terms.parties[-1]
+        kept = [
+            ("model", f"{end.model}: for the analyst, metrics, signatures and the structure of the trees")
+        ]
+        for party, file in end.parts.items():
+            leaves = " and the values of leaves" if terms.blocks.has_labels(party) else ""
+            kept.append(("", f"{party} keeps its own splits{leaves}: {file}"))
+    answer = "equals" if end.equal else "DIFFERS from"
+    names = [*end.held_out["pooled"]]
+    rows = [
+        (model, *([f"{values[name]:.4f}" for name in names] if values else ["cannot train", *names[1:]]))
+        for model, values in end.held_out.items()
+    ]
+    return Document(
+        "Demo",
+        "",
+        [
+            Verdict(f"The {joined} model {answer} the pooled model", "good" if end.equal else "bad"),
+            Table(title, ["model", *names], rows),
+            _traffic(end, end.outline.trained),
+            Entries([*_who(end), *kept]),
+            Paragraph(f"What left {log}, by its own audit log:"),
+            Pre("Command", one_line(f"fedboost audit {end.log}")),
+        ],
     )
 
 
-def _repeats(terms: Terms) -> str:
-    """What it means that rows of a label holder may have the same id."""
-    if not terms.vertical.repeated_ids:
-        return ""
-    if not terms.task.trains:
-        return "; the label holder may have several rows of one"
-    return "; the label holder may have several rows of one, and each other site is told how many of each"
+# ---- Estimates: by protection, over links, at the workers of a site, with columns apart ------------------
 
 
-def use_of_ids(terms: Terms) -> str:
-    """What row ids are for."""
-    if not terms.vertical.aligns:
-        return "drawn"
-    return "matched and drawn" if terms.draws_rows else "matched"
+def estimates(result: Estimates) -> Document:
+    """Return the estimates of a training as people read them."""
+    known: Sequence[Estimate | ColumnsEstimate] = result.by_rows or result.by_columns
+    own = next((each for each in known if each.protection == result.protection), known[0])
+    takes = f"{result.rounds} rounds take about {duration(own.seconds)} on this machine."
+    blocks: list[Block] = [Verdict(f"Under {own.protection}, {takes}")]
+    blocks += _by_rows(result) if result.by_rows else _by_columns(result)
+    if result.missing:
+        blocks.append(Items([f"{name}: {reason}" for name, reason in result.missing.items()]))
+    if result.layouts:
+        blocks.append(_layouts(result))
+    if result.workers is not None:
+        blocks.append(_workers(result.workers))
+    return Document("Estimate", "", blocks)
+
+
+def _by_rows(result: Estimates) -> Iterator[Block]:
+    first, rounds = result.by_rows[0], result.rounds
+    rows = [
+        (
+            each.protection,
+            *(duration(each.seconds_a_round), duration(each.seconds)),
+            *(size(each.megabytes * 1e6), size(each.megabytes * 1e6 * rounds)),
+            f"{each.round_trips:.0f}",
+        )
+        for each in result.by_rows
+    ]
+    headings = ["protection", "a round", f"{rounds} rounds", "a party sends a round", "in all", "trips"]
+    yield Table("By protection", headings, rows)
+    yield note(
+        f"{first.rows:,} rows at {first.parties} parties, all of them and the aggregator on this machine. On "
+        "machines of their own parties work at the same time, and each round waits for the network: its "
+        "round trips (trips)."
+    )
+
+
+def _by_columns(result: Estimates) -> Iterator[Block]:
+    first, rounds = result.by_columns[0], result.rounds
+    rows = [
+        (
+            each.protection,
+            *map(duration, (each.seconds_a_round, each.seconds, each.seconds_apart)),
+            f"{each.round_trips:.0f}",
+        )
+        for each in result.by_columns
+    ]
+    headings = ["protection", "a round", f"{rounds} rounds", "apart, a round", "trips"]
+    yield Table("By protection", headings, rows)
+    for each in result.by_columns:
+        yield _parties(each, rounds)
+        if each.stages:
+            texts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.stages.items())
+            yield note(f"What {each.protection} adds to a round: {texts}")
+    matched = (
+        f" Rows are matched in {duration(first.seconds_to_match)}, if no party enters more ids than these."
+    )
+    yield note(
+        f"{first.rows:,} rows in common, all parties and the aggregator on this machine, one thread each."
+        f"{matched if result.matches else ''} Apart: each on a machine like this one, without the network; a "
+        "round waits for its round trips (trips), and for its bytes through a party's link. Memory is about "
+        "what a party's process takes."
+    )
+
+
+def _parties(each: ColumnsEstimate, rounds: int) -> Table:
+    """The megabytes of each party, in a round and in all, and its memory."""
+    rows = []
+    for party, own in each.by_party.items():
+        in_all = own.sent * rounds + own.sent_to_match, own.received * rounds + own.received_to_match
+        rows.append((party, *(size(mb * 1e6) for mb in (own.sent, own.received, *in_all, own.memory))))
+    return Table(
+        f"Parties under {each.protection}",
+        ["party", "sends a round", "gets a round", "sends", "gets", "memory"],
+        rows,
+    )
+
+
+def _layouts(result: Estimates) -> Section:
+    link, of_terms = result.layouts[0], result.protection
+    tried = of_terms in {each.protection for each in result.layouts}
+    protection = of_terms if tried else link.protection
+    own = (each for each in result.layouts if each.protection == protection)
+    fastest = min(own, key=lambda each: each.seconds).layout
+    rows = [
+        (
+            each.layout,
+            each.protection,
+            *(duration(each.seconds_a_round), duration(each.seconds), size(each.megabytes * 1e6)),
+            f"{each.round_trips:.1f}" if each.protection else "",
+        )
+        for each in result.layouts
+    ]
+    wide = "" if link.bandwidth_mbit is None else f" and {link.bandwidth_mbit:g} Mbit/s"
+    headings = ["layout", "protection", "a round", f"{result.rounds} rounds", "sent", "trips"]
+    blocks: list[Block] = [
+        Verdict(f"Under {protection}, {fastest} take least time."),
+        Table(f"Over links of {link.rtt_ms:g} ms{wide}", headings, rows, range(2, 6)),
+        note(
+            "Each party and the aggregator on a machine of its own: a round is its round trips (trips), its "
+            "bytes through a party's link, and the time of the machines; sent is what a party sends in all. "
+            "With all rows in one place it would be the last line, for comparison: no row leaves its site "
+            "here."
+        ),
+    ]
+    if result.no_votes:
+        blocks.append(Items([f"votes: {result.no_votes}"]))
+    return Section("layouts", "Layouts", blocks)
+
+
+def _workers(result: Workers) -> Section:
+    memory = f"{size(result.loading_bytes)} to load its rows, {size(result.growing_bytes)} to grow trees"
+    inside = f"{size(result.bytes_a_round)} a round, in {duration(result.seconds_a_round)}"
+    entries = [
+        ("workers", f"{result.workers} of one thread, each with {result.rows:,} rows and a core of its own"),
+        ("memory", f"of one: {memory}"),
+        ("inside", f"between them and the site's own process: {inside}, without the network"),
+    ]
+    about = note(
+        "What is inside does not leave the site: what leaves is what a party sends, as without workers."
+    )
+    return Section("workers", "Workers of a site", [Entries(entries), about])
+
+
+# ---- A model: the features it goes by, and who signed it ------------------------------------------------
+
+
+def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
+    """Return the IMPORTANCES of each feature, and where noise makes them worthless."""
+    drawn = terms.noise is not None and terms.noise.method != "hist"
+    worthless = (
+        "Trained with noise: splits are drawn, not chosen by gain, so these figures do not show what counts; "
+        "--shap and --partial-dependence do."
+    )
+    rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in by_feature.items()]
+    trees = counted(len(booster.trees), "tree")
+    split = f"{len(by_feature)} of {counted(len(booster.features), 'feature')} split in {trees}"
+    return Document(
+        "Importance",
+        booster.objective,
+        [
+            Verdict(f"{split}, {listed([*by_feature][:1])} with the highest gain" if by_feature else split),
+            *warnings([worthless] if drawn else []),
+            *([Table("Importance", ["feature", *IMPORTANCES], rows)] if rows else []),
+        ],
+    )
+
+
+def verification(found: Verification) -> Document:
+    """Return what holds of a model's signatures."""
+    terms, rows = found.terms, list[Sequence[Line]]()
+    for party in dict.fromkeys((*terms.parties, *found.faults)):
+        fault = found.faults.get(party)
+        wrong = Badge(f"WRONG: {fault}", "bad") if fault else Badge("holds", "good")
+        rows.append((party, "none" if fault is None else wrong))
+    model = f"{found.file}: {terms.objective.name}, {found.trees} trees, {terms.hiding.protection}"
+    about: list[tuple[str, Line]] = [
+        ("model", model),
+        ("fingerprint", Code(found.fingerprint)),
+        ("terms digest", Code(terms.digest)),
+    ]
+    if found.analyst:
+        about.append(("requested", f"by analyst {found.analyst} on {found.asked}"))
+    outcome = "holds" if found.holds else "does NOT hold"
+    blocks: list[Block] = [
+        Verdict(f"It {outcome}: {found.conclusion}.", "good" if found.holds else "bad"),
+        Table("Signatures", ["party", "signature"], rows, ()),
+        Entries(about),
+    ]
+    if found.holds:
+        blocks.append(note("Nobody signs metrics, gains and covers, which no prediction depends on."))
+    return Document("Signatures of a model", model, blocks)
+
+
+# ---- Notebooks: small tables without a style, so that the notebook's own colours hold, light or dark ----
+
+
+MAX_LINES = 20
+"""Lines of a table, and names of a list, that are shown."""
+
+
+def terms_html(terms: Terms) -> str:
+    """Return terms: the columns, and every setting that is not its default."""
+    columns = terms.columns.model_dump(exclude_defaults=True)
+    lines = {f"columns.{key}": _short(value) for key, value in columns.items()}
+    for key, field in terms.file_keys().items():
+        value = terms.flat[key]
+        if key not in ("columns", "xgb_model") and value != field.get_default(call_default_factory=True):
+            lines[key] = _short(value)
+    lines |= {"objective": terms.objective.name, "protection": terms.hiding.protection}
+    lines |= {"rounds": str(terms.trees.rounds), "digest": terms.digest[:12]}
+    return body([Table("Terms", ["setting", "value"], [*lines.items()], (), folded=False)])
+
+
+def model_html(model: ModelSummary, gains: Mapping[str, float], traffic: Traffic | None = None) -> str:
+    """Return a model: what it is, who signed it, and the features of the highest gains. traffic: of the
+    training whose result it is."""
+    terms = model.terms
+    stopped = f" ({model.trained} were trained)" if model.kept < model.trained else ""
+    lines = [
+        ("objective", terms.objective.name),
+        ("trees", f"{model.trees} in {counted(model.kept, 'round')}{stopped}"),
+        ("features", f"{len(terms.columns.numeric)} numeric, {len(terms.columns.categorical)} categorical"),
+        ("last round", figures(model.last_row, terms, ", ") or "no metrics"),
+        ("parties", _short(terms.parties)),
+        ("protection", signatures(model)),
+        ("fingerprint", model.fingerprint[:12]),
+    ]
+    blocks = [Table("Model" if traffic is None else "Result", ["property", "value"], lines, ())]
+    if gains and (terms.noise is None or terms.noise.method == "hist"):  # else splits are drawn
+        shown = [(name, f"{gain:.6g}") for name, gain in islice(gains.items(), MAX_LINES)]
+        few = f", the first {MAX_LINES} of {len(gains)} features" if len(gains) > MAX_LINES else ""
+        blocks.append(Table(f"Mean gain{few}", ["feature", "gain"], shown))
+    if traffic is not None:
+        moved = [(party, size(sent), size(received)) for party, (sent, received) in traffic.items()]
+        blocks.append(Table("Bytes", ["party", "sent", "received"], moved))
+    return body(blocks)
+
+
+def _short(value: Any) -> str:
+    """Return a setting; of a long list its length and first names."""
+    if isinstance(value, Mapping):
+        value = [f"{key}: {_short(own)}" for key, own in islice(value.items(), MAX_LINES + 1)]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        texts = ", ".join(shorten(str(each)) for each in value[:MAX_LINES])
+        return f"{len(value)}: {texts}, …" if len(value) > MAX_LINES else texts
+    return str(value)

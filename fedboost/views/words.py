@@ -72,13 +72,15 @@ def capital(text: str) -> str:
 
 
 def entry(key: str, text: str, indent: int = INDENT) -> str:
-    """Return a key and the text about it, in lines that fit a terminal. indent: columns of the key."""
+    """Return a key and the text about it, in lines that fit a terminal, but for words that
+    are longer, such as a path. indent: columns of the key."""
     return textwrap.fill(
         text,
         WIDTH,
         initial_indent=f"{key:<{indent}}",
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
+        break_long_words=False,
     )
 
 
@@ -115,16 +117,14 @@ def moment(time: str) -> str:
     return time.replace("T", " ").removesuffix("Z")
 
 
-def cell(text: str) -> "Text":
-    """Return a name as a cell of a table, which takes it as it is."""
+def cell(text: str, style: str = "") -> "Text":
+    """Return a name as a cell of a table, which takes it as it is, or a line in a style."""
     from rich.text import Text
 
-    return Text(one_line(text))
+    return Text(one_line(text), style)
 
 
-def table(
-    *headings: str, numbers: Collection[int] | None = None, whole: bool = False, title: str | None = None
-) -> "Table":
+def table(*headings: str, numbers: Collection[int] | None = None, whole: bool = False) -> "Table":
     """Return an empty table without lines.
 
     numbers: the columns that are set to the right, all but the first unless listed; whole: they are never
@@ -133,7 +133,7 @@ def table(
     from rich.table import Column, Table
 
     columns = (Column(cell(heading)) for heading in headings)
-    empty = Table(*columns, title=title, box=None, pad_edge=False)
+    empty = Table(*columns, box=None, pad_edge=False)
     for number in range(1, len(headings)) if numbers is None else numbers:
         empty.columns[number].justify, empty.columns[number].no_wrap = "right", whole
     return empty

@@ -7,7 +7,7 @@ more of anything than there can be: an item of two bytes takes some hundred when
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, assert_never, cast
 
@@ -416,6 +416,12 @@ class Status:
     sessions: tuple[SessionStatus, ...]
     others: int = 0
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The status as JSON; times are seconds since 1970, 0 for never."""
+        sessions = [{**asdict(session), "state": session.state.name.lower()} for session in self.sessions]
+        return {**asdict(self), "sessions": sessions}
+
 
 def encode_status(status: Status) -> bytes:
     """Bytes of a status."""
@@ -503,6 +509,11 @@ class SiteReply:
     def would(self) -> bool:
         """True if the site says that it would take part."""
         return self.answered and not self.reasons
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The answer as JSON."""
+        return {**asdict(self), "would": self.would}
 
 
 def encode_check_request(terms: str, request: Request | None = None) -> bytes:

@@ -93,7 +93,7 @@ def test_a_party_with_other_rows_is_refused_by_name():
 
 
 def test_check_looks_at_the_columns_of_the_party_alone():
-    assert "nothing odd" in done("check", "telco.csv", "--terms", "terms.toml", "--party", "telco").out
+    assert "Nothing is odd" in done("check", "telco.csv", "--terms", "terms.toml", "--party", "telco").out
     end = fedboost("check", "telco.csv", "--terms", "terms.toml")
     assert "add --party NAME, one of bank, telco, shop" in end.err
     end = fedboost("check", "telco.csv", "--terms", "whole.toml", "--party", "telco")

@@ -86,10 +86,10 @@ def test_where_nothing_hides_labels_it_says_what_would(folder, monkeypatch):
         f"{apart.common.num_rows} patients are common to both, matched by the column patient; 142 new",
         "protection plain",
         "clinic alone",
-        "joined == pooled: yes",
+        "The joined model equals the pooled model",
         "clinic keeps its own splits and the values of leaves: d/demo.state/clinic/models/",
         "laboratory keeps its own splits: d/demo.state/laboratory/models/",
-        "share of the gain",
+        "gain share by the columns of each party: ",
     ):
         assert part in text, part
     *_, command = end.out.splitlines()

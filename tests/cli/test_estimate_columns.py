@@ -132,7 +132,7 @@ def test_in_words_it_fits_a_terminal():
     assert max(map(len, out.splitlines())) <= 80
     text = " ".join(out.split())
     assert "1,500 rows in common" in text
-    assert "what paillier adds to a round: encrypt 0.15 s" in text
+    assert "What paillier adds to a round: encrypt 0.15 s" in text
     assert "Rows are matched in" in text
 
 

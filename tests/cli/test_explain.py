@@ -223,9 +223,10 @@ def test_sparse_tables_are_explained_as_dense_ones(monkeypatch):
 
 
 def test_importances(folder, model):
-    (said, heading, *lines) = done("m.json").splitlines()
+    (said, _, _, heading, *lines) = done("m.json").splitlines()
     used = model.importance("weight")
-    assert said == f"binary:logistic, 4 trees; {len(used)} of 3 features split"
+    first, *_ = model.importance()
+    assert said == f"{len(used)} of 3 features split in 4 trees, {first} with the highest gain"
     assert heading.split() == ["feature", "gain", "cover", "weight"]
     assert [line.split()[0] for line in lines] == list(model.importance("gain"))
     objects = [json.loads(line) for line in done("m.json", "--json").splitlines()]
@@ -342,7 +343,7 @@ def test_a_tree_below_0_is_refused(folder):
 def test_a_model_without_trees_that_split(folder, model):
     lonely = simulate(terms(rounds=1, min_child_weight=1e6), [rows()]).model
     lonely.save("lonely.json")
-    assert done("lonely.json").startswith("binary:logistic, 1 trees; 0 of 3 features split\n")
+    assert done("lonely.json") == "0 of 3 features split in 1 tree\n"
     assert done("lonely.json", "--json") == ""
     assert done("lonely.json", "--tree", "0").startswith("0:leaf=")
     assert Model.load("lonely.json").shap_values(rows())[:, :3].tolist() == [[0.0] * 3] * 180

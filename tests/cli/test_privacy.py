@@ -11,6 +11,7 @@ from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.privacy.noise import noise_of
 from fedboost.protocol.site import Charge, Release, SessionOffer
+from fedboost.results.privacy import Outlook, PrivacyCard
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
@@ -19,7 +20,8 @@ from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import NAME, read_spent
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.noise import TREES
-from fedboost.views.privacy import as_markdown, outlook, report_of
+from fedboost.views.as_text import markdown
+from fedboost.views.privacy import card as view
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.csv"\n'
 BUDGET = "[policy]\nepsilon = 3.0\ndelta = 1e-5\n"
@@ -121,14 +123,16 @@ def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_
     model = tmp_path / "model.json"
     end = fedboost("simulate", agreed, "--data", tmp_path / "all.parquet", "--out", model)
     assert (end.code, end.err) == (0, "")
-    assert re.search(r"^2 trees, [0-9.]+ kB in all$", end.out, re.MULTILINE)
+    assert "2 trees: " in end.out
+    assert re.search(r"^traffic +[0-9.]+ kB +\(in all\)$", end.out, re.MULTILINE)
+    assert "logloss" not in end.out
     assert re.search(r"^round 2/2 [0-9.]+ kB$", end.out, re.MULTILINE)
-    assert "do not say what counts" in fedboost("explain", model).out
+    assert "do not show what counts" in " ".join(fedboost("explain", model).out.split())
 
 
 def test_a_plan_says_what_the_terms_release(agreed):
     *releases, of_rows, total = lines("privacy", "plan", agreed, "--rows", 8000)
-    card = report_of(noisy())
+    card = PrivacyCard.of(noisy()).summary
     assert [(one["what"], one["times"], one["cost"]) for one in releases] == [
         (one["what"], one["times"], one["cost"]) for one in card["releases"]
     ]
@@ -146,12 +150,12 @@ def test_a_plan_says_what_the_terms_release(agreed):
 
 def test_an_outlook_is_what_drawn_noise_does():
     agreement = noisy()
-    expected, release = outlook(agreement, 8000), agreement.plan.releases[TREES]
+    expected, release = Outlook.of(agreement, 8000), agreement.plan.releases[TREES]
     shares = [noise_of(bytes([party] * 32), release.share, 20_000) for party in range(release.drawn)]
     moved = agreement.bound.gradient(1.0) * sum(shares) / (1000 * 0.25)
     assert math.isclose(moved.std(), expected.by_noise, rel_tol=0.03)
     assert expected.by_chance == 0.5 / (math.sqrt(1000) * 0.25)
-    assert outlook(agreement, 80_000).worth > 8 * expected.worth
+    assert Outlook.of(agreement, 80_000).worth > 8 * expected.worth
     assert 0 < expected.worth < expected.leaf_rows
 
 
@@ -164,7 +168,7 @@ def test_an_outlook_is_what_drawn_noise_does():
     ],
 )
 def test_every_objective_with_noise_has_an_outlook(settings):
-    few, many = (outlook(noisy(**settings), rows) for rows in (1_000, 1_000_000))
+    few, many = (Outlook.of(noisy(**settings), rows) for rows in (1_000, 1_000_000))
     assert 0 < few.worth < many.worth
     assert many.by_noise < many.by_chance < few.by_noise
 
@@ -183,10 +187,14 @@ def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):
     model = simulate(noisy(), tables).model
     model.save(tmp_path / "with.json")
     simulate(terms(rounds=1), tables).model.save(tmp_path / "without.json")
-    card = report_of(model.terms)
+    card = PrivacyCard.of(model.terms).summary
     (said,) = lines("privacy", "explain", tmp_path / "with.json")
     assert said == json.loads(json.dumps(card))
-    assert fedboost("privacy", "explain", tmp_path / "with.json").out == as_markdown(card)
+    page = markdown(view(PrivacyCard.of(model.terms)))
+    assert fedboost("privacy", "explain", tmp_path / "with.json").out == page
+    assert all(f"| {release['what']} | {release['times']} | " in page for release in card["releases"])
+    assert all(f"- {gap}\n" in page for gap in card["not_covered"])
+    assert "**Epsilon 1 at delta 1e-05: strong.**" in page
     attributes = json.loads((tmp_path / "with.json").read_text())["learner"]["attributes"]
     assert json.loads(attributes["fedboost.privacy"]) == said
     assert said["roster"] == list(THREE)
@@ -210,7 +218,7 @@ def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
         assert "the terms have no noise" in fedboost_error(
             consortium.analyst, terms(THREE, protection="masked")
         )
-        card = report_of(Model.load(tmp_path / "model.json").terms)
+        card = PrivacyCard.of(Model.load(tmp_path / "model.json").terms).summary
         for name in THREE:
             spent = read_spent(consortium.state / name / NAME)
             events = [entry.event for entry in read_log(consortium.state / name / f"{name}.audit.jsonl")]

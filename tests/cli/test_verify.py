@@ -85,9 +85,9 @@ def test_people_read_who_signed(folder):
     end = fedboost("verify", "signed.json", *ROOT)
     assert end.code == 0
     lines = end.out.splitlines()
-    assert lines[0] == "signed.json: binary:logistic, 3 trees, masked"
+    assert lines[0] == "It holds: 3 of 3 parties signed these trees, under these terms."
+    assert "model        signed.json: binary:logistic, 3 trees, masked" in lines
     assert [line.split() for line in lines if line.startswith(THREE)] == [[party, "holds"] for party in THREE]
-    assert "It holds: 3 of 3 parties signed these trees, under these terms." in end.out
     assert max(map(len, lines)) <= 80
 
 
@@ -207,9 +207,9 @@ def reported(*options):
 
 
 def test_a_report_says_if_the_signatures_hold(folder):
-    holds = "The signatures hold: 3 of 3 parties signed these trees, under these terms. Analyst analyst req"
+    holds = "The signatures hold: 3 of 3 parties signed these trees, under these terms."
     page = reported("--keys", "keys/analyst")
-    assert holds in page
+    assert f"{holds} Analyst analyst requested the session on " in page
     assert page.count("<td>holds</td>") == 3
     assert "NOT hold" not in page
     assert reported() == Model.load("signed.json").report()

@@ -95,7 +95,7 @@ def last_line(end):
 def test_a_party_reads_how_many_rows_were_matched(consortium):
     end, log, checked = trained(consortium, consortium[2])
     assert end.code == 0, end.err
-    assert "nothing odd" in checked
+    assert "Nothing is odd" in checked
     assert re.search(r"rows matched .*rows=1200 ", log)
     state = consortium[0].state
     audit = " ".join(done("audit", next(state.rglob("telco.audit.jsonl"))).out.split())
@@ -149,7 +149,7 @@ def test_too_few_rows_in_common_name_the_parties_and_the_ways_out(consortium, ch
     end, log, checked = trained(consortium, change(consortium[2]))
     assert last_line(end) == (2, f"fedboost: {FEW.format(rows)}{advice}")
     assert FEW.format(rows) in log
-    assert ("nothing odd" in checked) == (rows == 0)
+    assert ("Nothing is odd" in checked) == (rows == 0)
     assert rows == 0 or "has 700 ids, and the terms say min_common_rows = 1,000" in checked
 
 

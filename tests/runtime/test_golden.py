@@ -30,8 +30,8 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 import fedboost as fb
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.version import VERSION
-from fedboost.views import as_json, shell
 from fedboost.views import console as pages
+from fedboost.views import shell
 from fedboost.views import site as budget
 from fedboost.views.api import interface, openapi
 from fedboost.views.approval import summary
@@ -266,7 +266,7 @@ TEXTS = {
     "model": lambda: as_text(json.loads(counted().to_bytes())),
     "words of terms": lambda: "\n".join(summary(terms_of_kind(name)) for name in KINDS_OF_TERMS),
     "files of terms": lambda: "\n".join(terms_to_toml(terms_of_kind(name)) for name in KINDS_OF_TERMS),
-    "status": lambda: as_text(as_json.status(facts().status)),
+    "status": lambda: as_text(facts().status.summary),
     "audit log": lambda: audited(terms(), shared_out(2)),
     "audit log with masks": lambda: audited(terms(protection="masked"), shared_out(3)),
     "audit log of columns": audited_apart,

@@ -9,7 +9,7 @@ from explained import chain
 from inprocess import randomly, run
 
 from fedboost.gbdt.tree import NO_CHILD, Tree
-from fedboost.views.tree_drawing import tree_svg, tree_text
+from fedboost.views.charts import tree_svg, tree_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -11,10 +11,11 @@ from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
+from fedboost.results.privacy import UNITS
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.terms import noise
-from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED, RELEASES, UNASKED
+from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED, UNASKED
 from fedboost.views.audit import ANSWER_WIDTH
 
 
@@ -30,7 +31,7 @@ def test_every_protection_has_a_sentence():
 
 
 def test_every_release_of_noise_has_a_unit():
-    assert set(RELEASES) == {noise.CUT_POINTS, noise.LEVELS, noise.START, noise.TREES, noise.SUMMARY}
+    assert set(UNITS) == {noise.CUT_POINTS, noise.LEVELS, noise.START, noise.TREES, noise.SUMMARY}
 
 
 def test_every_placement_of_noise_has_a_sentence():

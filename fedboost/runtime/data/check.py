@@ -23,6 +23,7 @@ from pyarrow import compute, types
 from fedboost.errors import ConfigError, Refused, TableWarning
 from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
+from fedboost.results.check import Checked, Oddity
 from fedboost.runtime.data.draft import Draft, draft_schema
 from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.shard import to_shard
@@ -42,7 +43,7 @@ from fedboost.runtime.data.values import (
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
-from fedboost.views.oddities import CheckFacts, Oddity, lines, worth_a_line
+from fedboost.views.check import notices
 from fedboost.views.words import delimited, shorten
 
 # ---- Oddities of a column of numbers --------------------------------------------------------------------
@@ -709,8 +710,8 @@ def check(
     terms: Terms | None,
     exclude: Sequence[str] = (),
     party: str = "",
-) -> CheckFacts:
-    """Return the facts about a table: of the columns that the terms name, or of all. party: whose table it
+) -> Checked:
+    """Return what is odd in a table: of the columns that the terms name, or of all. party: whose table it
     is, where the terms say which columns each party has."""
     rows = _rows(table, MAX_STORED_ROWS)
     if rows.num_rows == 0:
@@ -734,7 +735,8 @@ def check(
             else:
                 sentence = label_sentence(rows, label, draft.objective, draft.columns.positive)
         odd += of_draft(rows, label, draft, exclude)
-    return CheckFacts(source, rows.num_rows, table.num_rows, len(rows.column_names), sentence, odd)
+    sizes = table.num_rows, rows.num_rows, len(rows.column_names)
+    return Checked.of(source, *sizes, label=sentence, oddities=odd)
 
 
 def of_draft(
@@ -836,7 +838,7 @@ def warn(odd: Iterable[Oddity], where: str = "") -> None:
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "fedboost":
         level, frame = level + 1, frame.f_back
-    for line in lines(filter(worth_a_line, odd)):
+    for line in notices(odd):
         warnings.warn(TableWarning(where + line), stacklevel=level)
 
 

@@ -30,6 +30,7 @@ from fedboost.runtime.data.values import column_of, kind_of, listing, numbers, t
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.columns import NOT_IN_FEATURES, NOT_IN_TEXT, Schema
 from fedboost.terms.reading import MAX_FEATURES, Name, Several, Submitted, Table, read_model
+from fedboost.terms.terms import Terms
 
 MAX_CLASSES = 100
 """A label of words with more distinct values than this is a name or a note rather than a class."""
@@ -209,6 +210,18 @@ def split_by_weights(
     parts = np.split(order, np.cumsum(sizes)[:-1])
     rest = without_source(table)
     return {name: rest.take(part) for name, part in zip(names, parts, strict=True)}
+
+
+def split_by_blocks(table: "pa.Table", terms: Terms, seed: int) -> "dict[str, pa.Table]":
+    """The rows of each party where parties have different columns of them: those of its block. Of a party's
+    rows only its own columns are read."""
+    names = [str(number) for number in range(len(terms.blocks))]
+    rows = {"0": table}
+    if len(names) > 1:
+        rows = split_by_weights(table, names, [1.0] * len(names), seed, terms.columns.group)
+    return {
+        party: rows[name] for name, block in zip(names, terms.blocks, strict=True) for party in block.parties
+    }
 
 
 def _split_groups(

@@ -28,6 +28,14 @@ from fedboost.privacy.pairwise import Group, Handshake
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
+from fedboost.results.training import (
+    ColumnsEstimate,
+    Estimate,
+    Estimates,
+    Layout,
+    PartyCosts,
+    Workers,
+)
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local.row_costs import Grown as GrownColumns
@@ -37,8 +45,6 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.telemetry import Row
 from fedboost.runtime.workers.holder import growing_bytes, loading_bytes
 from fedboost.terms.terms import Terms
-from fedboost.views.estimates import ColumnsFacts, LayoutFacts, LayoutsFacts, PartyFacts
-from fedboost.views.facts import EstimateFacts, WorkersFacts
 
 # ---- Rows that terms could be trained on, where there are none yet: generated ---------------------------
 # Promises: a table fits the terms it was made for; the same terms and number of rows give the same table.
@@ -265,10 +271,11 @@ def _ends(
 
 @dataclass(frozen=True)
 class Costs:
-    """What a training costs before anything is hidden: the trees that were grown; by question how often it
-    comes, and its answer's cells; seconds of a round, of all parties and the aggregator in turn; seconds
-    before the first; mean cells and questions of a round, and bits of a cell."""
+    """What a training costs before anything is hidden: its rows, and the trees that were grown; by question
+    how often it comes, and its answer's cells; seconds of a round, of all parties and the aggregator in turn;
+    seconds before the first; mean cells and questions of a round, and bits of a cell."""
 
+    rows: int
     grown: Grown
     asked: list[tuple[float, tuple[Segment, ...]]]
     in_turn: float
@@ -282,18 +289,25 @@ class Costs:
         return (self.in_turn - self.grown.deciding) / parties
 
 
+def _sample(alone: Terms, rows: int, least: int, table: Any) -> tuple[Terms, Any, float]:
+    """The terms and rows by which trees are grown here, and their share of all rows, with which what counts
+    rows shrinks. table: of which these are the first; unless given they are generated."""
+    most = min(rows, max(MAX_VALUES // len(alone.columns.features), least))
+    if table is None:
+        table = table_for(alone, most)
+    elif table.num_rows > most:
+        table = table.slice(0, most)
+    share = min(1.0, table.num_rows / rows)
+    if share < 1:
+        params = ("min_child_weight", "reg_lambda", "gamma")
+        alone = alone.changed(**{name: getattr(alone.trees, name) * share for name in params})
+    return alone, table, share
+
+
 def costs_of(terms: Terms, rows: int, parties: int, table: Any = None) -> Costs:
     """Grow trees. table: the rows that trees are grown over; unless given they are generated."""
-    alone = terms.changed(**ALONE)
-    most = max(MAX_VALUES // len(terms.columns.features), MIN_ROWS_A_PARTY * parties)
-    if table is None:
-        table = table_for(alone, min(rows, most))
-    elif table.num_rows > min(rows, most):
-        table = table.slice(0, min(rows, most))
-    share = min(1.0, table.num_rows / rows)
-    trees, params = alone.trees, ("min_child_weight", "reg_lambda", "gamma")
-    fewer = {name: getattr(trees, name) * share for name in params} if share < 1 else {}
-    grown = grow(alone.changed(**fewer), table, parties, share == 1.0, terms.shares_turns)
+    alone, table, share = _sample(terms.changed(**ALONE), rows, MIN_ROWS_A_PARTY * parties, table)
+    grown = grow(alone, table, parties, share == 1.0, terms.shares_turns)
     in_turn = grown.a_round + grown.a_row * (rows - table.num_rows)
     more_bits = math.ceil(math.log2(1 / share))
     segments = [
@@ -305,15 +319,10 @@ def costs_of(terms: Terms, rows: int, parties: int, table: Any = None) -> Costs:
     cells = sum(often * segment.cells for often, answer in asked for segment in answer) / rounds
     bits = round(sum(often * s.cells * s.bits for often, answer in asked for s in answer) / rounds / cells)
     turns, start = sum(weights) / rounds, grown.start * max(1.0, (parties + 1) / cores())
-    return Costs(grown, asked, in_turn, start, cells, turns, bits)
+    return Costs(rows, grown, asked, in_turn, start, cells, turns, bits)
 
 
-def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[EstimateFacts]:
-    """The estimates for each protection whose extra is installed. table: as `costs_of`."""
-    return estimates(costs_of(terms, rows, parties, table), terms, parties)
-
-
-def estimates(costs: Costs, terms: Terms, parties: int) -> list[EstimateFacts]:
+def estimates(costs: Costs, terms: Terms, parties: int) -> list[Estimate]:
     """The estimates for each protection whose extra is installed."""
     grown, cells, turns, rounds = costs.grown, costs.cells, costs.turns, terms.trees.rounds
     out = []
@@ -339,9 +348,31 @@ def estimates(costs: Costs, terms: Terms, parties: int) -> list[EstimateFacts]:
         messages = trips * parties * MESSAGE_SECONDS
         a_round = costs.in_turn + parties * sealing + opening + messages
         apart = costs.computing(parties) + sealing + opening + grown.deciding + messages
-        facts = EstimateFacts(name, a_round, costs.start + a_round * rounds, sent / 1e6, trips, apart)
-        out.append(facts)
+        out.append(
+            Estimate(
+                protection=name,
+                seconds_a_round=a_round,
+                seconds=costs.start + a_round * rounds,
+                megabytes=sent / 1e6,
+                round_trips=trips,
+                seconds_apart=apart,
+                rows=costs.rows,
+                parties=parties,
+            )
+        )
     return out
+
+
+def missing(known: list[Estimate], parties: int) -> dict[str, str]:
+    """The protections without an estimate, each with the reason."""
+    names = [each.protection for each in known]
+    return {
+        name: f'not installed here: pip install "fedboost[{name}]"'
+        if row.max_parties is None or parties <= row.max_parties
+        else f"takes {row.max_parties} parties at most"
+        for name, row in PROTECTIONS.items()
+        if name not in names
+    }
 
 
 # ---- The costs of a training whose parties hold different columns ---------------------------------------
@@ -418,21 +449,13 @@ def _aligned(terms: Terms, rows: int) -> _Aligned:
     )
 
 
-def estimate_columns(terms: Terms, rows: int, table: Any = None) -> tuple[list[ColumnsFacts], dict[str, str]]:
-    """The estimates, and the protections without one with the reason. rows: in common, of all blocks; table:
-    with the columns of all parties, that trees are grown over; unless given it is generated."""
+def estimate_columns(terms: Terms, rows: int, table: Any = None) -> Estimates:
+    """The estimates. rows: in common, of all blocks; table: with the columns of all parties, that trees are
+    grown over; unless given it is generated."""
     if not terms.parties:
         named = [party for block in terms.vertical.blocks for party in block.parties]
         terms = terms.with_parties(named or [str(terms.vertical.label_holder), *terms.columns.held])
-    alone = terms.changed(**BY_ONE_PARTY)
-    most = max(MAX_VALUES // len(terms.columns.features), 1)
-    if table is None:
-        table = table_for(alone, min(rows, most))
-    table = table.slice(0, min(rows, most))
-    share = min(1.0, table.num_rows / rows)
-    params = ("min_child_weight", "reg_lambda", "gamma")
-    fewer = {name: getattr(terms.trees, name) * share for name in params} if share < 1 else {}
-    alone = alone.changed(**fewer)
+    alone, table, share = _sample(terms.changed(**BY_ONE_PARTY), rows, 1, table)
     grown, a_row = grow_columns(alone, table), 0.0
     if share < 1:
         less = grow_columns(
@@ -441,18 +464,25 @@ def estimate_columns(terms: Terms, rows: int, table: Any = None) -> tuple[list[C
         a_row = max(grown.a_round - less.a_round, 0.0) / max(grown.rows - less.rows, 1)
     in_turn = grown.a_round + a_row * (rows - grown.rows)
     aligned = _aligned(terms, rows)
-    plain = _plain(terms, grown, rows, in_turn, aligned)
-    facts, missing = [plain], dict[str, str]()
+    found, without = [_plain(terms, grown, rows, in_turn, aligned)], dict[str, str]()
     try:
         agreed = terms.changed(protection="paillier")
         costs = row_costs(terms.hiding.key_bits, grown.limit, rows, terms.histograms.max_bin)
-        facts.append(_encrypted(agreed, grown, rows, in_turn, aligned, costs))
+        found.append(_encrypted(agreed, grown, rows, in_turn, aligned, costs))
     except ConfigError as error:
-        missing["paillier"] = str(error)
-    return facts, missing
+        without["paillier"] = str(error)
+    return Estimates(
+        protection=terms.hiding.protection,
+        rounds=terms.trees.rounds,
+        missing=without,
+        by_columns=tuple(found),
+        matches=terms.vertical.aligns,
+    )
 
 
-def _plain(terms: Terms, grown: GrownColumns, rows: int, in_turn: float, aligned: _Aligned) -> ColumnsFacts:
+def _plain(
+    terms: Terms, grown: GrownColumns, rows: int, in_turn: float, aligned: _Aligned
+) -> ColumnsEstimate:
     counts = _Counts(terms, grown, rows, PAIR_BYTES)
     messages = MESSAGE_SECONDS * (counts.turns * len(terms.parties) + counts.relays)
     a_round = in_turn + messages
@@ -461,9 +491,17 @@ def _plain(terms: Terms, grown: GrownColumns, rows: int, in_turn: float, aligned
         party: _party(terms, party, rows, counts.bytes[party], aligned, PAIR_BYTES, 0.0)
         for party in terms.parties
     }
-    times = a_round, start + aligned.seconds + a_round * terms.trees.rounds, aligned.seconds
-    apart = in_turn / len(terms.parties) + messages
-    return ColumnsFacts("plain", *times, apart, counts.trips, {}, by_party)
+    return ColumnsEstimate(
+        protection="plain",
+        seconds_a_round=a_round,
+        seconds=start + aligned.seconds + a_round * terms.trees.rounds,
+        seconds_to_match=aligned.seconds,
+        seconds_apart=in_turn / len(terms.parties) + messages,
+        round_trips=counts.trips,
+        stages={},
+        by_party=by_party,
+        rows=rows,
+    )
 
 
 @dataclass
@@ -523,9 +561,9 @@ class _Reports:
 
 def _encrypted(
     terms: Terms, grown: GrownColumns, rows: int, in_turn: float, aligned: _Aligned, costs: RowCosts
-) -> ColumnsFacts:
+) -> ColumnsEstimate:
     """With encrypted gradients. ConfigError for more sums in a turn than the label holder opens."""
-    (block,), cipher, rounds = terms.blocks, 2 * costs.key, terms.trees.rounds
+    (block,), cipher = terms.blocks, 2 * costs.key
     counts, reports = _Counts(terms, grown, rows, cipher), _Reports.of(terms, grown, rows, costs)
     stages, one_by_one = reports.stages(costs, rows * len(terms.roots) * reports.trees)
     messages = MESSAGE_SECONDS * ((counts.turns + reports.turns) * len(terms.parties) + counts.relays)
@@ -543,9 +581,17 @@ def _encrypted(
         moved = sent, received
         by_party[party] = _party(terms, party, rows, moved, aligned, COPIES[not holds_key] * cipher, powers)
     start = max(grown.seconds[0] - grown.a_round, 0.0) + aligned.seconds + costs.once
-    apart = in_turn / len(terms.parties) + messages + one_by_one
-    times = a_round, start + a_round * rounds, aligned.seconds, apart
-    return ColumnsFacts("paillier", *times, counts.trips + reports.turns, stages, by_party)
+    return ColumnsEstimate(
+        protection="paillier",
+        seconds_a_round=a_round,
+        seconds=start + a_round * terms.trees.rounds,
+        seconds_to_match=aligned.seconds,
+        seconds_apart=in_turn / len(terms.parties) + messages + one_by_one,
+        round_trips=counts.trips + reports.turns,
+        stages=stages,
+        by_party=by_party,
+        rows=rows,
+    )
 
 
 def _bins(terms: Terms, grown: GrownColumns) -> dict[str, Any]:
@@ -579,15 +625,20 @@ def _party(
     aligned: _Aligned,
     row_bytes: int,
     more: float,
-) -> PartyFacts:
+) -> PartyCosts:
     """row_bytes: of gradients, for a row and root; more: bytes of memory besides."""
     block, share = block_of(terms, party, rows)
     own = len(terms.blocks.columns_of(party).features)
     sets = (len(block.parties) - 1 + row_bytes) * len(terms.roots)
     bins = own + -(-own // LINE_BYTES) * LINE_BYTES
     memory = PROCESS_MB + (share * (ROW_BYTES + bins + sets) + more) / 1e6
-    before = aligned.sent / 1e6, aligned.received / 1e6
-    return PartyFacts(moved[0] / 1e6, moved[1] / 1e6, *before, memory)
+    return PartyCosts(
+        sent=moved[0] / 1e6,
+        received=moved[1] / 1e6,
+        sent_to_match=aligned.sent / 1e6,
+        received_to_match=aligned.received / 1e6,
+        memory=memory,
+    )
 
 
 # ---- The costs of workers at one site: memory by what was measured --------------------------------------
@@ -600,16 +651,21 @@ ANSWER_SECONDS = 1e-4
 SAMPLE_CELLS = 1 << 20
 
 
-def of_workers(costs: Costs, terms: Terms, rows: int, parties: int, workers: int) -> WorkersFacts:
+def of_workers(costs: Costs, terms: Terms, parties: int, workers: int) -> Workers:
     """The estimate for a site with its part of the rows of all parties, where there are no votes."""
-    own = math.ceil(math.ceil(rows / parties) / workers)
+    own = math.ceil(math.ceil(costs.rows / parties) / workers)
     features = len(terms.columns.features)
     pack, add = _seconds_a_cell(costs.bits)
     seconds = costs.computing(parties) / workers + costs.cells * (pack + workers * add)
     seconds += costs.turns * workers * ANSWER_SECONDS
-    sent = workers * costs.cells * costs.bits / 8
-    return WorkersFacts(
-        workers, own, loading_bytes(own, features), growing_bytes(own, features), sent, seconds
+    return Workers(
+        event="workers",
+        workers=workers,
+        rows=own,
+        loading_bytes=loading_bytes(own, features),
+        growing_bytes=growing_bytes(own, features),
+        bytes_a_round=workers * costs.cells * costs.bits / 8,
+        seconds_a_round=seconds,
     )
 
 
@@ -668,48 +724,70 @@ class Link:
             raise ConfigError(f"--bandwidth is {bandwidth:g}; give Mbit/s {limits}")
         return link
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """The fields of a layout over this link."""
+        limited = {"bandwidth_mbit": self.bandwidth_mbit} if math.isfinite(self.bandwidth_mbit) else {}
+        return {"rtt_ms": self.rtt_ms, **limited}
+
     def seconds(self, round_trips: float, megabytes: float) -> float:
         """Seconds of so many round trips, one after the other, and of these bytes in one direction."""
         return round_trips * self.rtt_ms / 1e3 + megabytes * 1e6 / (self.bandwidth_mbit * MBIT)
 
 
-def over_link(layout: str, facts: EstimateFacts, rounds: int, link: Link) -> LayoutFacts:
+def over_link(layout: str, own: Estimate, rounds: int, link: Link) -> Layout:
     """A training over a link, each party and the aggregator on a machine of its own."""
-    a_round = facts.seconds_apart + link.seconds(facts.round_trips, facts.megabytes)
-    sent = facts.megabytes * rounds
-    return LayoutFacts(layout, facts.protection, a_round, a_round * rounds, sent, facts.round_trips)
+    a_round = own.seconds_apart + link.seconds(own.round_trips, own.megabytes)
+    changed = {"seconds_a_round": a_round, "seconds": a_round * rounds, "megabytes": own.megabytes * rounds}
+    return Layout(**{**vars(own), **changed, **link.facts}, layout=layout)
 
 
-def in_one_place(terms: Terms, rows: int, parties: int, plain: EstimateFacts, link: Link) -> LayoutFacts:
+def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
     """The same trees over rows that all parties sent to one place, for comparison. plain: their estimate."""
-    values = len(terms.columns.features) + len(terms.columns.others)
-    sent = rows / parties * values * VALUE_BYTES / 1e6
-    a_round = plain.seconds_a_round - plain.round_trips * parties * MESSAGE_SECONDS
-    seconds = link.seconds(1, sent) + a_round * terms.trees.rounds
-    return LayoutFacts(ONE_PLACE, "", a_round, seconds, sent, 1 / terms.trees.rounds)
+    values, rounds = len(terms.columns.features) + len(terms.columns.others), terms.trees.rounds
+    sent = plain.rows / plain.parties * values * VALUE_BYTES / 1e6
+    a_round = plain.seconds_a_round - plain.round_trips * plain.parties * MESSAGE_SECONDS
+    changed = {"protection": "", "round_trips": 1 / rounds, "megabytes": sent}
+    changed |= {"seconds_a_round": a_round, "seconds": link.seconds(1, sent) + a_round * rounds}
+    return Layout(**{**vars(plain), **changed, **link.facts}, layout=ONE_PLACE)
 
 
-def layouts(
-    terms: Terms, rows: int, parties: int, table: Any, estimates: list[EstimateFacts], link: Link
-) -> LayoutsFacts:
-    """Each layout over a link. estimates: those of the terms as they are."""
+def layouts(terms: Terms, table: Any, known: list[Estimate], link: Link) -> tuple[list[Layout], str]:
+    """Each layout over a link, and why there is none with votes, or empty. known: the estimates of the terms
+    as they are."""
     rounds, top_k = terms.trees.rounds, terms.histograms.vote_top_k
     usual, other = (VOTES, HISTOGRAMS) if top_k else (HISTOGRAMS, VOTES)
-    every, missing = [over_link(usual, facts, rounds, link) for facts in estimates], ""
+    every, no_votes = [over_link(usual, each, rounds, link) for each in known], ""
+    plain = next(each for each in known if not PROTECTIONS[each.protection].hides)
     if not top_k and len(terms.columns.features) <= 2 * USUAL_VOTES:
-        missing = f"they spare bytes with more than {2 * USUAL_VOTES} features"
+        no_votes = f"they spare bytes with more than {2 * USUAL_VOTES} features"
     else:
         try:
             changed = terms.changed(vote_top_k=0 if top_k else USUAL_VOTES)
         except ConfigError as error:
-            missing = f"not under these terms: {error}"
+            no_votes = f"not under these terms: {error}"
         else:
-            further = estimate(changed, rows, parties, table)
-            every += [over_link(other, facts, rounds, link) for facts in further]
-    plain = next(facts for facts in estimates if not PROTECTIONS[facts.protection].hides)
-    every.append(in_one_place(terms, rows, parties, plain, link))
-    tried = terms.hiding.protection in {facts.protection for facts in every}
-    protection = terms.hiding.protection if tried else plain.protection
-    own = [facts for facts in every if facts.protection == protection]
-    fastest = min(own, key=lambda facts: facts.seconds)
-    return LayoutsFacts(every, link.rtt_ms, link.bandwidth_mbit, missing, protection, fastest.layout)
+            further = estimates(costs_of(changed, plain.rows, plain.parties, table), changed, plain.parties)
+            every += [over_link(other, each, rounds, link) for each in further]
+    return [*every, in_one_place(terms, plain, link)], no_votes
+
+
+def estimate(
+    terms: Terms, rows: int, parties: int, table: Any, link: Link | None, workers: int | None
+) -> Estimates:
+    """The estimates where parties hold different rows. table: as `costs_of`; link: compares layouts; workers:
+    of a site."""
+    if workers is not None and terms.histograms.vote_top_k:
+        raise ConfigError("--workers: with vote_top_k they send other bytes, which are not estimated")
+    costs = costs_of(terms, rows, parties, table)
+    known = estimates(costs, terms, parties)
+    over_links, no_votes = ([], "") if link is None else layouts(terms, table, known, link)
+    return Estimates(
+        protection=terms.hiding.protection,
+        rounds=terms.trees.rounds,
+        missing=missing(known, parties),
+        by_rows=tuple(known),
+        layouts=tuple(over_links),
+        no_votes=no_votes,
+        workers=None if workers is None else of_workers(costs, terms, parties, workers),
+    )

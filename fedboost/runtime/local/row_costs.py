@@ -24,7 +24,7 @@ from fedboost.holders.gradients import PAIR_BYTES
 from fedboost.privacy.pairwise import open_sealed, seal, sealed_size
 from fedboost.privacy.protections import scheme_of
 from fedboost.privacy.rowsums.scheme import Slots, plan
-from fedboost.runtime.data.draft import split_by_weights
+from fedboost.runtime.data.draft import split_by_blocks
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
@@ -227,7 +227,7 @@ def _grow(terms: Terms, table: Any) -> Grown:
 
     result = simulate(
         terms,
-        _shards(terms, table),
+        split_by_blocks(table, terms, 0),
         nthread=1,
         program=_Counting(terms, grown).program,
         on_round=mark,
@@ -295,15 +295,6 @@ def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, b
         assert view is not None
         for place in np.unique(view.holders[splits.feature]).tolist():
             yield terms.parties[place], to_all
-
-
-def _shards(terms: Terms, table: Any) -> dict[str, Any]:
-    """The rows of each party: those of its block."""
-    names = [str(number) for number in range(len(terms.blocks))]
-    rows = split_by_weights(table, names, [1.0] * len(names), 0, terms.columns.group)
-    return {
-        party: rows[name] for name, block in zip(names, terms.blocks, strict=True) for party in block.parties
-    }
 
 
 def relays(terms: Terms, turn: Turn, rows: int, gradient_bytes: int) -> Counter[tuple[str, bool]]:

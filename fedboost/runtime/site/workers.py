@@ -15,6 +15,7 @@ from typing import Any
 from fedboost.errors import ConfigError, Refused
 from fedboost.holders.other_tasks import TableOf
 from fedboost.protocol.contracts import Holder
+from fedboost.results.check import Checked, Oddity
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.check import absent, of_ids, unfit
 from fedboost.runtime.data.locations import shown
@@ -49,7 +50,6 @@ from fedboost.runtime.workers.holder import (
     undeclared_of,
 )
 from fedboost.terms.terms import Terms
-from fedboost.views.oddities import CheckFacts, Oddity
 from fedboost.views.words import shorten
 
 
@@ -244,22 +244,24 @@ def workers_of(site: PartyConfig) -> Iterator[tuple[WorkerRows, SiteTable]]:
 
 def check_workers(
     site: PartyConfig, terms: Terms | None, label: str | None, exclude: Sequence[str]
-) -> CheckFacts:
-    """The facts about the rows of a site: of columns, and with terms of rows. ConfigError, Refused."""
+) -> Checked:
+    """What is odd in the rows of a site: of columns, and with terms of rows. ConfigError, Refused."""
     if terms is not None:
         check_under_workers(terms, site.party)
     with workers_of(site) as (rows, table):
         head = dense_of(table.under(None if terms is None else terms.columns.row_id))
         for name in (*exclude, *([] if label is None else [label])):
             column_of(head, name)
-        facts = CheckFacts(shown(site.data), 0, rows.rows, len(head.column_names), "", [], COLUMNS_ALONE)
+        sizes = rows.rows, 0, len(head.column_names)
+        result = Checked.of(shown(site.data), *sizes, workers=COLUMNS_ALONE)
         if terms is None:
-            return facts
+            return result
         odd = _of_terms(rows, table, terms)
         odd = [replace(oddity, column=table.both(oddity.column)) for oddity in odd]
         if any(oddity.kind == "absent" for oddity in odd):
-            return replace(facts, oddities=odd)
-        return replace(facts, rows=rows.rows, oddities=odd, workers=ROWS_TOO)
+            return result.model_copy(update={"oddities": odd})
+        seen = {"rows_checked": rows.rows, "oddities": odd, "workers": ROWS_TOO}
+        return result.model_copy(update=seen)
 
 
 def _of_terms(rows: WorkerRows, table: SiteTable, terms: Terms) -> list[Oddity]:

@@ -14,7 +14,7 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.objectives.built_in import Logistic
 from fedboost.gbdt.tree import Tree
-from fedboost.views.tree_drawing import tree_svg, tree_text
+from fedboost.views.charts import tree_svg, tree_text
 from tests.gbdt.reference import shap as reference
 
 

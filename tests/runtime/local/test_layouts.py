@@ -3,11 +3,20 @@
 import pytest
 
 from fedboost.errors import ConfigError
+from fedboost.results.training import Estimate
 from fedboost.runtime.local.estimate import Link, in_one_place, over_link
 from fedboost.terms.terms import Terms
-from fedboost.views.facts import EstimateFacts
 
-PLAIN = EstimateFacts("plain", 0.5, 50.0, megabytes=2.0, round_trips=7.0, seconds_apart=0.25)
+PLAIN = Estimate(
+    protection="plain",
+    seconds_a_round=0.5,
+    seconds=50.0,
+    megabytes=2.0,
+    round_trips=7.0,
+    seconds_apart=0.25,
+    rows=1_000_000,
+    parties=4,
+)
 TERMS = Terms.read({"columns": {"label": "y", "weight": "w", "numeric": ["a", "b"]}, "rounds": 10})
 
 
@@ -21,7 +30,7 @@ def test_a_round_is_its_round_trips_its_bytes_and_the_time_of_the_machines():
 
 def test_rows_are_shipped_once():
     """1,000,000 rows of 4 numbers of 4 bytes, a quarter from each of 4 parties."""
-    over = in_one_place(TERMS, 1_000_000, 4, PLAIN, Link.of(100.0, 8.0))
+    over = in_one_place(TERMS, PLAIN, Link.of(100.0, 8.0))
     assert over.megabytes == 4.0
     assert over.seconds == pytest.approx(0.1 + 4.0 + 10 * over.seconds_a_round)
     assert 0 < over.seconds_a_round < PLAIN.seconds_a_round  # without messages

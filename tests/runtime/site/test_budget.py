@@ -9,13 +9,13 @@ from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.site import Limits, SessionOffer
+from fedboost.results.privacy import PrivacyCard
 from fedboost.runtime.model import Model
 from fedboost.runtime.site.audit import Released, read_log
 from fedboost.runtime.site.memory import NAME, read_spent
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import read_model
 from fedboost.views.approval import summary
-from fedboost.views.privacy import report_of
 
 CENTRAL = noisy(noise={"epsilon": 0.1, "delta": 1e-5, "placement": "central"})
 
@@ -190,7 +190,7 @@ def test_memory_audit_log_and_card_say_the_same(tmp_path):
             return [(await one.train(noisy())).model for _ in range(2)]
 
     models = in_time(scenario())
-    card = report_of(models[0].terms)
+    card = PrivacyCard.of(models[0].terms).summary
     due = math.fsum(release["cost"] for release in card["releases"] for _ in range(release["times"]))
     assert card["cost"] == pytest.approx(due, rel=1e-12, abs=0)
     assert models[0].fingerprint != models[1].fingerprint  # each session has noise of its own
@@ -202,7 +202,7 @@ def test_memory_audit_log_and_card_say_the_same(tmp_path):
         assert spent.cost == logged == math.fsum([due, due])
         assert (spent.dataset, spent.sessions, spent.releases) == (name, 2, 8)
     loaded = Model.from_bytes(models[0].to_bytes())
-    assert report_of(loaded.terms) == card
+    assert PrivacyCard.of(loaded.terms).summary == card
     assert loaded.to_bytes() == models[0].to_bytes()
     assert b'"fedboost.privacy"' in models[0].to_bytes()
     said = fedboost("audit", files / "north.jsonl").out

@@ -1,64 +1,19 @@
-"""Oddities of a table in words: what is odd in a column, and what to do about it.
+"""A table that was checked: what is odd in a column, and what to do about it.
 
-Promises: every kind of oddity has its severity, its sentence and its advice in `KINDS`; an oddity that many
-columns share takes a few lines, not one for each.
-Refuses: nothing.
+Promises: every kind of oddity has its severity, its sentence and its advice in `KINDS`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
 
-from fedboost.views.words import Block, counted, delimited, entry, one_line
+from pydantic import Field
+
+from fedboost.results.base import Part
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = ERROR, WARNING, NOTE
 """Stops a training; spoils it, or costs it a column; good to know."""
-MAX_ALIKE = 5
-"""Columns of one kind of oddity that are described one by one."""
-
-
-@dataclass(frozen=True)
-class Oddity:
-    """An oddity of a column. kind: its key in `KINDS`; rows: those that it concerns, of this many; values:
-    examples, in words; figure: the measure of the kind, if it has one."""
-
-    kind: str
-    column: str
-    rows: int = 0
-    of_rows: int = 0
-    values: tuple[str, ...] = ()
-    figure: float = 0.0
-    left_out: bool = False
-    """True if a draft has no such feature for this reason."""
-
-    @property
-    def severity(self) -> str:
-        """The severity of its kind."""
-        return KINDS[self.kind].severity
-
-    @property
-    def sentence(self) -> str:
-        """The description, without the column."""
-        return self._fill(KINDS[self.kind].sentence) + ("; it is left out" if self.left_out else "")
-
-    @property
-    def advice(self) -> str:
-        """The advice, "" where nothing is to be done."""
-        return self._fill(KINDS[self.kind].advice)
-
-    @property
-    def line(self) -> str:
-        """The column, the description and the advice, on one line."""
-        return f"{delimited(self.column)}: {self.sentence}" + (f"; {self.advice}" if self.advice else "")
-
-    def _fill(self, template: str) -> str:
-        values = ", ".join(self.values)
-        first = self.values[0] if self.values else ""
-        return template.format(
-            rows=self.rows, of=self.of_rows, values=values, first=first,
-            figure=self.figure,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -203,31 +158,56 @@ _DECIDED = {"positive", "few numbers"}
 
 
 @dataclass(frozen=True)
-class CheckFacts:
-    """A table that was checked. rows, total: those looked at, of all; label: its sentence, "" without one;
-    workers: what workers looked at, a sentence, where the rows are on some."""
+class Oddity:
+    """An oddity of a column. kind: its key in `KINDS`; rows: those that it concerns, of this many; values:
+    examples, in words; figure: the measure of the kind, if it has one; left_out: a draft has no such feature
+    for this reason."""
 
-    source: str
-    rows: int
-    total: int
-    columns: int
-    label: str
-    oddities: Sequence[Oddity]
-    workers: str = ""
-
-    def number(self, severity: str) -> int:
-        """The number of oddities of a severity."""
-        return sum(oddity.severity == severity for oddity in self.oddities)
+    kind: str
+    column: str
+    rows: int = 0
+    of: int = 0
+    values: tuple[str, ...] = ()
+    figure: float = 0.0
+    left_out: bool = False
 
     @property
-    def serious(self) -> bool:
-        """True if a training would be stopped or spoilt."""
-        return self.number(ERROR) + self.number(WARNING) > 0
+    def severity(self) -> str:
+        """The severity of its kind."""
+        return KINDS[self.kind].severity
 
+    @property
+    def sentence(self) -> str:
+        """The description, without the column."""
+        return self._fill(KINDS[self.kind].sentence) + ("; it is left out" if self.left_out else "")
 
-def worth_a_line(oddity: Oddity) -> bool:
-    """Tell if an oddity is said by itself where a table was not asked about: more than a note, or decided."""
-    return oddity.severity != NOTE or oddity.left_out or oddity.kind in _DECIDED
+    @property
+    def advice(self) -> str:
+        """The advice, "" where nothing is to be done."""
+        return self._fill(KINDS[self.kind].advice)
+
+    def _fill(self, template: str) -> str:
+        return template.format(
+            rows=self.rows, of=self.of, values=", ".join(self.values), figure=self.figure,
+            first=self.values[0] if self.values else "",
+        )  # fmt: skip
+
+    @property
+    def is_worth_a_line(self) -> bool:
+        """True if it is reported even where no check was requested: more than a note, or decided."""
+        return self.severity != NOTE or self.left_out or self.kind in _DECIDED
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The JSON."""
+        return {
+            "event": "oddity",
+            **asdict(self),
+            "severity": self.severity,
+            "left_out": self.left_out or self.kind == "left out",
+            "sentence": self.sentence,
+            "advice": self.advice,
+        }
 
 
 def by_severity(oddities: Iterable[Oddity]) -> list[Oddity]:
@@ -236,74 +216,38 @@ def by_severity(oddities: Iterable[Oddity]) -> list[Oddity]:
     return sorted(oddities, key=lambda odd: (SEVERITIES.index(odd.severity), kinds.index(odd.kind)))
 
 
-def grouped(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, tuple[str, ...]]]:
-    """Yield oddities, the worst first; the last that is described of a kind comes with the other columns of
-    it."""
-    by_kind: dict[str, list[Oddity]] = {}
-    for oddity in by_severity(oddities):
-        by_kind.setdefault(oddity.kind, []).append(oddity)
-    for alike in by_kind.values():
-        shown, rest = alike[:MAX_ALIKE], alike[MAX_ALIKE:]
-        for oddity in shown:
-            others = tuple(odd.column for odd in rest) if oddity is shown[-1] else ()
-            yield oddity, others
+class Checked(Part):
+    """A table that was checked. rows, rows_checked: of the table, and those of them that were looked at;
+    label: its sentence, "" without one; workers: what workers looked at, a sentence, where the rows are on
+    some."""
 
+    event: Literal["checked"]
+    table: str
+    rows: int
+    rows_checked: int
+    columns: int
+    label: str = Field(default="", exclude=True)
+    oddities: Sequence[Oddity] = Field(default=(), exclude=True)
+    workers: str = Field(default="", exclude=True)
 
-def lines(oddities: Iterable[Oddity]) -> Iterator[str]:
-    """Yield a line for each oddity, or for several columns with the same."""
-    for oddity, others in grouped(oddities):
-        yield oddity.line
-        if others:
-            yield f"the same of {_others(others)}"
+    @classmethod
+    def of(cls, table: str, rows: int, rows_checked: int, columns: int, **more: Any) -> Self:
+        """The result on a table. more: the fields that its JSON leaves out."""
+        return cls(
+            event="checked", table=table, rows=rows, rows_checked=rows_checked, columns=columns, **more
+        )
 
+    def number(self, severity: str) -> int:
+        """The number of oddities of a severity."""
+        return sum(oddity.severity == severity for oddity in self.oddities)
 
-def _others(columns: Sequence[str]) -> str:
-    names = ", ".join(map(delimited, columns[:MAX_ALIKE]))
-    return f"{counted(len(columns), 'more column')}: {names}" + (", …" if len(columns) > MAX_ALIKE else "")
+    @property
+    def is_serious(self) -> bool:
+        """True if a training would be stopped or spoilt."""
+        return self.number(ERROR) + self.number(WARNING) > 0
 
-
-def check(facts: CheckFacts) -> Iterator[Block]:
-    """Yield the text about a table."""
-    part = f", of which the first {facts.rows:,} were checked" if 0 < facts.rows < facts.total else ""
-    yield f"{one_line(facts.source)}: {facts.total:,} rows{part}, {counted(facts.columns, 'column')}"
-    if facts.label:
-        yield entry("label", facts.label)
-    if facts.workers:
-        yield entry("workers", facts.workers)
-    yield ""
-    for oddity, others in grouped(facts.oddities):
-        yield entry(oddity.severity, f"{delimited(oddity.column)}: {oddity.sentence}")
-        if oddity.advice:
-            yield entry("", f"-> {oddity.advice}")
-        if others:
-            yield entry("", f"The same of {_others(others)}")
-    if facts.oddities:
-        yield ""
-    numbers = [counted(facts.number(severity), severity) for severity in SEVERITIES if facts.number(severity)]
-    yield ", ".join(numbers) or "nothing odd"
-
-
-def as_json(facts: CheckFacts) -> Iterator[Mapping[str, Any]]:
-    """Yield an object for each oddity, the worst first, and one of the table."""
-    for oddity in by_severity(facts.oddities):
-        yield {
-            "event": "oddity",
-            "severity": oddity.severity,
-            "kind": oddity.kind,
-            "column": oddity.column,
-            "rows": oddity.rows,
-            "of": oddity.of_rows,
-            "values": list(oddity.values),
-            "figure": oddity.figure,
-            "left_out": oddity.left_out or oddity.kind == "left out",
-            "sentence": oddity.sentence,
-            "advice": oddity.advice,
-        }
-    yield {
-        "event": "checked",
-        "table": facts.source,
-        "rows": facts.total,
-        "rows_checked": facts.rows,
-        "columns": facts.columns,
-        **{f"{severity}s": facts.number(severity) for severity in SEVERITIES},
-    }
+    @property
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The JSON of each oddity, the worst first, and of the table."""
+        yield from (oddity.summary for oddity in by_severity(self.oddities))
+        yield {**self.summary, **{f"{severity}s": self.number(severity) for severity in SEVERITIES}}
