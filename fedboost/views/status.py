@@ -44,14 +44,14 @@ def waiting(parties: Sequence[str], absent: Mapping[str, datetime | None]) -> st
     """Return the parties that a session waits for, with those that are away or never connected."""
     if not parties:
         return "waiting: another session is running"
-    return f"waiting for {', '.join(party + _absence(party, absent) for party in parties)}"
+    seen = {party: 0 if last is None else int(last.timestamp()) for party, last in absent.items()}
+    return (
+        f"waiting for {', '.join(party + (_away(seen[party]) if party in seen else '') for party in parties)}"
+    )
 
 
-def _absence(party: str, absent: Mapping[str, datetime | None]) -> str:
-    if party not in absent:
-        return ""
-    seen = absent[party]
-    return f" ({NEVER})" if seen is None else f" (away since {seen:%Y-%m-%d %H:%M} UTC)"
+def _away(seen: int) -> str:
+    return f" (away since {time_of(seen)} UTC)" if seen else f" ({NEVER})"
 
 
 def status(facts: Status) -> Document:
@@ -140,9 +140,9 @@ def waits_for(facts: Status, session: SessionStatus) -> str:
 
 def _why(member: Member | None) -> str:
     """Return why a party is waited for."""
-    if member is None or not (member.since or member.seen):
-        return f" ({NEVER})"
-    return " (connected, has not answered)" if member.since else f" (away since {time_of(member.seen)} UTC)"
+    return (
+        " (connected, has not answered)" if member and member.since else _away(member.seen if member else 0)
+    )
 
 
 def _age(facts: Status, since: int) -> str:

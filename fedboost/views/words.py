@@ -121,9 +121,14 @@ def moment(time: str) -> str:
 
 def cell(text: str, style: str = "") -> "Text":
     """Return a name as a cell of a table, which takes it as it is, or a line in a style."""
+    return styled(one_line(text), style)
+
+
+def styled(text: str, style: str) -> "Text":
+    """Return lines in a style."""
     from rich.text import Text
 
-    return Text(one_line(text), style)
+    return Text(text, style)
 
 
 def table(*headings: str, numbers: Collection[int] | None = None, whole: bool = False) -> "Table":
