@@ -467,17 +467,14 @@ def _noise(terms: Terms) -> list[tuple[str, str]]:
 def _metrics(terms: Terms) -> list[tuple[str, str]]:
     if not terms.metrics:
         return [("metrics", "none")]
-    rows = "the rows of all parties" + (
-        ", and of each party by itself" if terms.evaluation.party_metrics else ""
-    )
+    rows = "the rows of all parties" + ", and of each party by itself" * terms.evaluation.party_metrics
     names = listed(dict.fromkeys(map(own_name, terms.metrics)))
     each = " of each candidate" if terms.objective.candidates else ""
-    reference = f"after the last round rows by bin of each column and of the score, {few_rows(terms)}"
     lines = [("metrics", f"{names}{each}; after each round, over {rows}")]
-    return [
-        *lines,
-        *([("reference", reference)] if terms.evaluation.reference and terms.task.makes_model else []),
-    ]
+    if terms.evaluation.reference and terms.task.makes_model:
+        reference = f"after the last round rows by bin of each column and of the score, {few_rows(terms)}"
+        lines.append(("reference", reference))
+    return lines
 
 
 def _columns(terms: Terms) -> list[Entry]:
