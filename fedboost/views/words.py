@@ -72,8 +72,8 @@ def capital(text: str) -> str:
 
 
 def entry(key: str, text: str, indent: int = INDENT) -> str:
-    """Return a key and the text about it, in lines that fit a terminal, but for longer words, such as a path.
-    indent: columns of the key; a longer one has a line of its own."""
+    """Return a key and the text about it, in lines that fit a terminal. indent: columns of the key; a longer
+    one has a line of its own."""
     if len(key) >= indent:
         return f"{key}\n{entry('', text, indent)}"
     return textwrap.fill(
@@ -82,7 +82,6 @@ def entry(key: str, text: str, indent: int = INDENT) -> str:
         initial_indent=f"{key:<{indent}}",
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
-        break_long_words=False,
     )
 
 
