@@ -344,6 +344,8 @@ def overview(now: Overview) -> Document:
         "and columns. Approve a request below, or write a policy into the site's file."
     )
     table = requests_table(waiting[:RECENT], "Requests to decide on") if waiting else None
+    rows = now.rows or "none: a key holder"
+    about = [("party", now.party), ("rows", rows), ("aggregator", now.aggregator)]
     blocks = unless_empty(
         Paragraph((f"As of {time_of(int(now.time))} UTC. ", Link("Refresh", "/"))),
         Items([nothing], warnings=True) if now.nothing_yet else None,
@@ -352,19 +354,7 @@ def overview(now: Overview) -> Document:
         Paragraph(Link("All requests", "/requests")),
         Section("now", "Now", [*_now(now)]),
         Section("left", "Budget", [left(now.budget, now.fault), Paragraph(Link("Budget", "/budget"))]),
-        Section(
-            "site",
-            "This site",
-            [
-                Entries(
-                    [
-                        ("party", now.party),
-                        ("rows", now.rows or "none: a key holder"),
-                        ("aggregator", now.aggregator),
-                    ]
-                )
-            ],
-        ),
+        Section("site", "This site", [Entries(about)]),
     )
     return Document(f"Site {now.party}", "", blocks)
 
