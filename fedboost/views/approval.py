@@ -468,12 +468,13 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     if not terms.metrics:
         return [("metrics", "none")]
     rows = "the rows of all parties" + ", and of each party by itself" * terms.evaluation.party_metrics
-    names = listed(dict.fromkeys(map(own_name, terms.metrics)))
-    each = " of each candidate" if terms.objective.candidates else ""
-    lines = [("metrics", f"{names}{each}; after each round, over {rows}")]
+    names = listed(dict.fromkeys(map(own_name, terms.metrics))) + " of each candidate" * bool(
+        terms.objective.candidates
+    )
+    lines = [("metrics", f"{names}; after each round, over {rows}")]
     if terms.evaluation.reference and terms.task.makes_model:
-        reference = f"after the last round rows by bin of each column and of the score, {few_rows(terms)}"
-        lines.append(("reference", reference))
+        bins = "after the last round rows by bin of each column and of the score"
+        lines.append(("reference", f"{bins}, {few_rows(terms)}"))
     return lines
 
 

@@ -344,8 +344,7 @@ def overview(now: Overview) -> Document:
         "and columns. Approve a request below, or write a policy into the site's file."
     )
     table = requests_table(waiting[:RECENT], "Requests to decide on") if waiting else None
-    rows = now.rows or "none: a key holder"
-    about = [("party", now.party), ("rows", rows), ("aggregator", now.aggregator)]
+    about = [("party", now.party), ("rows", now.rows or "none: a key holder"), ("aggregator", now.aggregator)]
     blocks = unless_empty(
         Paragraph((f"As of {time_of(int(now.time))} UTC. ", Link("Refresh", "/"))),
         Items([nothing], warnings=True) if now.nothing_yet else None,
