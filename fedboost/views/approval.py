@@ -473,8 +473,12 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     )
     lines = [("metrics", f"{names}; after each round, over {rows}")]
     if terms.evaluation.reference and terms.task.makes_model:
-        bins = "after the last round rows by bin of each column and of the score"
-        lines.append(("reference", f"{bins}, {few_rows(terms)}"))
+        lines += [
+            (
+                "reference",
+                f"after the last round rows by bin of each column and of the score, {few_rows(terms)}",
+            )
+        ]
     return lines
 
 
