@@ -344,7 +344,7 @@ GOLDEN = {
     "console, refused": "7bea1a0946687264",
     "console, style and script": "e78200f9fcea838a",
     "site, budget": "efa006536fd73e25",
-    "pages of a site": "e2f0f1d6d672bf6a",
+    "pages of a site": "f4bbe7086270f0ca",
 }
 
 
