@@ -29,7 +29,7 @@ from fedboost.runtime.tasks import drift_terms
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.views.approval import summary as summary_of
 from fedboost.views.as_text import text as blocks_of
-from fedboost.views.drift import drift as view
+from fedboost.views.results import drift as view
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 TABLE = rows(3000, seed=4)

@@ -27,7 +27,7 @@ from fedboost.runtime.site.rows import Names, SiteTable, site_rows
 from fedboost.runtime.site.workers import check_workers
 from fedboost.runtime.terms_file import read_terms
 from fedboost.terms.tasks import terms_to_describe
-from fedboost.views import status as text
+from fedboost.views import aggregator as text
 from fedboost.views.check import check as checked_table
 
 if TYPE_CHECKING:

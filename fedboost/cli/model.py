@@ -43,7 +43,7 @@ from fedboost.runtime.predictions import (
 from fedboost.runtime.signed_model import verified, written
 from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.telemetry import logger
-from fedboost.views.status import waiting
+from fedboost.views.aggregator import waiting
 from fedboost.views.training import importances, verification
 from fedboost.views.words import one_line
 

@@ -21,7 +21,7 @@ from fedboost.runtime.local.warm_up import compile_all, compile_usual
 from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_certificates
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import LogTail, logger
-from fedboost.views import status as views
+from fedboost.views import aggregator as views
 
 # ---- Processes that run until they are told to stop (SIGTERM or Ctrl-C) ---------------------------------
 

@@ -25,7 +25,7 @@ from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
 from fedboost.errors import ConfigError, Refused, printable
 from fedboost.privacy.identity import is_name
 from fedboost.results.audit import Session
-from fedboost.results.request import Counts
+from fedboost.results.site import Counts
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.check import MIN_ROWS, of_offer
 from fedboost.runtime.data.draft import DraftedOffer, draft_offer

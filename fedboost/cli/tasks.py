@@ -45,8 +45,8 @@ from fedboost.runtime.tasks import (
 )
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
+from fedboost.views.aggregator import waiting
 from fedboost.views.results import document
-from fedboost.views.status import waiting
 
 if TYPE_CHECKING:
     from fedboost.terms.terms import Terms

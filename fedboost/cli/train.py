@@ -54,7 +54,8 @@ from fedboost.runtime.terms_file import read_training
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
-from fedboost.views import status, training
+from fedboost.views import training
+from fedboost.views.aggregator import waiting
 from fedboost.views.approval import not_hidden
 from fedboost.views.check import notices
 from fedboost.views.training import figures
@@ -104,7 +105,7 @@ def train(
     with tracked(agreed, mlflow) as log:
 
         def on_waiting(parties: tuple[str, ...]) -> None:
-            notice(status.waiting(parties, session.absent))
+            notice(waiting(parties, session.absent))
 
         session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, on_waiting)
         follow(session, agreed, json, log or (lambda row: None))

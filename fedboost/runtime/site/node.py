@@ -34,7 +34,7 @@ from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, SessionOffer, Site
 from fedboost.results.audit import EXPIRED, STOPPED
-from fedboost.results.budget import Spent
+from fedboost.results.site import Spent
 from fedboost.runtime.analyst import Connection, OnWaiting, Training
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, rows_to_predict
