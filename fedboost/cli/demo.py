@@ -45,7 +45,7 @@ from fedboost.runtime.local.demo import (
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.local.warm_up import compile_usual
 from fedboost.runtime.model import Model, assemble
-from fedboost.runtime.party_model import PartyModel, terms_to_predict
+from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.node import predict_with_parties

@@ -29,7 +29,6 @@ from fedboost.runtime.files import check_writable
 from fedboost.runtime.model import Model, load_trained, rows_facts, signature_facts
 from fedboost.runtime.model import assemble as assembled
 from fedboost.runtime.net.keys import read_certificates, read_trust
-from fedboost.runtime.party_model import PartyModel
 from fedboost.runtime.predictions import (
     PREDICTION,
     Columns,
@@ -40,7 +39,7 @@ from fedboost.runtime.predictions import (
     predicted_columns,
     writing,
 )
-from fedboost.runtime.signed_model import verified, written
+from fedboost.runtime.signed_model import PartyModel, verified, written
 from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.views.status import waiting

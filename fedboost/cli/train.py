@@ -47,8 +47,7 @@ from fedboost.runtime.data.values import listing
 from fedboost.runtime.files import check_writable, saved
 from fedboost.runtime.local import simulation
 from fedboost.runtime.model import Model, signature_facts
-from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.signed_model import SignedModel, session_file, written
+from fedboost.runtime.signed_model import PartyModel, SignedModel, session_file, written
 from fedboost.runtime.site.backup import NAME_CHARS
 from fedboost.runtime.terms_file import read_training
 from fedboost.runtime.tracking import MLflowCallback

@@ -24,7 +24,7 @@ from fedboost.runtime.config import check_address, choose_keys
 from fedboost.runtime.model import Model, read_trained
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
-from fedboost.runtime.party_model import PartyModel
+from fedboost.runtime.signed_model import PartyModel
 from fedboost.runtime.tasks import (
     Description,
     Drift,

@@ -41,13 +41,15 @@ from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.files import saved
 from fedboost.runtime.net.keys import read_trust
-from fedboost.runtime.party_model import PartyModel, assembled, trained_model_of
 from fedboost.runtime.signed_model import (
     PART_BEGINS,
     SUMMARY,
     TERMS,
+    PartyModel,
     SignedModel,
+    assembled,
     classes_of,
+    trained_model_of,
     tree_title,
     verified,
     written,
@@ -246,7 +248,7 @@ def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -
     of another kind, are returned as they are. task: as for `read_file`."""
     if isinstance(model, Model):
         bins = _bins(model.terms, model.summary, "the model", task)
-        facts = model.attributes if task.measures else {}
+        facts = model.attributes() if task.measures else {}
         return continuation.written(model.booster, model.terms.columns, bins, facts)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
@@ -264,7 +266,7 @@ def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
     bins = _bins(terms, _summary(attributes), str(path), task)
-    facts = Model.load(path).attributes if task.measures and terms is not None else {}
+    facts = Model.load(path).attributes() if task.measures and terms is not None else {}
     columns = None if terms is None else terms.columns
     try:
         return continuation.written(booster, columns, bins, facts), terms

@@ -17,8 +17,7 @@ from fedboost.results.base import Ended, Result, Traffic
 from fedboost.results.drift import BinCounts
 from fedboost.runtime.files import saved, write_atomically
 from fedboost.runtime.model import Model, read_file, text_of
-from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.signed_model import SignedModel
+from fedboost.runtime.signed_model import PartyModel, SignedModel
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known

@@ -39,8 +39,7 @@ from fedboost.runtime.data.shard import rows_to_predict, to_shard, with_label_no
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.data.values import give_back, keep_freed_memory
 from fedboost.runtime.model import Model, Result, finish
-from fedboost.runtime.party_model import PartyModel, terms_to_predict
-from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.signed_model import PartyModel, signed_model_of, terms_to_predict
 from fedboost.runtime.tasks import (
     Description,
     Drift,
