@@ -1,7 +1,6 @@
 """The command `fedboost`: a table of its sub-commands, each imported when it is called.
 
 Promises: `--help`, completion of names and usage errors import nothing heavy.
-Refuses: nothing more than the commands themselves.
 """
 
 import sys
@@ -81,7 +80,7 @@ COMMANDS = {
         "Say who signed a model, and check that: its trees, its terms and the analyst's request.",
     ),
     "check": Command(
-        "check",
+        "terms",
         "check",
         "Say what is odd in a table, and what to do about it; or whether all sites would take part "
         "under terms.",
@@ -135,7 +134,7 @@ COMMANDS = {
         "Say what a terms file asks for, and its digest, by which sites know it.",
     ),
     "sign": Command(
-        "keys",
+        "terms",
         "sign_terms",
         "Sign terms, for the console of an aggregator: who has the file can submit them once, within 30"
         " days, and cannot change them.",

@@ -1,7 +1,6 @@
 """Output of the commands: text or JSON on standard output, notices on standard error, and how they end.
 
-Promises: `show` prints the text or the JSON of the same facts; nothing heavy is imported before it is needed.
-Refuses: nothing.
+Promises: nothing heavy is imported before it is needed.
 """
 
 import difflib
@@ -90,7 +89,6 @@ def unless_nobody_reads() -> Iterator[None]:
 
 # ---- Command lines that cannot be, in one line ----------------------------------------------------------
 # What is wrong, the nearest command or option, where to look.
-# Promises: the line names the command, and the option or argument as it is typed.
 
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -116,6 +114,20 @@ class Group(TyperGroup):
             near = _nearest(args[0], self.list_commands(ctx))
             raise ConfigError(f"no command {' '.join((*_path(ctx), args[0]))!r}{near}{_see(ctx)}")
         return super().resolve_command(ctx, args)
+
+
+def group(name: str, help: str, epilog: str) -> typer.Typer:
+    """An empty command for sub-commands."""
+    return typer.Typer(
+        name=name,
+        help=help,
+        epilog=epilog,
+        no_args_is_help=True,
+        cls=Group,
+        add_completion=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
 
 def usage_error(error: Any) -> str:

@@ -3,7 +3,6 @@
 Promises: the file is an XGBoost model; fedboost's own facts ride in its attributes; saving replaces the
 file at once or not at all; the same parties, rows and terms give the same trees and fingerprint, and the same
 bytes but for the session and its signatures, which may be saved beside (`reproducible`).
-Refuses: files that are not such models (ConfigError).
 """
 
 import json
@@ -233,9 +232,6 @@ def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:
 
 
 # ---- A model to continue, as users name it: a model, or the path of its file ----------------------------
-# Which fedboost or XGBoost wrote.
-# Refuses: files that are no such model, devices and pipes, and files too large to hold a model that fits
-# into terms (ConfigError that names the file).
 
 
 MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
@@ -322,8 +318,6 @@ def _read(path: Path, source: str) -> str:
 
 
 # ---- Models and parts of models by their files ----------------------------------------------------------
-# Promises: what a file has is told by its content.
-# Refuses: files that are neither (ConfigError).
 
 
 def read_trained(data: bytes, source: str) -> Model | PartyModel:

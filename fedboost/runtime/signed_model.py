@@ -560,10 +560,18 @@ def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
 _BYTES = "nonce", "certificate", "signature"
 
 
-def sign_terms(terms: Terms, bundle: Bundle) -> bytes:
-    """The content of a file with terms that the owner of a bundle signed, good for one session."""
+def sign_terms(terms: Terms, bundle: Bundle | None) -> bytes:
+    """The content of a file with terms that the owner of a bundle signed, good for one session; without a
+    signature where analysts have no keys."""
+    if bundle is None:
+        return to_json(terms, None)
+    return to_json(terms, request_of(terms, bundle))
+
+
+def request_of(terms: Terms, bundle: Bundle, wish: bytes = key_exchange.SESSION) -> Request:
+    """A request under these terms that the owner of a bundle signs now."""
     nonce = os.urandom(key_exchange.NONCE_BYTES)
-    return to_json(terms, key_exchange.request(bundle.signer, terms, nonce, int(time.time())))
+    return key_exchange.request(bundle.signer, terms, nonce, int(time.time()), wish)
 
 
 def to_json(terms: Terms, request: Request | None) -> bytes:

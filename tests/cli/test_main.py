@@ -17,8 +17,8 @@ from fedboost.cli import main
 from fedboost.cli.train import progress
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
+from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.runtime.telemetry import logger
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
 COMMANDS = (
     "demo",
