@@ -48,7 +48,6 @@ from fedboost.runtime.web.logins import add_token
 
 keys_app = group(
     "keys",
-    "Who may take part: certificates and keys for parties, the aggregator and analysts.",
     "Example: fedboost keys init-consortium\n\nExample: fedboost keys request north",
 )
 

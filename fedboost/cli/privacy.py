@@ -27,7 +27,6 @@ from fedboost.views.training import estimates
 
 privacy_app = group(
     "privacy",
-    "Differential privacy: a site's memory and budget, what terms would cost, a model's card.",
     "Example: fedboost privacy budget --config party.toml\n\n"
     "Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000",
 )

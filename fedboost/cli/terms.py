@@ -264,7 +264,7 @@ def digest(terms: TermsFile) -> None:
 SIGN_EPILOG = "Example: fedboost sign terms.toml --keys keys/marie --out signed.json"
 
 
-def sign_terms(
+def sign(
     terms: TermsFile,
     out: Annotated[Path, typer.Option(help="Where to write the signed terms.", show_default=False)],
     keys: Keys = None,
