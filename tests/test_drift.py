@@ -25,8 +25,7 @@ from fedboost.holders.other_tasks import DriftHolder
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
-from fedboost.runtime.tasks import drift_terms
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import drift_terms, read_terms, terms_to_toml
 from fedboost.views.approval import summary as summary_of
 from fedboost.views.as_text import text as blocks_of
 from fedboost.views.results import drift as view

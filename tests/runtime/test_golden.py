@@ -29,7 +29,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.results.site import Charged, SiteBudget, Spent
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.version import VERSION
 from fedboost.views import aggregator as pages
 from fedboost.views import site as site_pages

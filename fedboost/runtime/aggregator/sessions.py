@@ -52,7 +52,7 @@ from fedboost.runtime.aggregator.programs import load_program, program_of
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.files import sync_folder
 from fedboost.runtime.metrics import AggregatorMetrics
-from fedboost.runtime.party_model import trained_model_of
+from fedboost.runtime.signed_model import trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting

@@ -37,7 +37,7 @@ from fedboost.protocol.site import Standing, colluding_of, predicted_by
 from fedboost.results.audit import Admitted, Checked, Ended, Event, Released, Sent
 from fedboost.results.site import Charged, SiteBudget, Spent
 from fedboost.runtime.files import write_atomically
-from fedboost.runtime.party_model import PartyModel, terms_to_predict
+from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.audit import (
     NO_LOG,
     TERMS,

@@ -42,7 +42,7 @@ from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import TlsFault, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_again
-from fedboost.runtime.party_model import PartyModel, terms_to_predict
+from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.approval import nothing_approved, policy_for, signers_at
 from fedboost.runtime.site.audit import AuditLog
 from fedboost.runtime.site.backup import PartFolder, memory_path, open_log, open_memory
