@@ -24,8 +24,8 @@ from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.rows import Names, SiteTable, site_rows
-from fedboost.runtime.site.workers import check_workers
 from fedboost.runtime.terms_file import read_terms
+from fedboost.runtime.workers.holder import check_workers
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.views import status as text
 from fedboost.views.check import check as checked_table

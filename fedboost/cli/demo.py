@@ -54,7 +54,7 @@ from fedboost.views import training
 from fedboost.views.words import one_line
 
 if TYPE_CHECKING:
-    from fedboost.holders.prediction import Prediction
+    from fedboost.holders.columns import Prediction
     from fedboost.runtime.data.database import Reading
     from fedboost.terms.terms import Terms
 

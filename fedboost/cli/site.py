@@ -39,10 +39,9 @@ from fedboost.runtime.site.audit_rules import audit_of, sessions_of
 from fedboost.runtime.site.backup import write_backup
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.rows import Names, site_rows
-from fedboost.runtime.site.workers import workers_of
 from fedboost.runtime.telemetry import ask_terminal, is_yes
 from fedboost.runtime.terms_file import read_terms
-from fedboost.runtime.workers.holder import check_under_workers
+from fedboost.runtime.workers.holder import check_under_workers, workers_of
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.views.approval import approval
 from fedboost.views.as_text import text

@@ -295,7 +295,6 @@ def _by_level(column: Column, levels: int) -> Int64:
 
 
 # ---- Counts of a party's rows by bin of each feature and of the score -----------------------------------
-# Refuses: queries of other bins (PeerError).
 
 
 class DriftHolder(RowsHolder):

@@ -18,19 +18,24 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.target_means import FOLDS, Slots
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
-from fedboost.terms.noise import Noise
+from fedboost.terms.hiding import Noise
 from fedboost.terms.reading import MAX_CHARS, require_known
 from fedboost.terms.session import task_of
 from fedboost.terms.settings import Settings
 
 # ---- Columns whose levels become means of the label: their slots, and the terms that cannot have them ----
-# Refuses: terms with such columns under which labels have no mean, or no party sees a row's level and label
-# together (ValueError).
 
 
 KEY = "columns.target_means"
 MAX_ENCRYPTED = 1 << 14
 """Most buckets in all where sums are encrypted: each takes a key holder some twenty numbers."""
+
+
+def _refuse(what: str, *refused: tuple[bool, str, str]) -> None:
+    """ValueError for the first of these that is so: the setting beside `what`, and why not."""
+    for is_so, setting, reason in refused:
+        if is_so:
+            raise ValueError(f"{what} with {setting}: {reason}")
 
 
 def slots_of(terms: Settings) -> dict[str, Slots]:
@@ -49,17 +54,11 @@ def _check_target_means(terms: Settings) -> None:
     """ValueError unless the levels of these columns may become means."""
     if not terms.columns.target_means:
         return
-    for is_so, setting, reason in _refused_with_means(terms):
-        if is_so:
-            raise ValueError(f"{KEY} with {setting}: {reason}")
-
-
-def _refused_with_means(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
-    """If it is so, the setting, and why not."""
     known = ", ".join(name for name, kind in OBJECTIVES.items() if kind.has_label_means)
     name, buckets = terms.objective.name, sum(terms.columns.target_means.values())
     task, trains = terms.task, terms.task.trains
-    return (
+    _refuse(
+        KEY,
         (
             name not in OBJECTIVES or not OBJECTIVES[name].has_label_means,
             f"objective {name}",
@@ -95,7 +94,6 @@ def _refused_with_means(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
 
 
 # ---- Candidates: settings of trees that one session tries side by side ----------------------------------
-# Refuses: candidates of other settings, and beyond the bounds that the terms have themselves (ConfigError).
 
 
 TUNED = (
@@ -130,17 +128,10 @@ def _check_candidates(terms: Settings) -> None:
         raise ValueError('program tune needs candidates, and candidates need program = "tune"')
     if not tunes:
         return
-    for is_so, setting, reason in _refused_with_candidates(terms):
-        if is_so:
-            raise ValueError(f"program tune with {setting}: {reason}")
-    for number, candidate in enumerate(candidates):
-        _check_candidate(terms, number, candidate)
-
-
-def _refused_with_candidates(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
     name, features = terms.objective.name, len(terms.columns.features)
     plain = name in OBJECTIVES and terms.objective.loss.quantile is None and terms.columns.group is None
-    return (
+    _refuse(
+        "program tune",
         (len(terms.objective.candidates) < 2, "one candidate", "name two or more"),
         (
             len(terms.objective.candidates) * features > MAX_COLUMNS_TRIED,
@@ -163,6 +154,8 @@ def _refused_with_candidates(terms: Settings) -> tuple[tuple[bool, str, str], ..
         (terms.evaluation.party_metrics, "party_metrics", "leave it out"),
         (terms.evaluation.early_stopping_rounds is not None, "early_stopping_rounds", "leave it out"),
     )
+    for number, candidate in enumerate(candidates):
+        _check_candidate(terms, number, candidate)
 
 
 def _check_candidate(terms: Settings, number: int, candidate: Mapping[str, Any]) -> None:
@@ -376,7 +369,8 @@ def _check_symmetric(terms: Settings) -> None:
     """Levels that are split by one feature and cut."""
     if terms.trees.grow_policy != "symmetric":
         return
-    refused = (
+    _refuse(
+        "grow_policy symmetric",
         (
             terms.trees.max_leaves > 0,
             f"max_leaves = {terms.trees.max_leaves}",
@@ -398,9 +392,6 @@ def _check_symmetric(terms: Settings) -> None:
             "each node has groups of bins of its own, and a level has one cut; set depthwise",
         ),
     )
-    for is_so, setting, reason in refused:
-        if is_so:
-            raise ValueError(f"grow_policy symmetric with {setting}: {reason}")
 
 
 def _check_vertical(terms: Settings) -> None:
@@ -408,7 +399,8 @@ def _check_vertical(terms: Settings) -> None:
     terms.vertical.check(terms.parties, terms.columns)
     if not terms.vertical.is_used:
         return
-    refused = (
+    _refuse(
+        terms.vertical.key,
         *_refused_of_hiding(terms),
         (
             terms.vertical.label_epsilon is not None and not terms.vertical.aligns,
@@ -448,9 +440,6 @@ def _check_vertical(terms: Settings) -> None:
         (terms.xgb_model is not None, "xgb_model", "no party has all columns to go down its trees with"),
         (terms.session.program != "boosting", f"program {terms.session.program!r}", "only boosting is known"),
     )
-    for is_so, setting, reason in refused:
-        if is_so:
-            raise ValueError(f"{terms.vertical.key} with {setting}: {reason}")
     terms.vertical.check_rows(terms.columns)
 
 

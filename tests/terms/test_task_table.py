@@ -11,7 +11,7 @@ import pytest
 import fedboost
 from fedboost.boosting.queries.union import Query
 from fedboost.holders.columns import HOLDERS
-from fedboost.runtime.aggregator.programs import OF_TASKS
+from fedboost.runtime.aggregator.sessions import OF_TASKS
 from fedboost.runtime.site.policy import BY_COLUMNS, RULES
 from fedboost.terms.session import TASKS, TRAINING, TaskName, task_of
 from fedboost.views.approval import MADE

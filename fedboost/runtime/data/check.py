@@ -27,8 +27,8 @@ from fedboost.results.check import Checked, Oddity
 from fedboost.runtime.data.draft import Draft, draft_schema
 from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import Table, dense_of
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import (
     MISSING_NUMBERS,
     UNKNOWN,

@@ -235,7 +235,7 @@ def _store(parts: SplitResult, source: str, bucket: str) -> Any:
     return fs.S3FileSystem(**settings)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: object) -> str:
     """What an error says, in short."""
     return shorten((str(error).splitlines() or [type(error).__name__])[0], 200)
 
@@ -287,9 +287,9 @@ def _fetched(parts: SplitResult, source: str, folder: Path | None) -> mmap.mmap 
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             why = f"its certificate is not trusted: {error.reason.verify_message}"
             raise ConfigError(f"{source}: {why}; SSL_CERT_FILE names a file of other roots") from None
-        raise ConfigError(f"{source}: cannot be fetched", _without_secrets(error.reason)) from None
+        raise ConfigError(f"{source}: cannot be fetched", first_line(error.reason)) from None
     except (OSError, HTTPException, ValueError) as error:
-        raise ConfigError(f"{source}: cannot be fetched", _without_secrets(error)) from None
+        raise ConfigError(f"{source}: cannot be fetched", first_line(error)) from None
 
 
 def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
@@ -300,13 +300,19 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
         request.add_unredirected_header("Authorization", f"Basic {encoded}")
 
     class Redirects(urllib.request.HTTPRedirectHandler):
-        """Redirects to encrypted addresses alone."""
+        """Redirects to encrypted addresses alone, and none of another machine to this one, whose services
+        are not for it to ask."""
 
         def redirect_request(
             self, request: urllib.request.Request, answer: Any, *values: Any
         ) -> urllib.request.Request | None:
+            begin, end = urlsplit(request.full_url).hostname or "", urlsplit(values[-1])
             try:
-                _check_redirect(urlsplit(request.full_url), urlsplit(values[-1]), source)
+                check_encrypted(end, source)
+                if _is_this_machine(end.hostname or "") and not _is_this_machine(begin):
+                    raise ConfigError(
+                        f"{source}: the server redirects to this machine, {end.hostname}: refused"
+                    )
             except ConfigError:
                 answer.close()
                 raise
@@ -321,14 +327,6 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
         file.flush()
     if expected is not None and file.tell() != int(expected):
         raise ConfigError(f"{source}: the answer ended after {file.tell():,} of {int(expected):,} bytes")
-
-
-def _check_redirect(begin: SplitResult, end: SplitResult, source: str) -> None:
-    """ConfigError for http:// to another machine, and where another machine points to this one, whose
-    services are not for it to ask."""
-    check_encrypted(end, source)
-    if _is_this_machine(end.hostname or "") and not _is_this_machine(begin.hostname or ""):
-        raise ConfigError(f"{source}: the server redirects to this machine, {end.hostname}: refused")
 
 
 def _is_this_machine(host: str) -> bool:
@@ -346,7 +344,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _without_secrets(reason: object) -> str:
-    return shorten((str(reason).splitlines() or [type(reason).__name__])[0], 200)

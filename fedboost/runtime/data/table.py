@@ -19,18 +19,18 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
+from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of, normal_table, opened
 from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, first_line, locations_of
 from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, read_query
-from fedboost.runtime.data.sparse import SparseTable, read_libsvm
-from fedboost.runtime.data.sql import normal_table, opened
 from fedboost.runtime.data.text import (
     COMPRESSIONS,
     Delimited,
+    SparseTable,
     json_names,
     json_parts,
     line_of,
     read_json_lines,
+    read_libsvm,
     read_workbook,
     with_source,
 )
@@ -39,7 +39,6 @@ from fedboost.views.words import shorten
 
 # ---- Forms of table files, by suffix --------------------------------------------------------------------
 # Promises: a row of `FORMS` says all that there is to say of a form; each is read whole, or in parts.
-# Refuses: unknown suffixes, empty files, options that a form does not know (ConfigError).
 
 
 PART_ROWS = 1 << 16
@@ -354,10 +353,8 @@ def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
 
 
 # ---- Tables under other names: their columns, and the levels of columns, as terms call them -------------
-# Promises: no number changes; rows that stay in files stay there, and levels are renamed when rows are
-# read; a level without a name never passes for one that has it.
-# Refuses: a column that is not there, a column of levels that is neither text nor numbers, a LIBSVM file,
-# whose columns have no names (ConfigError).
+# Promises: no number changes; rows that stay in files stay there, and levels are renamed when rows are read;
+# a level without a name never passes for one that has it.
 
 
 Names = Mapping[str, str]
@@ -421,9 +418,8 @@ def _without_name(text: str, levels: Names) -> str:
 
 
 # ---- Tables of any size, some rows at a time ------------------------------------------------------------
-# Promises: the same values as `read_table` gives, in the same order; of a form that can be read in parts
-# the memory holds some ten thousand rows at a time. Workbooks and LIBSVM files are read whole.
-# Refuses: columns that are not there, files that cannot be read (ConfigError with the full path).
+# Promises: the same values as `read_table` gives, in the same order; of a form that can be read in parts the
+# memory holds some ten thousand rows at a time. Workbooks and LIBSVM files are read whole.
 
 
 class TableParts:

@@ -32,8 +32,8 @@ from fedboost.runtime.data.database import Database, ReadOptions
 from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.locations import shown as shown_source
 from fedboost.runtime.data.shard import column_faults, to_shard, type_faults, undeclared, with_label_noise
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import Table, dense_of, renamed, site_table
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import Frozen, Name, read_model
@@ -44,8 +44,6 @@ from fedboost.views.words import delimited, shown
 # ---- Names that a site gives its columns and levels in terms: a TOML file that stays at the site --------
 # Promises: terms reach the named columns and levels alone, and others see their names in the terms, never
 # those in the table; what the site's own people read has both.
-# Refuses: a name for a column that the table does not have, a level with two names (ConfigError with the
-# file).
 
 
 IDS = "\x1frow_id"
