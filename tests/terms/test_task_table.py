@@ -25,7 +25,7 @@ COLUMNS = {
     "boosting/queries/ids.py": {"tasks"},
     "boosting/queries/labels.py": {"tasks"},
     "holders/columns.py": {"HOLDERS"},
-    "runtime/aggregator/programs.py": {"OF_TASKS"},
+    "runtime/aggregator/sessions.py": {"OF_TASKS"},
     "runtime/site/policy.py": {"BY_COLUMNS", "RULES"},
     "views/approval.py": {"MADE", "_of_task", "RELAXED"},
     "views/audit.py": {"_agreement"},

@@ -307,32 +307,27 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
 def with_past(broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
     """These breaches, and those of rules between sessions by one more under these terms; of a key that both
     are about, the latter."""
-    later = _between_sessions(policy, party, terms, past)
-    keys = {breach.key for breach in later}
-    return [breach for breach in broken if breach.key not in keys] + later
-
-
-def _between_sessions(policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
-    broken, rows, used = [], predicted_by(terms, party), past.predicted
+    later, rows, used = list[Breach](), predicted_by(terms, party), past.predicted
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site helped to predict {used} rows so far, and the terms predict {rows} more"
-        broken.append(Breach("max_predicted_rows", str(policy.max_predicted_rows), why, allow=used + rows))
+        later.append(Breach("max_predicted_rows", str(policy.max_predicted_rows), why, allow=used + rows))
     splits, told = splits_by(terms, party), past.splits
     if splits and told and told + splits > policy.max_splits:
         why = (
             f"sessions so far could have {told:,} splits by this site's columns, and this one {splits:,} more"
         )
-        broken.append(Breach("max_splits", str(policy.max_splits), why, allow=told + splits))
+        later.append(Breach("max_splits", str(policy.max_splits), why, allow=told + splits))
     if past.used >= policy.max_sessions and rows is None:
         why = f"{past.used} session{'s' * (past.used > 1)} with these rows began"
-        broken.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
+        later.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
     limits = Limits(similar_groups=policy.similar_groups)
     try:
         check_group(Known.begun("", terms), past.sessions, limits, party)
     except Refused as error:
         why, _, instead = error.public.removeprefix(f"party {party}: ").partition("; ")
-        broken.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))
-    return broken
+        later.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))
+    keys = {breach.key for breach in later}
+    return [breach for breach in broken if breach.key not in keys] + later
 
 
 def approval_of(config: PartyConfig, digest: str) -> Approval | None:

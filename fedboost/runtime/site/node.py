@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -737,18 +737,18 @@ def predict_with_parties(
 async def _attend(node: PartyNode, training: Training, wait: float) -> None:
     """Take part until the session is over; raises what ended it without a prediction. wait: seconds, too,
     for its end here once the aggregator says it is over: one that ended before this process never comes."""
-    loop = asyncio.get_running_loop()
-    asked: asyncio.Future[None] = loop.create_future()
+    over: Future[None] = Future()
+    over.set_running_or_notify_cancel()  # it cannot be cancelled: the thread sets it, whoever still waits
 
     def follow() -> None:
-        fault: Exception | None = None
         try:
             _ = training.model
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where it is waited for
-            fault = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, asked, fault)
+            over.set_exception(error)
+        else:
+            over.set_result(None)
 
+    asked = asyncio.wrap_future(over)
     attending = asyncio.create_task(node.run(wait, once=True))
     threading.Thread(target=follow, daemon=True).start()  # it may wait for ever, and the process end
     try:
@@ -764,9 +764,3 @@ async def _attend(node: PartyNode, training: Training, wait: float) -> None:
     finally:
         attending.cancel()
         await asyncio.gather(attending, return_exceptions=True)
-
-
-def _settle(asked: "asyncio.Future[None]", fault: Exception | None) -> None:
-    if asked.done():
-        return
-    asked.set_exception(fault) if fault else asked.set_result(None)

@@ -664,7 +664,17 @@ class Policy(PolicyKeys):
         if broken := [*self.breaches(terms, analyst, party, signers)]:
             raise broken[0].refusal(party, () if terms.task.by_analyst else broken)
         if self.approval == "ask":
-            self._ask(terms, party, ask, analyst, signers)
+            refused = f'site {party} refuses: its policy has approval = "ask", and '
+            if ask is None:
+                raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
+            who = f"\nAnalyst {delimited(analyst)} asks for this session." if analyst else ""
+            origin = origin_of(self, terms, party, signers)
+            try:
+                agreed = ask(summary(terms, (analyst,) if analyst else (), origin=origin) + who)
+            except Refused as error:
+                raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
+            if not agreed:
+                raise Refused(f"{refused}the person asked said no to the terms with digest {terms.digest}")
         return Limits(
             self.max_sessions, self.similar_groups, self.max_predicted_rows, self.max_splits, self.min_count
         )
@@ -681,23 +691,3 @@ class Policy(PolicyKeys):
             yield from filter(None, (rule(self, terms, party) for rule in BY_COLUMNS[terms.task.name]))
         yield from breaches_of_model(self, terms, party, signers)
         yield from filter(None, (rule(self, terms) for rule in RULES[terms.task.name]))
-
-    def _ask(
-        self,
-        terms: Terms,
-        party: str,
-        ask: Callable[[str], bool] | None,
-        analyst: str,
-        signers: ModelSigners,
-    ) -> None:
-        refused = f'site {party} refuses: its policy has approval = "ask", and '
-        if ask is None:
-            raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
-        try:
-            who = f"\nAnalyst {delimited(analyst)} asks for this session." if analyst else ""
-            origin = origin_of(self, terms, party, signers)
-            agreed = ask(summary(terms, (analyst,) if analyst else (), origin=origin) + who)
-        except Refused as error:
-            raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
-        if not agreed:
-            raise Refused(f"{refused}the person asked said no to the terms with digest {terms.digest}")
