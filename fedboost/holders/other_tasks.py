@@ -2,7 +2,6 @@
 
 Promises: sums depend on this party's rows and the model alone; adding those of all parties gives the sums of
 one party with all rows.
-Refuses: queries of other sessions (PeerError).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""Terms of sessions that train nothing: describe, evaluate, drift.
-
-Refuses: terms of parties that hold different columns (ConfigError).
-"""
+"""Terms of sessions that train nothing: describe, evaluate, drift."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence

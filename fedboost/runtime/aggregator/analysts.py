@@ -1,8 +1,6 @@
 """The analyst's side of an aggregator: requests to train, the wait for parties, the stream of events.
 
 Promises: an analyst that comes again with the terms of a session of their own follows that session.
-Refuses: terms without parties or with an unknown program; requests that the analyst who calls has not signed
-(Refused).
 """
 
 import asyncio

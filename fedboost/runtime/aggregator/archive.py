@@ -7,7 +7,6 @@ a model.
 
 Promises: files are for the aggregator's user alone; what cannot be written or read is one line in the log,
 and the session is in memory all the same.
-Refuses: nothing: a session never fails for its record.
 """
 
 import asyncio

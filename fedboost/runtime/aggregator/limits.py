@@ -3,7 +3,6 @@ calls; the log of refusals. No sockets and no clock here: the time comes in.
 
 Promises: whatever a peer does, what is kept for it is bounded by a number in this file, and what it takes
 beyond that is refused to that peer alone, with one event in the log for each time it floods.
-Refuses: nothing itself; `Peer.fault` and `Outgoing` say what is too much.
 """
 
 import asyncio

@@ -3,7 +3,6 @@ a column), those that a draft of terms met, and its fit to terms.
 
 Promises: a table is looked at as it was read and stays as it is; what a column tells of the label is measured
 on at most `SAMPLE_ROWS` rows, evenly spread; a table in order has no oddity.
-Refuses: a label that is absent, a table without rows (ConfigError).
 """
 
 import re

@@ -2,8 +2,6 @@
 
 Promises: a drafted schema fits the table it was drafted from; every row goes to exactly one party; the same
 seed gives the same split.
-Refuses: labels no objective fits, tables without a usable feature, and splits that leave a party without rows
-(ConfigError).
 """
 
 import math

@@ -3,7 +3,6 @@
 Promises: Parquet files are read one column and some rows at a time, whenever values are wanted; what is made
 of them stands in files of the scratch folder, which the system brings in and out as they are needed. They
 have no names once they are open, so nothing is left behind however the process ends.
-Refuses: a file that is no Parquet, a folder without room (ConfigError).
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas, mappings, scipy).
-
-Refuses: files that cannot be read as what their suffix names (ConfigError with the full path).
-"""
+"""Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas, mappings, scipy)."""
 
 import errno
 import os

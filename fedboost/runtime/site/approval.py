@@ -41,9 +41,10 @@ from fedboost.runtime.data.shard import category_rows, column_faults, label_coun
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.signed_model import SignedModel, SignedSession, belonging, session_of
+from fedboost.runtime.site.audit import OWNER_ALONE
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import PartyConfig, state_folder
-from fedboost.runtime.site.memory import costs, known_sessions, make_folder, reading
+from fedboost.runtime.site.memory import costs, known_sessions, reading
 from fedboost.runtime.site.policy import UNCHECKED, ModelSigners, Policy, origin_of
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, SHOWN_NAMES, Breach, ColumnRules
 from fedboost.runtime.site.rows import SiteTable, names_of
@@ -86,7 +87,6 @@ def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Pat
         analysts = tuple(dict.fromkeys((*before.analysts, analyst))) if before.analysts else ()
     path = _file(config, digest)
     time = now.isoformat(timespec="seconds")
-    make_folder(path.parent)
     return _write(path, {"digest": digest, "time": time, "analysts": analysts})
 
 
@@ -125,6 +125,11 @@ def _write(path: Path, values: Mapping[str, Any], **tables: Mapping[str, Any]) -
     lines = [f"{key} = {to_toml(value)}" for key, value in values.items()]
     for name, table in tables.items():
         lines += [f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in table.items())]
+    try:
+        for folder in reversed((path.parent, *path.parent.parents[:2])):
+            folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path.parent}: cannot make this folder: {error.strerror}") from None
     write_atomically(path, "\n".join([*lines, ""]).encode(), OWNER_ALONE)
     return path
 
@@ -132,7 +137,6 @@ def _write(path: Path, values: Mapping[str, Any], **tables: Mapping[str, Any]) -
 # ---- What a site approved: terms by their digest --------------------------------------------------------
 
 
-OWNER_ALONE = 0o600
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
 """Keys of the policy that no approval of single terms changes as a rule that they break."""
 SHOWN_DIGESTS, SHOWN_DIGITS = 3, 8
@@ -282,11 +286,6 @@ def _write_approval(config: PartyConfig, approval: Approval) -> Path:
     path = approval_file(config, approval.digest)
     columns = {role: names for role, names in approval.columns if names}
     values = {key: getattr(approval, key) for key in ("digest", "time", "parties", "analysts")}
-    try:
-        for folder in reversed((path.parent, *path.parent.parents[:2])):
-            folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path.parent}: cannot make this folder: {error.strerror}") from None
     return _write(path, values, columns=columns, relaxed=approval.relaxed, relaxed_from=approval.relaxed_from)
 
 

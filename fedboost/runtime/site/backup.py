@@ -40,6 +40,7 @@ from fedboost.runtime.files import write_atomically
 from fedboost.runtime.party_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.audit import (
     NO_LOG,
+    OWNER_ALONE,
     TERMS,
     AuditLog,
     Entry,
@@ -57,7 +58,6 @@ from fedboost.runtime.site.audit import (
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import (
     NAME,
-    OWNER_ALONE,
     FileMemory,
     as_row,
     charges_of,

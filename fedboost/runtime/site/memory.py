@@ -57,7 +57,7 @@ from fedboost.protocol.site import (
 from fedboost.results.budget import USUAL_DELTA, Spent
 from fedboost.runtime.files import folder_name, sync_folder
 from fedboost.runtime.signed_model import session_of
-from fedboost.runtime.site.audit import NO_LOG, LogEnd
+from fedboost.runtime.site.audit import NO_LOG, OWNER_ALONE, LogEnd
 from fedboost.runtime.site.policy_keys import ROUNDING, Budget
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
@@ -69,7 +69,6 @@ from fedboost.terms.terms import Terms
 
 
 NAME = "memory.sqlite"
-OWNER_ALONE = 0o600
 VERSION = 3
 APPLICATION = 0x46424C31
 """Whose file it is, by SQLite's header."""

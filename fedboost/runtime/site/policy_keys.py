@@ -1,7 +1,4 @@
-"""The keys of a site's `[policy]` table in party.toml, their defaults, and the reason for each; the budget.
-
-Refuses: keys that do not exist, and values that are not of their kind (ConfigError).
-"""
+"""The keys of a site's `[policy]` table in party.toml, their defaults and the reason for each; the budget."""
 
 import math
 import re

@@ -6,7 +6,6 @@ Promises: an analyst whom the site's policy or its approval of these terms names
 against the terms: rules, budget, columns that lack or have another type. Any other caller is told no more
 than the first sentence of a refusal. Nobody is told what depends on a value of a row: whether the rows fit is
 told in a session, where it is counted. No person is asked.
-Refuses: nothing; what cannot be read is a reason.
 """
 
 import asyncio
@@ -31,14 +30,13 @@ from fedboost.results.request import Asked, Live, LiveSession
 from fedboost.runtime.files import folder_name, write_atomically
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import (
-    OWNER_ALONE,
     lacks_approval,
     policy_for,
     read_past,
     signers_at,
     with_past,
 )
-from fedboost.runtime.site.audit import AuditLog
+from fedboost.runtime.site.audit import OWNER_ALONE, AuditLog
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import make_folder
 from fedboost.runtime.site.policy import Policy

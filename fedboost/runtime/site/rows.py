@@ -3,8 +3,6 @@
 Promises: each reading is a line in the log; a session keeps the rows that it began with. How often the rows
 did not fit what was offered is counted, whoever asked. A check of terms is told of the names and types of
 columns, and nothing that depends on a value of a row.
-Refuses: tables that cannot be read (ConfigError when the process starts, Refused later); further questions
-after MAX_MISFITS that did not fit.
 """
 
 import re
