@@ -1,5 +1,4 @@
-"""What runs on a worker: it reads some of a site's rows, holds them, and answers for them. And what a site
-needs of a cluster: the workers there are, and a function that runs on one of them.
+"""What runs on a worker: it reads some of a site's rows, holds them, and answers for them.
 
 Promises: the process that called is the only one that is served; once it hangs up, or does not call within
 CALLED_WITHIN, the rows are dropped. A fault of rows or files is told as the site itself would be told it.
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import grpc
 import numpy as np
@@ -59,31 +58,6 @@ class Worker:
     host: str
     threads: int
     memory: int
-
-
-class Running(Protocol):
-    """A function that runs on a worker."""
-
-    def result(self) -> Any:
-        """What it returns, once it does. Raises WorkerLost, or what the function raised."""
-
-
-class Engine(Protocol):
-    """A cluster."""
-
-    @property
-    def name(self) -> str:
-        """Its name, for people."""
-
-    def workers(self) -> list[Worker]:
-        """The workers there are, in the order of their addresses. ConfigError if the cluster does not
-        answer."""
-
-    def run(self, worker: Worker, name: str, function: Callable[..., Any], *arguments: Any) -> Running:
-        """Run a function of a module on this worker. name: for its users' eyes. WorkerLost."""
-
-    def close(self) -> None:
-        """Leave the cluster; end it if it is this process's own."""
 
 
 # ---- Rows of a site as its workers read them: Parquet or CSV files by row range, or parts in memory -----

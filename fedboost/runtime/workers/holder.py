@@ -43,16 +43,14 @@ from fedboost.runtime.site.config import LOCAL, PartyConfig, WorkersConfig
 from fedboost.runtime.site.rows import KeyOf, ModelOf, SiteRows, SiteTable, Stamp, named, names_of
 from fedboost.runtime.telemetry import logger
 from fedboost.runtime.workers import hold
-from fedboost.runtime.workers.dask_engine import DaskEngine
+from fedboost.runtime.workers.dask_engine import DaskEngine, RunningAtDask
 from fedboost.runtime.workers.hold import (
     Door,
-    Engine,
     Heads,
     Held,
     Link,
     Load,
     Range,
-    Running,
     Worker,
     WorkerLost,
     group_end_of,
@@ -87,7 +85,7 @@ class Share:
 
 
 Loading = Callable[[Worker, Share], Any]
-"""Begins to load a share on a worker: a `Running` whose result is `Held`."""
+"""Begins to load a share on a worker: a `RunningAtDask` whose result is `Held`."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,12 @@ class WorkersHolder:
     """The rows of a party in one session, on the workers of an engine."""
 
     def __init__(
-        self, engine: Engine, shares: Sequence[tuple[Worker, Share]], load: Loading, terms: Terms, log: Any
+        self,
+        engine: DaskEngine,
+        shares: Sequence[tuple[Worker, Share]],
+        load: Loading,
+        terms: Terms,
+        log: Any,
     ) -> None:
         self.state = NOTHING_YET
         self._engine, self._load, self._terms, self._log = engine, load, terms, log
@@ -463,7 +466,7 @@ class CollectionRows:
         if self._holder is not None:
             self._holder.close()
 
-    def _load(self, terms: str, worker: Worker, share: Share) -> Running:
+    def _load(self, terms: str, worker: Worker, share: Share) -> RunningAtDask:
         parts = [
             self._computed.get(number) or self._engine.compute(self._partitions[number], worker)
             for number in share.parts
@@ -495,7 +498,7 @@ def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker,
 # session keeps the rows that it began with.
 
 
-def engine_of(config: WorkersConfig) -> Engine:
+def engine_of(config: WorkersConfig) -> DaskEngine:
     """The cluster that a site's file names. ConfigError."""
     if config.dask != LOCAL:
         return DaskEngine.at(config.dask)
@@ -613,7 +616,7 @@ class WorkerRows(SiteRows):
         column = names_of(self._config).names.get(column, column)
         return int(self._result(worker, name, group_end_of, *self._files, column, at))
 
-    def _load(self, terms: str, keep: bool, worker: Worker, share: Share) -> Running:
+    def _load(self, terms: str, keep: bool, worker: Worker, share: Share) -> RunningAtDask:
         names = names_of(self._config)
         asked = Load(
             self._party,
