@@ -18,7 +18,6 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.target_means import FOLDS, Slots
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
-from fedboost.terms.hiding import Noise
 from fedboost.terms.reading import MAX_CHARS, require_known
 from fedboost.terms.session import task_of
 from fedboost.terms.settings import Settings
@@ -166,16 +165,13 @@ def _check_candidate(terms: Settings, number: int, candidate: Mapping[str, Any])
         own = terms.candidate(number)
     except ConfigError as error:
         raise ValueError(f"candidates[{number}]: {str(error).removeprefix('terms: ')}") from None
-    if own.trees.max_depth > terms.trees.max_depth or own.max_leaves_per_round > _leaves(terms):
+    most_leaves = terms.max_leaves_per_round // len(terms.roots)
+    if own.trees.max_depth > terms.trees.max_depth or own.max_leaves_per_round > most_leaves:
         raise ValueError(f"candidates[{number}]: larger trees than max_depth and max_leaves of the terms")
     if own.trees.min_child_weight < terms.trees.min_child_weight:
         raise ValueError(
             f"candidates[{number}]: min_child_weight is below that of the terms, which sites go by"
         )
-
-
-def _leaves(terms: Settings) -> int:
-    return terms.max_leaves_per_round // len(terms.roots)
 
 
 # ---- Noise: what the terms say of it that it does not go with, and its releases -------------------------
@@ -197,10 +193,21 @@ _WHY_NOT = {
 }
 
 
-def _check_noise_settings(terms: Settings, noise: Noise) -> None:
-    """Raise ValueError unless these terms have the settings that this noise needs, and none that it
-    excludes."""
-    _check_settings(terms, noise)
+def _check_noise(terms: Settings) -> None:
+    """The settings that noise needs, and none that it excludes."""
+    noise = terms.noise
+    if noise is None:
+        if terms.histograms.cut_points == "even":
+            raise ValueError(
+                "cut_points even lays them evenly over declared ranges, which only noise asks for"
+            )
+        return
+    fields = type(terms).file_keys()
+    for name, value in terms.flat.items():
+        if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
+            reason = "it is not built for" if noise.method == "hist" else "there is no use for it in"
+            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
+            raise ValueError(f"{name} with noise: {why}; leave it out")
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
             raise ValueError(f"columns.{name} with noise: what a row can do has no bound then; leave it out")
@@ -220,15 +227,6 @@ def _check_noise_settings(terms: Settings, noise: Noise) -> None:
         raise ValueError(
             "distributed noise needs two parties, one of which draws some that others do not know"
         )
-
-
-def _check_settings(terms: Settings, noise: Noise) -> None:
-    fields = type(terms).file_keys()
-    for name, value in terms.flat.items():
-        if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
-            reason = "it is not built for" if noise.method == "hist" else "there is no use for it in"
-            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
-            raise ValueError(f"{name} with noise: {why}; leave it out")
 
 
 def _check_ranges(objective: str, columns: Schema) -> None:
@@ -326,13 +324,6 @@ def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, term
 
 # ---- Checks of combinations: settings of one group of the terms that do not go with those of another ----
 # Each check raises ValueError with the keys and what to set in their place.
-
-
-def _check_noise(terms: Settings) -> None:
-    if terms.noise is not None:
-        _check_noise_settings(terms, terms.noise)
-    elif terms.histograms.cut_points == "even":
-        raise ValueError("cut_points even lays them evenly over declared ranges, which only noise asks for")
 
 
 def _check_model(terms: Settings) -> None:

@@ -253,7 +253,7 @@ class Admission:
                 await asyncio.sleep(limits.REFUSAL_SECONDS)
             finally:
                 peer.refused -= 1
-        await refuse(context, limits.refusal(peer.name, fault))
+        await refuse(context, Refused(f"{fault}: {peer.name} has to wait, and call less often"))
 
     def _peer(self, context: Any, now: float) -> Peer:
         address = str(context.peer())

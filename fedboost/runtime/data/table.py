@@ -272,16 +272,11 @@ def as_table(data: object) -> "pa.Table | SparseTable":
         )
     if kind.__module__.split(".")[0] == "polars" and hasattr(data, "collect"):
         raise ConfigError(f"a {kind.__name__} has no rows yet: give its .collect()")
+    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     raise ConfigError(
-        f"cannot make a table of {_full_name(kind)}: give a path, a DataFrame of pandas "
+        f"cannot make a table of {home}{kind.__qualname__}: give a path, a DataFrame of pandas "
         "or polars, an Arrow table or stream, or a mapping of column names to values"
     )
-
-
-def _full_name(kind: type) -> str:
-    """A type as its user writes it."""
-    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return f"{home}{kind.__qualname__}"
 
 
 def _is_column(data: object) -> bool:

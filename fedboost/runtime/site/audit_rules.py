@@ -35,7 +35,6 @@ from fedboost.results.audit import (
     Checks,
     Ended,
     Kind,
-    OfSession,
     Own,
     Released,
     Run,
@@ -74,7 +73,9 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
             continue
         session = running.get(event.session)
         if session is None or isinstance(event, Admitted) or session.ended is not None:
-            if session is None or session.over or _is_under_others(event, session):
+            known = None if session is None else session.admitted
+            other_terms = isinstance(event, Admitted) and known is not None and known.terms != event.terms
+            if session is None or session.over or other_terms:
                 session = running[event.session] = Session(name=event.session)
                 sessions.append(session)
             session.parts.append(Run(begin=entry.time, end=entry.time))
@@ -90,12 +91,6 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
             case Ended():
                 part.ended = event
     return sessions
-
-
-def _is_under_others(event: OfSession, session: Session) -> bool:
-    """Return whether an event admits a name under other terms than its session has."""
-    known = session.admitted
-    return isinstance(event, Admitted) and known is not None and known.terms != event.terms
 
 
 # ---- Warnings about one session: its questions, turn by turn, against the terms it was admitted under ----
@@ -237,9 +232,17 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         seen.append(f"{len(by_turn)} questions in all, where the terms allow {terms.max_turns}")
     if rounds is not None and ends > rounds + 1:  # one of them sets the constant
         seen.append(f"the ends of {ends - 1} trees, where the terms have {counted(rounds, 'round')}")
-    if terms is not None and (more := _more_than_allowed(times, allowed_questions(terms))):
-        seen += more
-    elif terms is not None:
+    more = (
+        []
+        if terms is None
+        else [
+            f"{times[kind]} times {QUERIES[kind]}, where the terms allow {most}"
+            for kind, most in allowed_questions(terms).items()
+            if times[kind] > most and kind not in END_OF_ROUND
+        ]
+    )
+    seen += more
+    if not more and terms is not None:
         histograms = _most_in_a_tree(by_turn, frozenset({HistogramQuery.__name__}), terms)
         questions = _most_in_a_tree(by_turn, OF_TREE, terms)
         if histograms > max_levels(terms):
@@ -255,15 +258,6 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             "; ".join(seen),
             "this site told more about its rows than it agreed to",
         )
-
-
-def _more_than_allowed(times: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
-    """The kinds of questions that were asked too often, in words."""
-    return [
-        f"{times[kind]} times {QUERIES[kind]}, where the terms allow {most}"
-        for kind, most in allowed.items()
-        if times[kind] > most and kind not in END_OF_ROUND
-    ]
 
 
 def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
