@@ -403,20 +403,15 @@ KNOWN = (b"", b"\x0a\x00", b"\x0a" + bytes([len(_NAMED)]) + _NAMED)
 
 
 class Health:
-    """The service's two methods. Set `serving` when that changes."""
+    """The service's two methods."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._serving = False
         self._changed = asyncio.Event()
 
-    @property
-    def serving(self) -> bool:
-        """True while the aggregator takes calls."""
-        return self._serving
-
-    @serving.setter
-    def serving(self, value: bool) -> None:
+    def set_serving(self, value: bool) -> None:
+        """Note whether the aggregator takes calls from now on."""
         self._serving = value
         self._changed.set()
         self._changed = asyncio.Event()

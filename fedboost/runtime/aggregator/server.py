@@ -258,7 +258,7 @@ class AggregatorServer:
         self.sessions.open()
         await self.pages.start()
         await self._server.start()
-        self._health.serving = True
+        self._health.set_serving(True)
         self.address = f"{self._config.listen.rpartition(':')[0]}:{port}"
         self._connections = Connections(port, self.refusals)
         self._ticker = asyncio.create_task(self._tick())
@@ -272,7 +272,7 @@ class AggregatorServer:
 
     async def stop(self) -> None:
         """Finish the turn, hang up on everyone, and close the port. Sessions go on in the next process."""
-        self._health.serving = False
+        self._health.set_serving(False)
         await self.sessions.stop()
         await self.pages.stop()
         if self._ticker is not None:

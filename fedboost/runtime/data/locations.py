@@ -27,6 +27,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 import pyarrow as pa
 
 from fedboost.errors import ConfigError
+from fedboost.runtime.config import is_loopback
 from fedboost.runtime.data.database import POSTGRESQL, Database
 from fedboost.views.words import shorten
 
@@ -254,7 +255,7 @@ _PIECE = 1 << 20
 
 def check_encrypted(parts: SplitResult, source: str) -> None:
     """ConfigError for http:// to another machine."""
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(parts.hostname or "")):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(f"{parts.hostname}:")):
         where = f" ({parts.hostname})" if parts.hostname and parts.hostname not in source else ""
         raise ConfigError(f"{source}: {parts.scheme}://{where} is not encrypted; use https://")
 
@@ -334,13 +335,6 @@ def _is_this_machine(host: str) -> bool:
     try:
         addresses = {str(address[4][0]).partition("%")[0] for address in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
-        return _is_loopback(host)  # nobody is asked
+        return is_loopback(f"{host}:")  # nobody is asked
     parsed = [*map(ipaddress.ip_address, (address.removeprefix("::ffff:") for address in addresses))]
     return any(a.is_loopback or a.is_link_local or a.is_unspecified for a in parsed)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

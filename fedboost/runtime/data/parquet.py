@@ -24,8 +24,9 @@ from pyarrow import parquet, types
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.binned import allocate_in_memory
-from fedboost.runtime.data.database import Batches, Database, normal_column, normal_field, opened
+from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import Location, Locations, check_scratch
+from fedboost.runtime.data.sql import Batches, normal_column, normal_field, opened
 from fedboost.runtime.data.values import BadRow, give_back
 
 # ---- Parquet files as one table -------------------------------------------------------------------------
