@@ -305,17 +305,17 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     assert known.signed_by == agreed.parties
     assert (typed.code, as_json.code) == (0, 0)
     assert json.loads(as_json.out) == known.summary
-    assert "900 rows of all parties, against 3,000 of the training" in typed.out
+    assert "rows 900 (of all parties, now) rows of the training 3,000 " in " ".join(typed.out.split())
     assert "shifted" in typed.out
     assert max(map(len, typed.out.splitlines())) <= 80
     told = fedboost("audit", tmp_path / "p0.trained.jsonl")
-    assert "rows by bin of each column and of score         1       1" in told.out
+    assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())
     assert "No warnings" in told.out
     told = fedboost("audit", tmp_path / "p0.jsonl")
     assert "to compare   rows of all parties against those of a model of binary:logistic" in told.out
     assert "from columns 3: age, dose, ward" in told.out
-    assert "rows by bin of each column and of score         1       1" in told.out
-    assert "with a comparison of rows, the aggregator says" in told.out
+    assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())
+    assert "with a comparison of rows, the aggregator reports" in told.out
     assert "No warnings" in told.out
 
 

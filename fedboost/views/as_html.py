@@ -281,7 +281,7 @@ code { font-size: .875em; overflow-wrap: anywhere; }
 .badge::before { content: "\\25CB"; margin-right: .4rem; }
 .badge.good { border-color: var(--good); } .badge.bad { border-color: var(--bad); font-weight: 600; }
 .badge.unclear { border-color: var(--unclear); }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 9.5rem), 1fr));
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 9.5rem), 15rem));
   gap: .75rem; margin: 1rem 0; }
 .figures > div { background: var(--panel); border: 1px solid var(--rule); border-radius: 6px;
   padding: .6rem .8rem; }
