@@ -23,8 +23,7 @@ from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.holders.other_tasks import DriftHolder
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.site.policy import breaches
-from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.tasks import drift_terms, read_terms, terms_to_toml
 from fedboost.views.approval import summary as summary_of
 from fedboost.views.as_text import text as blocks_of
@@ -342,7 +341,7 @@ def test_a_site_refuses_by_its_policy(model):
     three = terms(["north", "south", "east"], protection="masked")
 
     def broken(agreed):
-        return [breach.key for breach in breaches(PolicyKeys(**open_to_all), agreed)]
+        return [breach.key for breach in Policy(**open_to_all).breaches(agreed)]
 
     assert broken(drift_terms(model, three)[0]) == []
     assert broken(drift_terms(model, three, 3)[0]) == ["min_count"]
@@ -352,7 +351,7 @@ def test_a_site_refuses_by_its_policy(model):
     assert broken(training.changed(min_count=2)) == ["min_count"]
     features = {**open_to_all, "columns": {"features": ["age", "dose", "ward"]}}
     agreed = drift_terms(model, three)[0]
-    assert not [*breaches(PolicyKeys(**features), agreed)]
+    assert not [*Policy(**features).breaches(agreed)]
     text = " ".join(summary_of(agreed).split())
     assert "against those that a model was trained on; labels are not read" in text
     assert "label y" not in text

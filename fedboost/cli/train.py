@@ -54,8 +54,8 @@ from fedboost.runtime.data.database import Database, Reading
 from fedboost.runtime.data.draft import split_by_blocks, split_by_site, split_by_weights
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard, undeclared
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import read_table
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import listing
 from fedboost.runtime.files import check_writable, saved
 from fedboost.runtime.local import simulation

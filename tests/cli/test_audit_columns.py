@@ -10,8 +10,7 @@ from sites import fedboost
 
 from fedboost.cli import site
 from fedboost.holders.alignment import KNOWN
-from fedboost.holders.columns import VerticalHolder
-from fedboost.holders.prediction import LEAF_BITS
+from fedboost.holders.columns import LEAF_BITS, VerticalHolder
 from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.site.audit import AuditLog
