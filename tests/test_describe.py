@@ -25,7 +25,7 @@ from fedboost.runtime.site.policy import Policy
 from fedboost.terms.hiding import SUMMARY
 from fedboost.terms.tasks import MISSING, SHARES, UNDECLARED, terms_to_describe
 from fedboost.views.as_text import text as blocks_of
-from fedboost.views.description import description as view
+from fedboost.views.results import description as view
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 

@@ -24,11 +24,10 @@ from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.holders.other_tasks import DriftHolder
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.tasks import drift_terms
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import drift_terms, read_terms, terms_to_toml
 from fedboost.views.approval import summary as summary_of
 from fedboost.views.as_text import text as blocks_of
-from fedboost.views.drift import drift as view
+from fedboost.views.results import drift as view
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 TABLE = rows(3000, seed=4)

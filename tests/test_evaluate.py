@@ -32,8 +32,7 @@ from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.signed_model import PART_BEGINS
 from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.tasks import evaluation_terms
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import evaluation_terms, read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.views.approval import summary as summary_of
 from fedboost.views.as_text import text as blocks_of

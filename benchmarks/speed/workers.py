@@ -181,7 +181,7 @@ def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[fl
     from fedboost.protocol.aggregator import AggregatorSession
     from fedboost.runtime.aggregator.sessions import program_of
     from fedboost.runtime.local.simulation import play, sites_of
-    from fedboost.runtime.party_model import trained_model_of
+    from fedboost.runtime.signed_model import trained_model_of
     from fedboost.runtime.site.config import PartyConfig, WorkersConfig
     from fedboost.runtime.telemetry import Meter
     from fedboost.runtime.workers.holder import WorkerRows

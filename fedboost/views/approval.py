@@ -19,7 +19,7 @@ from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
-from fedboost.results.request import ApprovalView, Counts, ModelOrigin, Rule
+from fedboost.results.site import ApprovalView, Counts, ModelOrigin, Rule
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
 from fedboost.views.document import (

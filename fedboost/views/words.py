@@ -7,6 +7,7 @@ Refuses: nothing.
 import re
 import textwrap
 from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from fedboost.errors import quoted
@@ -116,6 +117,14 @@ def duration(seconds: float) -> str:
 def moment(time: str) -> str:
     """Return a time of a log for people."""
     return time.replace("T", " ").removesuffix("Z")
+
+
+def time_of(seconds: int) -> str:
+    """Return a time, given in seconds since 1970, for people."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
 
 
 def cell(text: str, style: str = "") -> "Text":

@@ -30,7 +30,7 @@ COLUMNS = {
     "views/approval.py": {"MADE", "_of_task", "RELAXED"},
     "views/audit.py": {"_agreement"},
     "views/session.py": {"_TOLD"},
-    "views/status.py": {"DOES"},
+    "views/aggregator.py": {"DOES"},
     # functions, commands and the policy's rule `evaluate`, which have the name of a task
     "__init__.py": {"_HOMES", "__all__"},
     "cli/main.py": {"COMMANDS"},

@@ -56,7 +56,7 @@ from fedboost.runtime.aggregator.parties import ConnectedParties
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.files import sync_folder
 from fedboost.runtime.metrics import AggregatorMetrics
-from fedboost.runtime.party_model import trained_model_of
+from fedboost.runtime.signed_model import trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.session import TASKS
 from fedboost.terms.terms import Terms

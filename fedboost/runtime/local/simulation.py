@@ -2,7 +2,6 @@
 
 Promises: every message passes through the codec, so its bytes are those of the wire; parties' messages are
 delivered in an order drawn from the seed; the model does not depend on it.
-Refuses: what the sessions refuse, as the error they name (SessionFailed).
 """
 
 import os
@@ -30,6 +29,7 @@ from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import KEY_BYTES, Site
+from fedboost.results.base import Traffic
 from fedboost.runtime.aggregator.sessions import program_of
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
@@ -38,8 +38,7 @@ from fedboost.runtime.data.shard import rows_to_predict, to_shard, with_label_no
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.data.values import give_back, keep_freed_memory
 from fedboost.runtime.model import Model, Result, finish
-from fedboost.runtime.party_model import PartyModel, terms_to_predict
-from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.signed_model import PartyModel, SignedModel, signed_model_of, terms_to_predict
 from fedboost.runtime.tasks import (
     Description,
     Drift,
@@ -282,6 +281,13 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
 # ---- The other tasks in this process --------------------------------------------------------------------
 
 
+def _result(
+    terms: Terms, shards: Any, seed: int, nthread: int, site: str | None
+) -> tuple[SignedModel, Traffic]:
+    session, meter, _ = run_session(terms, shards, seed=seed, nthread=nthread, site=site)
+    return signed_model_of(session), meter.traffic
+
+
 def describe(
     terms: Terms,
     shards: Mapping[str, Any] | Sequence[Any],
@@ -297,8 +303,7 @@ def describe(
     network: `fedboost describe`, or `connect(...).describe(terms)`. Raises ConfigError, SessionFailed.
     """
     agreed = terms_to_describe(terms, min_count)
-    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Description.from_model(signed_model_of(session), meter.traffic)
+    return Description.from_model(*_result(agreed, shards, seed, nthread, site))
 
 
 def drift(
@@ -320,8 +325,7 @@ def drift(
     agreed, reference = drift_terms(model, terms, min_count)
     if terms is None:
         agreed = terms_for_tables(agreed, shards)
-    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Drift.held_against(reference, signed_model_of(session), meter.traffic)
+    return Drift.held_against(reference, *_result(agreed, shards, seed, nthread, site))
 
 
 def evaluate(
@@ -351,8 +355,7 @@ def evaluate(
     agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
     if terms is None:
         agreed = terms_for_tables(agreed, shards)
-    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Evaluation.from_model(signed_model_of(session), meter.traffic)
+    return Evaluation.from_model(*_result(agreed, shards, seed, nthread, site))
 
 
 def predict_jointly(
@@ -442,6 +445,5 @@ def tune(
     `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
     """
     agreed = terms_to_tune(terms, space, trials, sampler)
-    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    model = replace(signed_model_of(session), terms=agreed)  # which need not name the parties
-    return Tuning.from_model(model, meter.traffic)
+    model, traffic = _result(agreed, shards, seed, nthread, site)
+    return Tuning.from_model(replace(model, terms=agreed), traffic)  # which need not name the parties

@@ -2,7 +2,6 @@
 
 Promises: after `compile_all` the kernels of trainings, predictions and explanations are found compiled, with
 every objective and protection that is installed; after `compile_usual` those of most trainings.
-Refuses: to end well if nothing can be kept (ConfigError: one line).
 """
 
 import time

@@ -33,7 +33,7 @@ from fedboost.protocol.site import (
     splits_by,
     splits_told,
 )
-from fedboost.results.request import ApprovalView, Counts, Rule
+from fedboost.results.site import ApprovalView, Counts, Rule
 from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown

@@ -118,8 +118,7 @@ def allowed_questions(terms: Terms) -> Mapping[str, int]:
 def _of_one(
     kind: str, session: Session, found: str, meaning: str, remedy: str = f"{ASK} why"
 ) -> AuditWarning:
-    observation = f"session {shown(session.name)}: {found}"
-    return AuditWarning(kind, (session.name,), observation, meaning, remedy)
+    return AuditWarning(kind, (session.name,), f"session {shown(session.name)}: {found}", meaning, remedy)
 
 
 def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:

@@ -35,9 +35,9 @@ from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.parts import Part
 from fedboost.protocol.site import Standing, colluding_of, predicted_by
 from fedboost.results.audit import Admitted, Checked, Ended, Event, Released, Sent
-from fedboost.results.budget import Charged, SiteBudget, Spent
+from fedboost.results.site import Charged, SiteBudget, Spent
 from fedboost.runtime.files import write_atomically
-from fedboost.runtime.party_model import PartyModel, terms_to_predict
+from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.audit import (
     NO_LOG,
     OWNER_ALONE,

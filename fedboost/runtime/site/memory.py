@@ -54,7 +54,7 @@ from fedboost.protocol.site import (
     predicted_by,
     splits_by,
 )
-from fedboost.results.budget import USUAL_DELTA, Spent
+from fedboost.results.site import USUAL_DELTA, Spent
 from fedboost.runtime.files import folder_name, sync_folder
 from fedboost.runtime.signed_model import session_of
 from fedboost.runtime.site.audit import NO_LOG, OWNER_ALONE, LogEnd

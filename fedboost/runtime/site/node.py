@@ -44,7 +44,7 @@ from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, SessionOffer, Site
 from fedboost.results.audit import EXPIRED, STOPPED
-from fedboost.results.budget import Spent
+from fedboost.results.site import Spent
 from fedboost.runtime.analyst import Connection, OnWaiting, Training
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, rows_to_predict
@@ -52,7 +52,7 @@ from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import TlsFault, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_again
-from fedboost.runtime.party_model import PartyModel, terms_to_predict
+from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.approval import nothing_approved, policy_for, signers_at
 from fedboost.runtime.site.audit import AuditLog
 from fedboost.runtime.site.backup import PartFolder, memory_path, open_log, open_memory

@@ -20,7 +20,7 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
 from fedboost.protocol.site import Limits, splits_by
-from fedboost.results.request import ModelOrigin
+from fedboost.results.site import ModelOrigin
 from fedboost.runtime.site.policy_keys import (
     COMMAND,
     MAX_ROWS_PER_LEAF,

@@ -13,7 +13,7 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.privacy import noise
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS
-from fedboost.results.budget import Spent
+from fedboost.results.site import Spent
 from fedboost.runtime.config import to_toml
 from fedboost.terms.hiding import MAX_DELTA, MIN_EPSILON, Placement, ProtectionName
 from fedboost.terms.reading import Frozen, Name, read_model

@@ -26,7 +26,7 @@ from fedboost.protocol.key_exchange import CHECK, SESSION, Credentials
 from fedboost.protocol.messages import Offer, Request
 from fedboost.protocol.party import check_rows
 from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
-from fedboost.results.request import Asked, Live, LiveSession
+from fedboost.results.site import Asked, Live, LiveSession
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import (

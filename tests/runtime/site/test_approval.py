@@ -20,7 +20,7 @@ from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory import FileMemory, make_file, put
 from fedboost.runtime.site.node import PartyNode
 from fedboost.runtime.site.policy_keys import COMMAND, naming_the_command
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 
 @pytest.fixture

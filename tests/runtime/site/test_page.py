@@ -10,14 +10,14 @@ from sites import Log, fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.messages import Offer
-from fedboost.results.request import LiveSession
+from fedboost.results.site import LiveSession
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.site import review as asked
 from fedboost.runtime.site.approval import policy_for, refusal_of, refuse
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.page import SiteOffice
 from fedboost.runtime.site.review import PageState
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.web import logins, serving
 from fedboost.runtime.web.logins import add_token
 

@@ -10,12 +10,12 @@ from site_page import SiteWithPage, Visitor
 from sites import PATIENCE, fedboost, rows, terms
 
 from fedboost.errors import Refused
-from fedboost.results.request import LiveSession
+from fedboost.results.site import LiveSession
 from fedboost.runtime.site import approval, page
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.page import MAX_AT_ONCE, SiteOffice
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.web import logins
 
 THREE = ("north", "south", "east")
