@@ -183,6 +183,15 @@ def _points(shown: Rows, unit: str) -> tuple[float, list[Markup]]:
     return bottom + _BOTTOM, parts
 
 
+def ends(values: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return named values that fit a chart: all of them, or where they are many the MAX_BARS / 2 highest and
+    as many lowest, highest first."""
+    if len(values) <= MAX_BARS:
+        return [*values]
+    ranked = sorted(values, key=lambda pair: -pair[1])
+    return [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
+
+
 def _figure(title: str, description: str, height: float, parts: Iterable[Markup]) -> Markup:
     """Return a chart under its title."""
     drawing = element(
