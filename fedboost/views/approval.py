@@ -2,7 +2,6 @@
 
 Promises: every party, column, metric, category and label value that the terms name is shown, whole, within 80
 columns, and every setting that is not its default; no name can pose as another line or move the cursor.
-Refuses: nothing.
 """
 
 import json

@@ -388,4 +388,4 @@ def test_who_saw_what_follows_from_the_terms():
     assert "label holder a" in hidden
     assert "encrypted, to the other parties of its rows" in hidden
     assert "the structure of the model" in hidden
-    assert "aggregator and another site: the labels" in hidden
+    assert "aggregator and another site the labels" in hidden
