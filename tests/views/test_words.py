@@ -18,11 +18,14 @@ from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.terms import noise
 from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED
 
+WIDTH = 43
+"""Columns of the words for an answer in an audit."""
+
 
 def test_every_query_has_a_sentence():
     others = {BY_PARTY, EVALUATION_BY_PARTY, *UNASKED}
     assert set(QUERIES) == {query.__name__ for query in get_args(Query)} | others
-    assert all(0 < len(words) < 43 for words in (*QUERIES.values(), NO_METRICS))
+    assert all(0 < len(words) < WIDTH for words in (*QUERIES.values(), NO_METRICS))
     assert len({*QUERIES.values(), NO_METRICS}) == len(QUERIES) + 1
 
 
