@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyarrow import csv
 
+from fedboost.cli.demo import hospitals, patients
 from fedboost.runtime.local.cluster import write_consortium
-from fedboost.runtime.local.demo import hospitals, patients
 
 tables, keys = Path(sys.argv[1]), Path(sys.argv[2])
 tables.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ _HOMES = {
     "MLflowCallback": "fedboost.runtime.tracking",
     "Terms": "fedboost.sdk",
     "Model": "fedboost.runtime.model",
-    "PartyModel": "fedboost.runtime.party_model",
+    "PartyModel": "fedboost.runtime.signed_model",
     "Result": "fedboost.runtime.model",
     "Training": "fedboost.runtime.analyst",
     "assemble": "fedboost.runtime.model",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedboost.runtime.data.database import Database
     from fedboost.runtime.local.simulation import describe, drift, evaluate, predict_jointly, tune
     from fedboost.runtime.model import Model, Result, assemble
-    from fedboost.runtime.party_model import PartyModel
+    from fedboost.runtime.signed_model import PartyModel
     from fedboost.runtime.tasks import Description, Drift, Evaluation, Tuning
     from fedboost.runtime.tracking import MLflowCallback
     from fedboost.sdk import Terms, simulate

@@ -39,8 +39,8 @@ from fedboost.gbdt.objectives import registry
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.protocol.run import Callback
 from fedboost.runtime.data.draft import draft_features, split_by_site
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_table
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import text_of
 from fedboost.runtime.workers.holder import is_collection
@@ -75,6 +75,11 @@ class Rows:
     X: Any
     y: Any
     group: npt.NDArray[Any] | None = None
+
+    def classes(self) -> npt.NDArray[Any]:
+        """The labels that there are, sorted. ValueError where they are not classes."""
+        check_classification_targets(self.label)
+        return np.unique(self.label)
 
 
 def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, reset: bool = True) -> Rows:
@@ -458,23 +463,20 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             held_out = checked(self, X, y, weight, rows.numbers, reset=False)
         return Options(sites, text_of(xgb_model), held_out, evaluated, int(verbose))
 
-    def _fit(
-        self,
-        rows: Rows,
-        label: Callable[[npt.NDArray[Any]], pa.Array],
-        follows: dict[str, Any],
-        options: Options,
-    ) -> Self:
-        """Train. label: the column of labels in the terms; follows: the settings of the terms, and of the
-        schema, that follow from it."""
+    def _label_column(self, values: npt.NDArray[Any]) -> pa.Array:
+        """The column of labels as the terms read it."""
+        return pa.array(values.astype(np.float64))
+
+    def _fit(self, rows: Rows, follows: dict[str, Any], options: Options) -> Self:
+        """Train. follows: the settings of the terms, and of the schema, that follow from the labels."""
         everything = rows if options.held_out is None else joined(rows, options.held_out)
         names, size, all_rows = names_of(self), len(rows.label), len(everything.label)
         label_name, weight_name, row_name, held_out_name, group_name, site_name = (
             _unused(name, names) for name in _BESIDE
         )
         numeric, categorical = self._drafted(rows)
-        columns = {"label": label_name, "numeric": numeric, "categorical": categorical}
-        beside: dict[str, pa.Array] = {label_name: label(everything.label)}
+        columns: dict[str, Any] = {"label": label_name, "numeric": numeric, "categorical": categorical}
+        beside: dict[str, pa.Array] = {label_name: self._label_column(everything.label)}
         if everything.weight is not None:
             beside[weight_name], columns["weight"] = pa.array(everything.weight), weight_name
         if everything.group is not None:
@@ -484,7 +486,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             beside[held_out_name], columns["validation"] = pa.array(held_out), held_out_name
         if self._draws:  # the same rows are drawn wherever they are
             beside[row_name], columns["row_id"] = pa.array(np.arange(all_rows)), row_name
-        terms = self._terms({**follows, "columns": columns | follows.pop("columns", {})}, options.xgb_model)
+        terms = self._terms(columns, follows, options.xgb_model)
         if options.sites is not None:
             check_consistent_length(rows.label, options.sites)
             sites = column_or_1d(options.sites)  # where rows to evaluate on are changes nothing
@@ -507,7 +509,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         beside = {"weight": weight, "row_id": row}
         columns |= {key: name for key, name in beside.items() if name in rows.frame.columns}
         options = Options(xgb_model=text_of(xgb_model), verbose=int(verbose))
-        terms = self._terms({**follows, "columns": columns | follows.pop("columns", {})}, options.xgb_model)
+        terms = self._terms(columns, follows, options.xgb_model)
         self._train(terms, {ONE_SITE: rows.frame}, options)
         return self
 
@@ -548,9 +550,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.model_, self.history_, self.traffic_ = result.model, result.history, result.traffic
         self.evals_result_ = results
 
-    def _terms(self, follows: dict[str, Any], xgb_model: str | None) -> Terms:
-        """The terms of the parameters, and of what follows from the labels."""
-        settings = {**self._settings(), **follows, **({} if xgb_model is None else {"xgb_model": xgb_model})}
+    def _terms(self, columns: Mapping[str, Any], follows: Mapping[str, Any], xgb_model: object) -> Terms:
+        """The terms of the parameters, of the columns, and of what follows from the labels."""
+        settings = {**self._settings(), **follows, "columns": {**columns, **follows.get("columns", {})}}
+        settings |= {} if xgb_model is None else {"xgb_model": xgb_model}
         try:
             return Terms.read(settings, type(self).__name__)
         except ConfigError as error:
@@ -626,20 +629,11 @@ def _unused(name: str, names: Sequence[str]) -> str:
 # ---- A classifier, a regressor and a ranker -------------------------------------------------------------
 
 
-class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
-    """Classes from trees that sites grow together: binary:logistic for two, multi:softprob for more.
+class OfLabels(Federated):
+    """The base of estimators of a label of each row."""
 
-    All rows are here, so nothing is hidden from anybody: this tries what a federation would learn, and makes
-    the model it would have. `fedboost.connect` is for sites that keep their rows.
-    Parameters: those of `Terms`; n_estimators: its rounds; random_state: its seed, 0 unless given; n_jobs:
-    threads of a party, one unless given (-1: one a core); protection: "plain" unless "masked" is to be tried,
-    which makes the same model with more work; callbacks: as of `fedboost.simulate`.
-
-    classes_: the labels, sorted; n_features_in_, feature_names_in_, feature_importances_: as everywhere in
-    scikit-learn; model_: the `fedboost.Model`; history_, traffic_: as of `fedboost.Result`; evals_result_:
-    the metrics of each round by set and name, as of XGBoost's evals_result(); best_iteration: the last round
-    that early stopping kept.
-    """
+    _numbers = True
+    """True if labels are numbers."""
 
     def fit(
         self,
@@ -654,38 +648,52 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
     ) -> Self:
         """Train. X: numbers [rows, features], NaN for what is missing, a sparse matrix of scipy's, or a
         DataFrame of pandas or polars, whose columns of text and categories are categorical features; y:
-        [rows]; or both are collections of Dask, with the same partitions, whose rows stay on the workers;
-        sites: the name of each row's site, [rows] (one site unless given); sample_weight: [rows], not below
-        0; xgb_model: a Model to continue, such as the model_ of an estimator, or the path of its file;
-        eval_set: [(X, y)], rows that no tree grows on: they get metrics, and early stopping watches them;
-        sample_weight_eval_set: [sample_weight]; verbose: print the metrics of each round, or of each n-th."""
+        [rows], numbers for a regressor; or both are collections of Dask, with the same partitions, whose rows
+        stay on the workers; sites: the name of each row's site, [rows] (one site unless given);
+        sample_weight: [rows], not below 0; xgb_model: a Model to continue, such as the model_ of an
+        estimator, or the path of its file; eval_set: [(X, y)], rows that no tree grows on: they get metrics,
+        and early stopping watches them; sample_weight_eval_set: [sample_weight]; verbose: print the metrics
+        of each round, or of each n-th."""
         if is_collection(X):
             given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}
             collected = self._collected(X, y, sample_weight, **given)
-            self.classes_ = collected.classes()
-            return self._fit_collected(collected, self._follows(), xgb_model, verbose)
-        rows = checked(self, X, y, sample_weight, numbers=False)
-        check_classification_targets(rows.label)
-        self.classes_ = np.unique(rows.label)
-        names, follows = self._names, self._follows()
+            return self._fit_collected(collected, self._follows(collected), xgb_model, verbose)
+        rows = checked(self, X, y, sample_weight, numbers=self._numbers)
+        follows = self._follows(rows)
         options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
+        return self._fit(rows, follows, options)
 
-        def label(values: npt.NDArray[Any]) -> pa.Array:
-            codes = np.searchsorted(self.classes_, values).clip(max=len(names) - 1)
-            if (strange := self.classes_[codes] != values).any():
-                raise ValueError(f"eval_set: no training row has the class {values[strange][0]!s}")
-            return pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(names))
+    def _follows(self, rows: Rows | Collected) -> dict[str, Any]:
+        """The settings of the terms that follow from the labels: the objective at least. ConfigError."""
+        raise NotImplementedError
 
-        return self._fit(rows, label, follows, options)
 
-    @property
-    def _names(self) -> list[str]:
-        """The classes as the terms spell them."""
-        return [_spelled(label) for label in self.classes_.tolist()]
+class FederatedClassifier(ClassifierMixin, OfLabels):  # type: ignore[misc]
+    """Classes from trees that sites grow together: binary:logistic for two, multi:softprob for more.
 
-    def _follows(self) -> dict[str, Any]:
-        """The objective, and what of the schema follows from the classes. ConfigError."""
-        names, objective = self._names, self.objective
+    All rows are here, so nothing is hidden from anybody: this tries what a federation would learn, and makes
+    the model it would have. `fedboost.connect` is for sites that keep their rows.
+    Parameters: those of `Terms`; n_estimators: its rounds; random_state: its seed, 0 unless given; n_jobs:
+    threads of a party, one unless given (-1: one a core); protection: "plain" unless "masked" is to be tried,
+    which makes the same model with more work; callbacks: as of `fedboost.simulate`.
+
+    classes_: the labels, sorted; n_features_in_, feature_names_in_, feature_importances_: as everywhere in
+    scikit-learn; model_: the `fedboost.Model`; history_, traffic_: as of `fedboost.Result`; evals_result_:
+    the metrics of each round by set and name, as of XGBoost's evals_result(); best_iteration: the last round
+    that early stopping kept.
+    """
+
+    _numbers = False
+
+    def _label_column(self, values: npt.NDArray[Any]) -> pa.Array:
+        codes = np.searchsorted(self.classes_, values).clip(max=len(self.classes_) - 1)
+        if (strange := self.classes_[codes] != values).any():
+            raise ValueError(f"eval_set: no training row has the class {values[strange][0]!s}")
+        return pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(_names(self.classes_)))
+
+    def _follows(self, rows: Rows | Collected) -> dict[str, Any]:
+        self.classes_ = rows.classes()
+        names, objective = _names(self.classes_), self.objective
         if objective is None:
             objective = "binary:logistic" if len(names) == 2 else "multi:softprob"
         if objective not in (classifiers := registry.names_of(LabelKind.CLASS)):
@@ -715,43 +723,25 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
         return chosen
 
 
-def _spelled(label: object) -> str:
-    """A label's text in the terms: that of a table's cell."""
-    if isinstance(label, bool):
-        return str(label).lower()
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+def _names(classes: npt.NDArray[Any]) -> list[str]:
+    """The classes as the terms spell them: as a table's cells."""
+
+    def spelled(label: object) -> str:
+        if isinstance(label, bool):
+            return str(label).lower()
+        return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+    return [spelled(label) for label in classes.tolist()]
 
 
-class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
+class FederatedRegressor(RegressorMixin, OfLabels):  # type: ignore[misc]
     """Amounts from trees that sites grow together: reg:squarederror unless objective says otherwise.
 
     All rows are here, so nothing is hidden from anybody; see `FederatedClassifier`, whose parameters and
     attributes it has, but for classes_.
     """
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sites: Any = None,
-        sample_weight: Any = None,
-        xgb_model: Any = None,
-        eval_set: Any = None,
-        sample_weight_eval_set: Any = None,
-        verbose: bool | int = False,
-    ) -> Self:
-        """Train. y: numbers [rows]; the others are those of `FederatedClassifier.fit`."""
-        if is_collection(X):
-            given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}
-            collected = self._collected(X, y, sample_weight, **given)
-            return self._fit_collected(collected, self._follows(), xgb_model, verbose)
-        rows = checked(self, X, y, sample_weight, numbers=True)
-        follows = self._follows()
-        options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
-        return self._fit(rows, lambda y: pa.array(y.astype(np.float64)), follows, options)
-
-    def _follows(self) -> dict[str, Any]:
-        """The objective. ConfigError."""
+    def _follows(self, rows: Rows | Collected) -> dict[str, Any]:
         objective = self.objective or "reg:squarederror"
         if objective in registry.names_of(LabelKind.CLASS):
             raise ConfigError(
@@ -819,7 +809,7 @@ class FederatedRanker(Federated):
             own, own_qid = (None if each is None else each[index] for each in (eval_group, eval_qid))
             codes = _groups(options.held_out, own, own_qid, "eval_group", "eval_qid")
             options = replace(options, held_out=replace(options.held_out, group=codes))
-        return self._fit(rows, lambda y: pa.array(y.astype(np.float64)), {"objective": objective}, options)
+        return self._fit(rows, {"objective": objective}, options)
 
     def predict(self, X: Any) -> Float64:
         """The score of each row, float64 [rows]: the higher, the further ahead in its group."""

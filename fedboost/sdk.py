@@ -1,7 +1,6 @@
 """The terms as analysts write them in Python: those of the protocol, with a draft from a table.
 
-Promises: `Terms(...)` and `Terms.draft(...)` raise ConfigError with one line for what cannot be.
-Refuses: tables without the label, settings that do not exist.
+`Terms(...)` and `Terms.draft(...)` raise ConfigError with one line for what cannot be.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from fedboost.runtime.data.table import as_table, dense_of
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.local import simulation
 from fedboost.runtime.model import Result, text_of
-from fedboost.runtime.terms_file import read_settings, terms_to_toml
+from fedboost.runtime.tasks import read_settings, terms_to_toml
 from fedboost.terms import terms
 from fedboost.terms.reading import first_fault
 from fedboost.views.training import terms_html

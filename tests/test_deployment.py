@@ -19,9 +19,9 @@ from sites import fedboost
 from unprivileged import open_folder
 
 import fedboost as fb
+from fedboost.cli.demo import columns_terms, patients
 from fedboost.cli.output import REFUSED
-from fedboost.runtime.local.demo import columns_terms, patients
-from fedboost.runtime.terms_file import read_terms
+from fedboost.runtime.tasks import read_terms
 
 ROOT = Path(__file__).parents[1]
 

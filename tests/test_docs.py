@@ -24,10 +24,10 @@ from pyarrow import csv
 from sites import fedboost
 
 import fedboost as fb
+from fedboost.cli.demo import demo_terms, hospitals, write_files
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.local.cluster import LocalCluster
-from fedboost.runtime.local.demo import demo_terms, hospitals, write_files
-from fedboost.runtime.terms_file import read_terms
+from fedboost.runtime.tasks import read_terms
 
 ROOT = Path(__file__).parents[1]
 SITES = ("north", "south", "east")

@@ -20,7 +20,7 @@ import fedboost as fb
 from fedboost.cli.main import whole
 from fedboost.runtime.config import read_aggregator
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 ROOT = Path(__file__).parents[1]
 MANIFESTS = ROOT / "kubernetes"

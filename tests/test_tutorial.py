@@ -8,7 +8,7 @@ import pytest
 from pages import ROOT, assert_says, blocks, run_as_written
 
 import fedboost as fb
-from fedboost.runtime.local.demo import demo_terms, hospitals, write_files
+from fedboost.cli.demo import demo_terms, hospitals, write_files
 
 DOCS = ROOT / "docs"
 SITES = ("north", "south", "east")

@@ -27,7 +27,7 @@ from pyarrow import parquet
 
 import fedboost as fb
 from fedboost.runtime.local.cluster import LocalCluster
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 ROWS, FEATURES, ROUNDS = 30_000, 14, 50
 DEPTHS, PROTECTIONS = (3, 8), ("plain", "masked")

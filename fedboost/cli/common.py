@@ -2,22 +2,20 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, Refused
 from fedboost.runtime.data.database import Reading, ReadOptions
 from fedboost.runtime.files import check_writable
+from fedboost.runtime.telemetry import ask_terminal, is_yes
 
-if TYPE_CHECKING:
-    pass
-
-
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
 Data = Annotated[
     str,
@@ -47,6 +45,10 @@ InsecureLoopback = Annotated[
     typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),
 ]
 SomeAggregator = Annotated[str | None, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)]
+Label = Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)]
+Exclude = Annotated[
+    list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
+]
 SaveTerms = Annotated[
     Path | None,
     typer.Option(help="Save the terms of the session, for sites to approve.", show_default=False),
@@ -55,7 +57,7 @@ MinCount = Annotated[
     int | None,
     typer.Option(help="Fewest rows of a count, in place of the terms' own.", min=1, show_default=False),
 ]
-Wait = Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)]
+Wait = Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)]
 PageFile = Annotated[
     Path | None,
     typer.Option(
@@ -98,34 +100,49 @@ _READ = {
 }
 
 
-def reads_a_table(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options by which a table is read; it gets them as `read`."""
+def gathers(name: str, options: Mapping[str, Any], make: Callable[..., Any], **defaults: Any) -> Decorator:
+    """A decorator that adds options to a command, which receives what `make` makes of their values, as
+    `name`. options: their annotations; defaults: their values where those are not None."""
 
-    @wraps(command)
-    def run(**arguments: Any) -> None:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**arguments: Any) -> None:
+            made = make(**{option: arguments.pop(option) for option in options})
+            command(**arguments, **{name: made})
 
-        values = {name: arguments.pop(name) for name in _READ}
-        query = values.pop("query"), values.pop("query_file")
-        try:
-            options = ReadOptions(**{name: value for name, value in values.items() if value is not None})
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise ConfigError(f"--{fault['loc'][0]}: {fault['ctx']['error']}") from None
-        command(**arguments, read=Reading(options, *query))
+        own, keyword = inspect.signature(command), inspect.Parameter.KEYWORD_ONLY
+        parameters = [parameter for parameter in own.parameters.values() if parameter.name != name]
+        parameters += [
+            inspect.Parameter(option, keyword, default=defaults.get(option), annotation=kind)
+            for option, kind in options.items()
+        ]
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {**command.__annotations__, **options}
+        del run.__annotations__[name]
+        return run
 
-    own = inspect.signature(command)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    more = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in _READ.items()]
-    parameters = [parameter for name, parameter in own.parameters.items() if name != "read"]
-    run.__signature__ = own.replace(parameters=[*parameters, *more])  # type: ignore[attr-defined]
-    run.__annotations__ = {**command.__annotations__, **_READ}
-    run.__annotations__.pop("read")
-    return run
+    return decorate
 
 
-# ---- Pages that commands write beside their result (`--report`) -----------------------------------------
-# Promises: a page appears whole or not at all, and in the place of no other file of the command.
-# Refuses: a file that exists, without --force (ConfigError, exit code 2).
+def _reading(query: str | None, query_file: Path | None, **values: Any) -> Reading:
+    try:
+        options = ReadOptions(**{name: value for name, value in values.items() if value is not None})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise ConfigError(f"--{fault['loc'][0]}: {fault['ctx']['error']}") from None
+    return Reading(options, query, query_file)
+
+
+reads_a_table = gathers("read", _READ, _reading)
+"""Give a command the options by which a table is read; it gets them as `read`."""
+
+
+def is_agreed(question: str, way_out: str) -> bool:
+    """True if the person at the terminal says yes. ConfigError, with the way out, if there is no terminal."""
+    try:
+        return is_yes(ask_terminal(question))
+    except Refused:
+        raise ConfigError(f"standard input is not a terminal, so nobody can answer; {way_out}") from None
 
 
 def check_page(page: Path | None, *inputs: Path, force: bool, outputs: tuple[Path, ...] = ()) -> None:

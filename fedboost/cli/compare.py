@@ -8,7 +8,7 @@ Training is plain and in this process, which makes the model of any protection.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
@@ -22,19 +22,16 @@ from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, Trial, shown_metrics, together, unprotected
 from fedboost.results.comparison import ALONE, FEDERATED, POOLED, Comparison
 from fedboost.runtime.config import cores
+from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import split_by_blocks
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.terms_file import read_training
+from fedboost.runtime.tasks import read_training
+from fedboost.terms.terms import Terms
 from fedboost.views import as_html, comparison
-
-if TYPE_CHECKING:
-    from fedboost.runtime.data.database import Reading
-    from fedboost.terms.terms import Terms
-
 
 COMPARE_EPILOG = "Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10"
 MANY_ROWS = 50_000
@@ -45,7 +42,7 @@ MANY_ROWS = 50_000
 def compare(
     terms: TermsFile,
     data: Tables,
-    read: "Reading",
+    read: Reading,
     site: Site = None,
     held_out: Annotated[
         float, typer.Option(help="Share of each site's rows to compare the models on.")
@@ -93,15 +90,15 @@ def compare(
 
 
 def _of_sites(
-    agreed: "Terms",
+    agreed: Terms,
     terms: Path,
     source: Any,
-    read: "Reading",
+    read: Reading,
     site: str,
     held_out: float,
     seeds: int,
     json: bool,
-) -> "Comparison":
+) -> Comparison:
     """The comparison of sites with different rows, by the column that names them."""
     table = read_table(source, None, read.options)
     sites = _sites(agreed, terms, table, source, site)
@@ -128,7 +125,7 @@ def _of_sites(
     )
 
 
-def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
+def _sites(agreed: Terms, terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
     """Return the rows of two or more sites, which fit the terms."""
     sites = rows_of_sites(agreed, terms, table, data, column)
     if len(sites) < 2:
@@ -140,9 +137,9 @@ def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) 
 
 
 def _split(
-    terms: "Terms",
+    terms: Terms,
     sites: Mapping[str, Any],
-    trials: Mapping[str, "Trial"],
+    trials: Mapping[str, Trial],
     seed: int,
     names: tuple[str, ...],
     step: Callable[[str], None],
@@ -173,9 +170,6 @@ def _split(
 
 
 # ---- `fedboost compare` where parties hold different columns: the label holder alone, and all joined ----
-# Promises: no model sees a held-out row; the same tables, terms and options give the same figures.
-# Refuses: several blocks, tables that do not fit the terms, and parties with too few rows in common.
-# Training is plain and in this process, which makes the model of any protection.
 
 
 IN_ORDER: dict[str, object] = {
@@ -191,13 +185,13 @@ ONE_PARTY: dict[str, object] = {
 
 
 def compare_columns(
-    agreed: "Terms",
+    agreed: Terms,
     sources: Mapping[str, Any],
-    read: "Reading",
+    read: Reading,
     held_out: float,
     seeds: int,
     step: Callable[[str], None],
-) -> "Comparison":
+) -> Comparison:
     """The comparison of one label holder. sources: of the table of each party, or of one of
     all columns; step: called with the name of each training."""
     if agreed.vertical.label_holder is None:
@@ -233,7 +227,7 @@ def compare_columns(
     )
 
 
-def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dict[str, Any]:
+def _tables(agreed: Terms, sources: Mapping[str, Any], read: Reading) -> dict[str, Any]:
     """The table of each party."""
     tables = {name: read_table(source, None, read.options) for name, source in sources.items()}
     if set(tables) == set(agreed.parties):
@@ -241,7 +235,7 @@ def _tables(agreed: "Terms", sources: Mapping[str, Any], read: "Reading") -> dic
     return split_by_blocks(next(iter(tables.values())), agreed, 0)
 
 
-def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
+def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
     """The rows that all parties have, in one order, with each party's own columns. Refused if they are too
     few, or not equally many where they stand in order."""
     shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}
@@ -269,7 +263,7 @@ def _in_common(agreed: "Terms", tables: Mapping[str, Any]) -> dict[str, Any]:
     return {party: table.select(_columns(agreed, party)) for party, table in tables.items()}
 
 
-def _ids_taken(agreed: "Terms", places: Mapping[str, Mapping[bytes, int]]) -> list[bytes]:
+def _ids_taken(agreed: Terms, places: Mapping[str, Mapping[bytes, int]]) -> list[bytes]:
     """The ids of the rows that take part: those of the label holder, or those that all parties have."""
     ids = places[str(agreed.vertical.label_holder)]
     if agreed.vertical.takes_all_rows:
@@ -277,7 +271,7 @@ def _ids_taken(agreed: "Terms", places: Mapping[str, Mapping[bytes, int]]) -> li
     return [row_id for row_id in ids if all(row_id in own for own in places.values())]
 
 
-def _columns(agreed: "Terms", party: str) -> list[str]:
+def _columns(agreed: Terms, party: str) -> list[str]:
     """The columns that a party gives: its features, and what stands beside the label."""
     own = agreed.blocks.columns_of(party)
     beside = own.others if agreed.blocks.has_labels(party) else ()
@@ -285,9 +279,9 @@ def _columns(agreed: "Terms", party: str) -> list[str]:
 
 
 def _split_columns(
-    terms: "Terms",
+    terms: Terms,
     tables: Mapping[str, Any],
-    trial: "Trial",
+    trial: Trial,
     seed: int,
     names: tuple[str, ...],
     step: Callable[[str], None],
@@ -316,7 +310,7 @@ def _split_columns(
     return equal
 
 
-def one_party(terms: "Terms", columns: Any) -> "Terms":
+def one_party(terms: Terms, columns: Any) -> Terms:
     """The terms of one party that has these columns."""
     return terms.changed(columns={**columns.model_dump(), "held": {}}, **ONE_PARTY)
 

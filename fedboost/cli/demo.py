@@ -1,20 +1,24 @@
 """`fedboost demo`: several processes train one model over gRPC; then what it was worth.
 
-Promises: an aggregator and the parties run as processes of their own on loopback; the federated trees are
-compared, byte for byte, with those that the pooled rows give; the sites' files, memories and audit logs stay
-in a folder to look at, until the next demo there.
-Refuses: a table or label that cannot be used, before anything is started.
+Promises: an aggregator and the parties run as processes of their own on loopback; each row is at one site, or
+held out from all; the federated trees are compared, byte for byte, with those that the pooled rows give; the
+sites' files, memories and audit logs stay in a folder to look at, until the next demo there.
+Refuses: a table, label, protection or folder that cannot be used, before anything is started (ConfigError).
 """
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import typer
-from pyarrow import concat_tables
+from pyarrow import csv
 
 from fedboost.cli.common import Force, Json, Site, reads_a_table
 from fedboost.cli.compare import IN_ORDER, one_party
@@ -23,129 +27,32 @@ from fedboost.cli.serve import site_and_keys
 from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
+from fedboost.holders.columns import Prediction
+from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
+from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.results.base import Traffic
 from fedboost.results.comparison import ALONE, POOLED
 from fedboost.results.training import ColumnsDemo, Demo
+from fedboost.runtime import local
+from fedboost.runtime.data.database import Reading
+from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
+from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.local import demo as made
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.files import check_writable, folder_name, party_stems
 from fedboost.runtime.local.cluster import LocalCluster
-from fedboost.runtime.local.demo import (
-    CLINIC,
-    MIN_NEW_ROWS,
-    Apart,
-    Sites,
-    audit_log,
-    check_number,
-    demo_terms,
-    empty_state,
-    hospitals,
-    own_sites,
-    write_files,
-)
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.local.warm_up import compile_usual
 from fedboost.runtime.model import Model, assemble
-from fedboost.runtime.party_model import PartyModel, terms_to_predict
+from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.node import predict_with_parties
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.telemetry import logger
+from fedboost.terms.terms import Terms
 from fedboost.views import training
 from fedboost.views.words import one_line
-
-if TYPE_CHECKING:
-    from fedboost.holders.prediction import Prediction
-    from fedboost.runtime.data.database import Reading
-    from fedboost.terms.terms import Terms
-
-
-# ---- `fedboost demo --columns` --------------------------------------------------------------------------
-# A clinic and a laboratory that hold different columns of the same patients.
-# Promises: as `fedboost demo`; at the end the clinic predicts patients whom nobody trained on, together
-# with the laboratory, as `fedboost predict --party` does.
-# Refuses: as `fedboost demo`.
-
-
-WAIT = 60.0
-"""Seconds to wait for the aggregator to answer."""
-
-
-def demo_columns(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> None:
-    """Train across processes that hold different columns, predict together, and compare."""
-    encrypts, apart = made.can_encrypt(), made.patients()
-    terms = made.columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
-    files: dict[str, Path | None] = {**made.write_patients(out, apart, terms, force)}
-    about = {
-        "columns": apart.columns,
-        "rows": {party: table.num_rows for party, table in apart.tables.items()},
-        "rows_in_common": apart.common.num_rows,
-        "rows_held_out": apart.new.num_rows,
-    }
-    say = (lambda text: None) if json else print
-    for line in training.beginning(about, terms):
-        say(line)
-    if protection is None and not encrypts:
-        notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')
-    with processes(terms, files, out, say, lambda: made.warm_up(apart, terms)) as consortium:
-        model, traffic = train(consortium, terms, json)
-        assert isinstance(model, PartyModel)  # the terms say that each party keeps its part
-        model.save(out / "model.json")
-        parts = {party: _part_file(out, party, model.id) for party in terms.parties}
-        say("the clinic asks for a prediction of the new patients; the laboratory approves that, too")
-        prediction = _predict(consortium, out, apart, parts[made.CLINIC])
-    scores, equal = _compare_columns(terms, apart, model, parts, prediction)
-    log = shlex.quote(str(audit_log(out, made.LABORATORY)))
-    about |= {"equal": equal, "held_out": scores, "log": log}
-    about |= {"parts": {party: str(file) for party, file in parts.items()}, "shares": model.importance}
-    end = ColumnsDemo.of(model.outline, traffic, str(out / "model.json"), **about)
-    show(json, [end.summary], training.demo(end))
-    if not equal:
-        raise FedboostError("the joined model differs from the pooled one: please report this")
-
-
-def _part_file(folder: Path, party: str, id: str) -> Path:
-    """The file of a party's part of the model."""
-    file = PartFolder(read_party(folder / f"{party}.toml")).file(id)
-    return folder / file.relative_to(folder.resolve())
-
-
-def _predict(consortium: "LocalCluster", folder: Path, apart: "Apart", part: Path) -> "Prediction":
-    """The clinic's prediction of its new patients, together with the laboratory."""
-    model = PartyModel.load(part)
-    consortium.approve(terms_to_predict(model, apart.new.num_rows, MIN_NEW_ROWS))
-    consortium.stop_party(CLINIC)  # one process of a party attends
-    site, bundle = site_and_keys(folder / f"{CLINIC}.toml", False, holds_rows=None)
-    site = site.model_copy(update={"data": folder / "new.csv"})
-    return predict_with_parties(site, bundle, model, logger("party", "text", "warning"), WAIT, MIN_NEW_ROWS)
-
-
-def _compare_columns(
-    terms: "Terms",
-    apart: "Apart",
-    model: "PartyModel",
-    parts: "dict[str, Path]",
-    prediction: "Prediction",
-) -> tuple[dict[str, dict[str, float]], bool]:
-    """Return model name to metrics on the new patients; and whether the parts are the model that pooled
-    columns give, and the prediction is its."""
-    here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # Ctrl-C may have ended it
-    whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))
-    pooled = simulate(whole, {POOLED: apart.common}).model
-    alone = simulate(own, {CLINIC: apart.tables[CLINIC]}).model
-    rows = HeldOut.from_shard(to_shard(apart.held_out, whole, "new patients"))
-    own_rows = HeldOut.from_shard(to_shard(apart.held_out, own, "new patients"))
-    names = shown_metrics(whole)
-    scores = {
-        f"{CLINIC} {ALONE}": score(alone, own_rows, names),
-        "joined": score_of(prediction.margins, whole, rows, names),
-        POOLED: score(pooled, rows, names),
-    }
-    same = np.array_equal(prediction.margins, pooled.booster.margins(rows.features))
-    return scores, same and assemble([model, *parts.values()]).booster == pooled.booster
-
-
-# ---- `fedboost demo`: several processes train one model over gRPC; then what it was worth ---------------
-
 
 DEMO_EPILOG = (
     "Example: fedboost demo\n\nExample: fedboost demo --columns\n\n"
@@ -156,7 +63,7 @@ ROUNDS, COLUMNS_ROUNDS = 30, 10
 
 @reads_a_table
 def demo(
-    read: "Reading",
+    read: Reading,
     data: Annotated[
         str | None, typer.Option(help="Your own table instead of the breast-cancer one.", show_default=False)
     ] = None,
@@ -194,93 +101,402 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train across several processes on this machine, and compare with pooled rows."""
+    end: Demo
     if columns:
         if (data, label, site, parties) != (None, None, None, None):
             raise ConfigError(
                 "--columns has a table of its own: leave --data, --label, --site and --parties out; "
                 "fedboost simulate takes yours, with terms that say who holds which columns"
             )
-        demo_columns(rounds or COLUMNS_ROUNDS, protection, out, force, json)
-        return
-    if data is None and (label, site, parties) != (None, None, None):
-        raise ConfigError("--label, --site and --parties describe your own table: give it with --data")
-    if site is not None and parties is not None:
-        raise ConfigError("give --site or --parties, not both")
-    check_number(parties or 0)
-    sites = hospitals() if data is None else own_sites(data, read, label, site, parties or 3)
-    check_number(len(sites.tables))
-    terms = demo_terms(sites, rounds or ROUNDS, protection)
-    files: dict[str, Path | None] = dict.fromkeys(terms.parties)
-    files |= write_files(out, sites, terms, data, force)
-    model, traffic = _train(terms, sites, files, out, json)
-    file = out / "model.json"
-    model.save(file)
-    scores, equal = _compare(terms, sites, model)
-    log = shlex.quote(str(audit_log(out, next(iter(sites.tables)))))
-    end = Demo.of(model.outline, traffic, str(file), equal=equal, held_out=scores, log=log)
+        end, whole = _of_columns(rounds or COLUMNS_ROUNDS, protection, out, force, json), "joined"
+    else:
+        if data is None and (label, site, parties) != (None, None, None):
+            raise ConfigError("--label, --site and --parties describe your own table: give it with --data")
+        if site is not None and parties is not None:
+            raise ConfigError("give --site or --parties, not both")
+        check_number(parties or 0)
+        sites = hospitals() if data is None else own_sites(data, read, label, site, parties or 3)
+        check_number(len(sites.tables))
+        terms = demo_terms(sites, rounds or ROUNDS, protection)
+        end, whole = _of_rows(sites, terms, data, out, force, json), "federated"
     show(json, [end.summary], training.demo(end))
-    if not equal:
-        raise FedboostError("the federated model differs from the pooled one: please report this")
+    if not end.equal:
+        raise FedboostError(f"the {whole} model differs from the pooled one: please report this")
 
 
-def _train(
-    terms: "Terms", sites: "Sites", files: dict[str, Path | None], folder: Path, json: bool
-) -> "tuple[Model, Traffic]":
-    """Train over gRPC, with a process for each end; return the model and its traffic."""
-    say = (lambda text: None) if json else print
+# ---- The training of a demo, and what all demos write ---------------------------------------------------
+
+
+TERMS = "terms.toml"
+STATE = "demo.state"
+"""The folder of the sites' memories and audit logs, in that of the demo, which makes a new one each time."""
+
+
+@contextmanager
+def _trained(
+    terms: Terms, tables: Mapping[str, Path], folder: Path, json: bool
+) -> Iterator[tuple[LocalCluster, Model | PartyModel, Traffic]]:
+    """Train over gRPC, with a process for each end, and save the model; inside the processes run. Yields
+    them, what the analyst gets, and the traffic."""
+    say = _sayer(json)
+    say("each site approves the terms, as a person there does by `fedboost approve`")
+    say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
+    notice_not_hidden(terms)
+    files: dict[str, Path | None] = {**dict.fromkeys(terms.parties), **tables}
+    with LocalCluster(folder, files, approved=terms, state=_empty_state(folder)) as consortium:
+        session = consortium.analyst.train(terms)
+        with finish_at_interrupt(session.finish) as interruption, progress(terms, json) as draw:
+            for row in session:
+                draw(row)
+                interruption.count()
+        session.model.save(folder / "model.json")
+        yield consortium, session.model, session.traffic
+
+
+def _sayer(json: bool) -> Any:
+    """A function that prints a line, unless the output is JSON."""
+    return (lambda text: None) if json else print
+
+
+def _write(
+    folder: Path, tables: Mapping[Path, Any], terms: Terms, inputs: Sequence[Path], force: bool
+) -> None:
+    """Write tables to their files, and the terms. ConfigError, before anything is written, if a file exists
+    and is not to be replaced. inputs: files that are read."""
+    if terms.protection.uses_key_holder:
+        scheme_of(terms.protection.name)  # ConfigError before anything is written
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: is a file; --out needs a folder")
+    if (folder / STATE).exists() and not force:
+        raise ConfigError(
+            f"{folder}: holds an earlier demo; give --out another folder, or --force to replace it"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in (*tables, folder / TERMS, folder / "model.json"):
+            check_writable(file, *inputs, force=force)
+        (folder / TERMS).write_text(terms_to_toml(terms), "utf-8")
+        for file, table in tables.items():
+            csv.write_csv(table, file)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
+
+
+def _empty_state(folder: Path) -> Path:
+    """The folder of the sites' state, without what an earlier demo left in it."""
+    state = folder / STATE
+    try:
+        if state.exists():
+            shutil.rmtree(state)
+    except OSError as error:
+        raise ConfigError(f"{state}: cannot remove what an earlier demo left: {error.strerror}") from None
+    return state
+
+
+def _audit_log(folder: Path, party: str) -> str:
+    """The audit log of a site, as a shell takes it."""
+    name = folder_name(party)
+    return shlex.quote(str(folder / STATE / name / f"{name}.audit.jsonl"))
+
+
+# ---- Sites with different rows --------------------------------------------------------------------------
+
+
+HOSPITALS_TABLE = Path(local.__file__).with_name("hospitals.csv")
+"""569 tumours, 30 measurements of each, and whether it is benign: W. H. Wolberg, W. N. Street and O. L.
+Mangasarian, 1993, https://doi.org/10.24432/C5DW2B, CC BY 4.0."""
+HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
+HELD_OUT = 0.25
+KEYHOLDER = "keyholder"
+"""A party without rows, where sums are encrypted."""
+KEY_BITS = 2048
+"""The shortest that is taken: the demo is to be quick."""
+MAX_PARTIES = 50
+SEED = 0
+SITE = "hospital"
+"""The column of `all.csv` that names the site of each row."""
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The rows each site trains on, and rows nobody trains on."""
+
+    tables: Mapping[str, Any]
+    held_out: Any
+    label: str
+
+
+def check_number(parties: int) -> None:
+    """Raise ConfigError for more sites than this machine is asked to run processes for."""
+    if parties > MAX_PARTIES:
+        raise ConfigError(
+            f"the demo starts a process for each site: {parties} sites, {MAX_PARTIES} at most; for more, "
+            f"fedboost simulate --site COLUMN (or --parties {parties}) trains in one process"
+        )
+
+
+def hospitals() -> Sites:
+    """Return the Breast Cancer Wisconsin (Diagnostic) table, split unevenly."""
+    train, held_out = _hold_out(read_table(HOSPITALS_TABLE))
+    return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out, "benign")
+
+
+def own_sites(data: str, read: Reading, label: str | None, site: str | None, parties: int) -> Sites:
+    """Return the user's own table, by its site column or split unevenly."""
+    if label is None:
+        raise ConfigError("--data needs --label, the column to predict")
+    train, held_out = _hold_out(read_table(read.source(data), None, read.options))
+    if site is None:
+        names = [f"site-{i + 1}" for i in range(parties)]
+        return Sites(split_by_weights(train, names, list(range(parties, 0, -1)), SEED), held_out, label)
+    return Sites(split_by_site(train, site), held_out.drop_columns([site]), label)
+
+
+def _hold_out(table: Any) -> tuple[Any, Any]:
+    """Return the rows to train on, and those that nobody trains on. ConfigError for too few."""
+    if table.num_rows < 20:
+        raise ConfigError(f"a table of {table.num_rows} rows is too small for the demo; it needs 20")
+    order = np.random.default_rng(SEED).permutation(table.num_rows)
+    held = int(table.num_rows * HELD_OUT)
+    return table.take(order[held:]), table.take(order[:held])
+
+
+def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
+    """Return the terms of a demo: a short training, masked where there are parties enough. Where sums are
+    encrypted there is a key holder beside the sites, and there are few bins."""
+    draft = draft_schema(pa.concat_tables([*sites.tables.values(), sites.held_out]), sites.label)
+    parties, row = list(sites.tables), PROTECTIONS.get(protection or "")
+    settings = {
+        **draft.settings(),
+        "rounds": rounds,
+        "max_depth": 4,
+        "learning_rate": 0.2,
+        "parties": parties,
+        "protection": protection or ("masked" if len(parties) >= MIN_GROUP_PARTIES else "plain"),
+    }
+    if row is not None and row.uses_key_holder:
+        settings |= {"parties": [*parties, KEYHOLDER], "keyholder": KEYHOLDER, "keyholder_rows": False}
+        settings |= {"max_bin": 32, "key_bits": KEY_BITS}
+    return Terms.read(settings)
+
+
+def write_files(
+    folder: Path, sites: Sites, terms: Terms, data: str | None, force: bool = False
+) -> dict[str, Path]:
+    """Write the table of each site, `all.csv` with a column that names the site, the held-out rows as
+    `new.csv`, and the terms; return the tables' files by site. ConfigError as `_write`."""
+    names = [terms.columns.label, *terms.columns.features]
+    files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
+    tables = {files[name]: table.select(names) for name, table in sites.tables.items()}
+    if data is None:
+        labelled = [
+            table.select(names).append_column(SITE, pa.array([name] * table.num_rows))
+            for name, table in sites.tables.items()
+        ]
+        tables[folder / "all.csv"] = pa.concat_tables(labelled)
+        tables[folder / "new.csv"] = sites.held_out.select(names)
+    _write(folder, tables, terms, local_files(data) if data else [], force)
+    return files
+
+
+def _of_rows(sites: Sites, terms: Terms, data: str | None, out: Path, force: bool, json: bool) -> Demo:
+    """Train across processes of these sites, and compare."""
+    files = write_files(out, sites, terms, data, force)
     names = ", ".join(f"{name} ({table.num_rows} rows)" for name, table in sites.tables.items())
+    say = _sayer(json)
     say(one_line(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out"))
-    with processes(terms, files, folder, say) as consortium:
-        model, traffic = train(consortium, terms, json)
-        return cast("Model", model), traffic  # each of these parties has all columns
+    compile_usual(say)
+    with _trained(terms, files, out, json) as (_, trained, traffic):
+        model = cast(Model, trained)  # each of these parties has all columns
+    scores, equal = _compare(terms, sites, model)
+    log = _audit_log(out, next(iter(sites.tables)))
+    return Demo.of(model.outline, traffic, str(out / "model.json"), equal=equal, held_out=scores, log=log)
 
 
-def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, dict[str, float]], bool]:
+def _compare(terms: Terms, sites: Sites, model: Model) -> tuple[dict[str, dict[str, float]], bool]:
     """Return model name to metrics on the held-out rows, none where a site alone cannot train; and whether
     the model is the one that the pooled rows give."""
     terms = terms.changed(rounds=len(model.rounds))  # Ctrl-C may have ended it
-    pooled = simulate(unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
+    pooled = simulate(unprotected(terms), {POOLED: pa.concat_tables(sites.tables.values())}).model
     held_out = HeldOut.from_shard(to_shard(sites.held_out, terms, "held-out rows"))
     names, scores = shown_metrics(terms), dict[str, dict[str, float]]()
     for name, table in sites.tables.items():
         try:
             alone = simulate(unprotected(terms), {name: table}).model
         except FedboostError:
-            scores[f"{name} alone"] = {}
+            scores[f"{name} {ALONE}"] = {}
         else:
-            scores[f"{name} alone"] = score(alone, held_out, names)
-    scores |= {"federated": score(model, held_out, names), "pooled": score(pooled, held_out, names)}
+            scores[f"{name} {ALONE}"] = score(alone, held_out, names)
+    scores |= {"federated": score(model, held_out, names), POOLED: score(pooled, held_out, names)}
     return scores, model.booster.to_xgboost() == pooled.booster.to_xgboost()
 
 
-# ---- The training of a demo: processes on loopback, and what is said of them ----------------------------
-# Promises: an aggregator and the parties run as processes of their own.
+# ---- `fedboost demo --columns`: a clinic and a laboratory with different columns of the same patients ---
+# Promises: each knows some patients that the other does not; those whom nobody trains on are new to the
+# clinic, and the laboratory knows them; at the end the clinic predicts them together with the laboratory, as
+# `fedboost predict --party` does.
 
 
-@contextmanager
-def processes(
-    terms: "Terms",
-    files: Mapping[str, Path | None],
-    folder: Path,
-    say: Callable[[str], None],
-    warm_up: Callable[[], None] = lambda: None,
-) -> "Iterator[LocalCluster]":
-    """Start the processes of a demo, once kernels are compiled; inside they run. say: prints a line; warm_up:
-    compiles kernels that not all trainings need."""
+CLINIC, LABORATORY = "clinic", "laboratory"
+"""The label holder, and the party that holds the other columns."""
+LABEL, ROW_ID = "benign", "patient"
+KNOWN = {CLINIC: 0.95, LABORATORY: 0.92}
+"""The share of the patients to train on that each knows."""
+MIN_COMMON_ROWS, MIN_NEW_ROWS = 300, 100
+"""Fewest rows in common, of the training and of a prediction: the table is smaller than terms take unless
+they say so."""
+WARM_UP_ROWS = 60
+WAIT = 60.0
+"""Seconds to wait for the aggregator to answer."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Tables of patients. tables: of each party; common: all columns of those to train on that both know;
+    held_out: all columns of new ones, whom nobody trains on."""
+
+    tables: Mapping[str, Any]
+    common: Any
+    held_out: Any
+
+    @property
+    def new(self) -> Any:
+        """The clinic's columns of the new patients."""
+        return self.held_out.select([ROW_ID, *self.columns[CLINIC]])
+
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """The features of each party."""
+        return {party: _features(table) for party, table in self.tables.items()}
+
+
+def patients() -> Apart:
+    """Return the Breast Cancer Wisconsin (Diagnostic) table by columns: the clinic has the mean of each
+    measurement and the label, the laboratory its error and its worst value."""
+    draw = np.random.default_rng(SEED)
+    whole: Any = read_table(HOSPITALS_TABLE)
+    ids = draw.choice(np.arange(10_000, 100_000), whole.num_rows, replace=False)
+    whole = whole.add_column(0, ROW_ID, pa.array(ids))
+    rest, held_out = _hold_out(whole)
+    own = [name for name in _features(whole) if name.startswith("mean_")]
+    others = [name for name in _features(whole) if name not in own]
+
+    def some(table: Any, share: float) -> Any:
+        rows = draw.permutation(table.num_rows)
+        return table.take(rows[: round(share * table.num_rows)])
+
+    clinic = some(rest, KNOWN[CLINIC])
+    laboratory = some(pa.concat_tables([some(rest, KNOWN[LABORATORY]), held_out]), 1)
+    return Apart(
+        {CLINIC: clinic.select([ROW_ID, *own, LABEL]), LABORATORY: laboratory.select([ROW_ID, *others])},
+        clinic.filter(pc.is_in(clinic[ROW_ID], value_set=laboratory[ROW_ID])),
+        held_out,
+    )
+
+
+def _features(table: Any) -> tuple[str, ...]:
+    return tuple(name for name in table.column_names if name not in (LABEL, ROW_ID))
+
+
+def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
+    """Return the terms: small trees, and few bins, since rows are encrypted one by one."""
+    columns = apart.columns
+    return Terms.read(
+        {
+            "parties": list(columns),
+            "label_holder": CLINIC,
+            "min_common_rows": MIN_COMMON_ROWS,
+            "model": "parties",
+            "protection": protection,
+            **({"key_bits": KEY_BITS} if PROTECTIONS[protection].uses_key_holder else {}),
+            "rounds": rounds,
+            "max_depth": 3,
+            "max_bin": 16,
+            "learning_rate": 0.3,
+            "columns": {
+                "label": LABEL,
+                "row_id": ROW_ID,
+                "numeric": [name for names in columns.values() for name in names],
+                "held": {LABORATORY: columns[LABORATORY]},
+            },
+        }
+    )
+
+
+def can_encrypt() -> bool:
+    """True if what hides labels from the laboratory is installed."""
+    try:
+        scheme_of("paillier")
+    except ConfigError:
+        return False
+    return True
+
+
+def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> ColumnsDemo:
+    """Train across processes that hold different columns, predict together, and compare."""
+    encrypts, apart = can_encrypt(), patients()
+    terms = columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
+    files = {party: out / f"{party}.csv" for party in apart.tables}
+    tables = {file: apart.tables[party] for party, file in files.items()}
+    _write(out, {**tables, out / "new.csv": apart.new}, terms, [], force)
+    about = {
+        "columns": apart.columns,
+        "rows": {party: table.num_rows for party, table in apart.tables.items()},
+        "rows_in_common": apart.common.num_rows,
+        "rows_held_out": apart.new.num_rows,
+    }
+    say = _sayer(json)
+    for line in training.beginning(about, terms):
+        say(line)
+    if protection is None and not encrypts:
+        notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')
     compile_usual(say)
-    warm_up()
-    say("each site approves the terms, as a person there does by `fedboost approve`")
-    say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
-    notice_not_hidden(terms)
-    with LocalCluster(folder, files, approved=terms, state=empty_state(folder)) as consortium:
-        yield consortium
+    few = apart.common.slice(0, WARM_UP_ROWS)
+    shares = {party: few.select(table.column_names) for party, table in apart.tables.items()}
+    simulate(terms.changed(rounds=1, min_common_rows=1), shares)  # compiles what the processes then find
+    with _trained(terms, files, out, json) as (consortium, model, traffic):
+        assert isinstance(model, PartyModel)  # the terms say that each party keeps its part
+        parts = {party: _part_file(out, party, model.id) for party in terms.parties}
+        say("the clinic asks for a prediction of the new patients; the laboratory approves that, too")
+        prediction = _predict(consortium, out, apart, parts[CLINIC])
+    scores, equal = _compare_columns(terms, apart, model, parts, prediction)
+    about |= {"equal": equal, "held_out": scores, "log": _audit_log(out, LABORATORY)}
+    about |= {"parts": {party: str(file) for party, file in parts.items()}, "shares": model.importance}
+    return ColumnsDemo.of(model.outline, traffic, str(out / "model.json"), **about)
 
 
-def train(consortium: "LocalCluster", terms: "Terms", json: bool) -> "tuple[Model | PartyModel, Traffic]":
-    """Train over gRPC; return what the analyst gets, and the traffic."""
-    session = consortium.analyst.train(terms)
-    with finish_at_interrupt(session.finish) as interruption, progress(terms, json) as draw:
-        for row in session:
-            draw(row)
-            interruption.count()
-    return session.model, session.traffic
+def _part_file(folder: Path, party: str, id: str) -> Path:
+    """The file of a party's part of the model."""
+    file = PartFolder(read_party(folder / f"{party}.toml")).file(id)
+    return folder / file.relative_to(folder.resolve())
+
+
+def _predict(consortium: LocalCluster, folder: Path, apart: Apart, part: Path) -> Prediction:
+    """The clinic's prediction of its new patients, together with the laboratory."""
+    model = PartyModel.load(part)
+    consortium.approve(terms_to_predict(model, apart.new.num_rows, MIN_NEW_ROWS))
+    consortium.stop_party(CLINIC)  # one process of a party attends
+    site, bundle = site_and_keys(folder / f"{CLINIC}.toml", False, holds_rows=None)
+    site = site.model_copy(update={"data": folder / "new.csv"})
+    return predict_with_parties(site, bundle, model, logger("party", "text", "warning"), WAIT, MIN_NEW_ROWS)
+
+
+def _compare_columns(
+    terms: Terms, apart: Apart, model: PartyModel, parts: dict[str, Path], prediction: Prediction
+) -> tuple[dict[str, dict[str, float]], bool]:
+    """Return model name to metrics on the new patients; and whether the parts are the model that pooled
+    columns give, and the prediction is its."""
+    here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # Ctrl-C may have ended it
+    whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))
+    pooled = simulate(whole, {POOLED: apart.common}).model
+    alone = simulate(own, {CLINIC: apart.tables[CLINIC]}).model
+    rows = HeldOut.from_shard(to_shard(apart.held_out, whole, "new patients"))
+    own_rows = HeldOut.from_shard(to_shard(apart.held_out, own, "new patients"))
+    names = shown_metrics(whole)
+    scores = {
+        f"{CLINIC} {ALONE}": score(alone, own_rows, names),
+        "joined": score_of(prediction.margins, whole, rows, names),
+        POOLED: score(pooled, rows, names),
+    }
+    same = np.array_equal(prediction.margins, pooled.booster.margins(rows.features))
+    return scores, same and assemble([model, *parts.values()]).booster == pooled.booster

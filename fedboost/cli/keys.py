@@ -1,24 +1,31 @@
-"""`fedboost keys` and `fedboost sign`: a consortium's root, bundles, requests for certificates, tokens, and
-signed terms.
+"""`fedboost keys`: a consortium's root, bundles, requests for certificates, and tokens.
 
-Promises: each command writes new files only and says what is to be handed to whom; keys never print;
-`--help` imports nothing heavy.
-Refuses: what `fedboost.runtime.net.keys` refuses (ConfigError).
+Promises: each command writes new files only and says what is to be handed to whom; keys never print.
 """
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
+from cryptography.x509 import Certificate
 
-from fedboost.cli.common import Force, InsecureLoopback, Keys, TermsFile
-from fedboost.cli.output import Group, notice
-from fedboost.errors import ConfigError, Refused
-from fedboost.privacy.identity import certify, common_name, day, fingerprint, issue, new_root, role_of, to_pem
-from fedboost.runtime.config import choose_keys
-from fedboost.runtime.files import check_writable, folder_name, write_atomically
+from fedboost.cli.common import is_agreed
+from fedboost.cli.output import group, notice
+from fedboost.errors import ConfigError
+from fedboost.privacy.identity import (
+    PrivateKey,
+    certify,
+    common_name,
+    day,
+    fingerprint,
+    issue,
+    new_root,
+    role_of,
+    to_pem,
+)
+from fedboost.runtime.files import folder_name
 from fedboost.runtime.net.keys import (
     CERTIFICATE,
     ROOT_KEY,
@@ -37,21 +44,11 @@ from fedboost.runtime.net.keys import (
     write_request,
     write_root,
 )
-from fedboost.runtime.telemetry import ask_terminal, is_yes
+from fedboost.runtime.web.logins import add_token
 
-if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
-
-
-keys_app = typer.Typer(
-    name="keys",
-    help="Who may take part: certificates and keys for parties, the aggregator and analysts.",
-    epilog="Example: fedboost keys init-consortium\n\nExample: fedboost keys request north",
-    no_args_is_help=True,
-    cls=Group,
-    add_completion=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+keys_app = group(
+    "keys",
+    "Example: fedboost keys init-consortium\n\nExample: fedboost keys request north",
 )
 
 Folder = Annotated[Path, typer.Option(help="Where the consortium's root key lies; bundles go beside it.")]
@@ -63,7 +60,7 @@ Passphrase = Annotated[
         show_default=False,
     ),
 ]
-KEYS = Path("keys")
+KEYS, TOKENS = Path("keys"), Path("tokens.toml")
 
 
 @keys_app.command(
@@ -157,14 +154,16 @@ def show(
         typer.echo("This bundle can be used.")
 
 
-def fingerprint_of(root: "Certificate") -> str:
-
+def fingerprint_of(root: Certificate) -> str:
     return f"fingerprint, which must be the same at every site:\n    {fingerprint(root)}"
 
 
-def validity(certificate: "Certificate") -> str:
-
+def validity(certificate: Certificate) -> str:
     return f"{day(certificate.not_valid_before_utc)} to {day(certificate.not_valid_after_utc)}"
+
+
+def _root(folder: Path, passphrase_file: Path | None) -> tuple[PrivateKey, Certificate]:
+    return read_root(folder, read_passphrase(passphrase_file) if passphrase_file else None)
 
 
 def _issue(
@@ -176,8 +175,7 @@ def _issue(
     hosts: Sequence[str] = (),
 ) -> None:
     """Write a new bundle beside the root's key and say what to do with it."""
-    passphrase = read_passphrase(passphrase_file) if passphrase_file else None
-    root_key, root = read_root(folder, passphrase)
+    root_key, root = _root(folder, passphrase_file)
     key, certificate = issue(root_key, root, name, role, datetime.now(UTC), days, hosts)
     bundle = folder / folder_name(name)
     write_bundle(bundle, key, certificate, to_pem(root))
@@ -193,22 +191,18 @@ def _issue(
 
 
 # ---- `fedboost keys request`, `sign` and `accept`: a key that never leaves the site that makes it -------
-# Promises: keys never print, and the private one is in no file but the site's; nothing is signed before its
-# name, role and fingerprint were shown.
-# Refuses: what `fedboost.runtime.net.keys` refuses (ConfigError).
+# The private key is only in the site's file; nothing is signed before name, role and fingerprint were shown.
 
 
-REQUEST_EPILOGS = {
-    "request": "Example: fedboost keys request north\n\nExample: fedboost keys request marie --role analyst",
-    "sign": "Example: fedboost keys sign request.pem",
-    "accept": "Example: fedboost keys accept north.answer.pem",
-}
 NOT_SIGNED = 1
 """Exit code of a person's no."""
 OwnFolder = Annotated[Path, typer.Option(help="Where this site's bundles lie, each in a folder of its own.")]
 Role = Literal["party", "aggregator", "analyst"]
 
 
+@keys_app.command(
+    epilog="Example: fedboost keys request north\n\nExample: fedboost keys request marie --role analyst"
+)
 def request(
     name: Annotated[str, typer.Argument(help="The name to ask for.", show_default=False)],
     role: Annotated[Role, typer.Option(help="The role to ask for.")] = "party",
@@ -225,6 +219,7 @@ def request(
     )
 
 
+@keys_app.command(epilog="Example: fedboost keys sign request.pem")
 def sign(
     request: Annotated[Path, typer.Argument(help="A request, as it arrived.", show_default=False)],
     folder: Folder = KEYS,
@@ -237,15 +232,15 @@ def sign(
 ) -> None:
     """Sign the request of a member, where the root's key lies. Exit code 1 for a no."""
     asked, now = read_request_file(request), datetime.now(UTC)
-    passphrase = read_passphrase(passphrase_file) if passphrase_file else None
-    root_key, root = read_root(folder, passphrase)
+    root_key, root = _root(folder, passphrase_file)
     if not renew:
         check_new(folder, asked.name, now)
     typer.echo(
         f"name        {_distinct(asked.name)}\nrole        {asked.role}\n"
         f"fingerprint of its key, which its owner must tell you in another way:\n    {asked.fingerprint}"
     )
-    if not yes and not _agreed(asked.name, asked.role):
+    question = f"Let {asked.role} {asked.name!r} in, with this key? [y/N] "
+    if not yes and not is_agreed(question, "--yes signs without a question"):
         notice("not signed: nothing was written")
         raise typer.Exit(NOT_SIGNED)
     certificate = certify(root_key, root, asked.key, asked.name, asked.role, now, days)
@@ -259,6 +254,7 @@ def sign(
     )
 
 
+@keys_app.command(epilog="Example: fedboost keys accept north.answer.pem")
 def accept(
     answer: Annotated[Path, typer.Argument(help="What the root's owner sent back.", show_default=False)],
     folder: OwnFolder = KEYS,
@@ -279,30 +275,14 @@ def _distinct(name: str) -> str:
     return name if name.isascii() and name == name.strip() else f"{name}, which is {name!a}"
 
 
-def _agreed(name: str, role: str) -> bool:
-
-    try:
-        return is_yes(ask_terminal(f"Let {role} {name!r} in, with this key? [y/N] "))
-    except Refused:
-        raise ConfigError(
-            "standard input is no terminal, so nobody can be asked; --yes signs without a question"
-        ) from None
-
-
 # ---- `fedboost keys token`: a token for a console or a site's page --------------------------------------
-# Promises: the token is printed once, on standard output; the file has its hash alone.
-# Refuses: a name that has a token already, a file that is none (ConfigError).
 
 
-TOKEN_EPILOG = (
-    "Example: fedboost keys token marie --file tokens.toml\n\n"
+@keys_app.command(
+    epilog="Example: fedboost keys token marie --file tokens.toml\n\n"
     "Example: fedboost keys token marie --role analyst --days 30\n\n"
     "Example: fedboost keys token jo --role officer"
 )
-
-FILE = Path("tokens.toml")
-
-
 def token(
     name: Annotated[
         str,
@@ -315,48 +295,11 @@ def token(
             "read a site's page, and approve or refuse terms."
         ),
     ] = "viewer",
-    file: Annotated[Path, typer.Option(help="The file that `tokens` in [console] names.")] = FILE,
+    file: Annotated[Path, typer.Option(help="The file that `tokens` in [console] names.")] = TOKENS,
     days: Annotated[int, typer.Option(help="Days that it counts.", min=1, max=3650)] = 90,
 ) -> None:
     """Make a token for the console of an aggregator, or for the page of a site."""
-    from fedboost.runtime.web.logins import add_token
-
     made, ends = add_token(file, name, role, days)
     print(made)
     notice(f"{file}: has an entry for the {role} {name!r}, until {ends}; delete it to take the token away")
     notice("the token is printed this once, and is kept nowhere: hand it over in a safe way")
-
-
-# ---- `fedboost sign`: terms that an analyst signs, as a file to submit ----------------------------------
-# Promises: the file is good for one session under these very terms; no key is in it.
-# Refuses: a file that exists, without --force (ConfigError).
-
-
-SIGN_EPILOG = "Example: fedboost sign terms.toml --keys keys/marie --out signed.json"
-
-
-def sign_terms(
-    terms: TermsFile,
-    out: Annotated[Path, typer.Option(help="Where to write the signed terms.", show_default=False)],
-    keys: Keys = None,
-    insecure_loopback: InsecureLoopback = False,
-    force: Force = False,
-) -> None:
-    """Sign terms, for the console of an aggregator: who has the file can submit them once, within 30 days,
-    and cannot change them."""
-    from fedboost.runtime.signed_model import sign_terms, to_json
-    from fedboost.runtime.terms_file import read_terms
-
-    check_writable(out, terms, force=force)
-    agreed = read_terms(terms)
-    if not agreed.parties:
-        raise ConfigError(f'{terms}: names no parties; add parties = ["north", "south"]')
-    bundle = choose_keys(keys, "analyst", "127.0.0.1:0", insecure_loopback)
-    write_atomically(out, to_json(agreed, None) if bundle is None else sign_terms(agreed, bundle), 0o600)
-    signer = "nobody, for an aggregator without keys" if bundle is None else f"analyst {bundle.signer.name!r}"
-    notice(f"{out}: terms {agreed.digest[:12]}..., signed by {signer}")
-
-
-for command in (request, sign, accept):
-    keys_app.command(epilog=REQUEST_EPILOGS[command.__name__])(command)
-keys_app.command(epilog=TOKEN_EPILOG)(token)

@@ -1,7 +1,6 @@
 """Output of the commands: text or JSON on standard output, notices on standard error, and how they end.
 
-Promises: `show` prints the text or the JSON of the same facts; nothing heavy is imported before it is needed.
-Refuses: nothing.
+Promises: nothing heavy is imported before it is needed.
 """
 
 import difflib
@@ -11,7 +10,7 @@ import json as json_format
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -90,15 +89,12 @@ def unless_nobody_reads() -> Iterator[None]:
 
 # ---- Command lines that cannot be, in one line ----------------------------------------------------------
 # What is wrong, the nearest command or option, where to look.
-# Promises: the line names the command, and the option or argument as it is typed.
 
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of the errors of a command line. Which package it is from depends on typer's version."""
 TAKES_TERMS = ("train", "simulate", "demo", "estimate")
 """Commands whose settings people look for among their options."""
-GROUPS = ("keys", "privacy")
-"""Commands with sub-commands."""
 
 
 class Group(TyperGroup):
@@ -107,7 +103,7 @@ class Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""
         for command in self.commands.values():
-            command.short_help = _first_sentence(command.help or "")
+            command.short_help = first_sentence(command.help or "")
         super().format_help(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -118,13 +114,27 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def usage_error(error: Any) -> str:
-    """A line about a command line that cannot be; empty if the help was printed in place of one."""
+def group(name: str, epilog: str) -> typer.Typer:
+    """An empty command for sub-commands."""
+    return typer.Typer(
+        name=name,
+        epilog=epilog,
+        no_args_is_help=True,
+        cls=Group,
+        add_completion=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def usage_error(error: Any, groups: Container[str]) -> str:
+    """A line about a command line that cannot be; empty if the help was printed in place of one. groups:
+    commands with sub-commands."""
     text, context = error.format_message().strip(), error.ctx
     if not text:
         return ""
     if context is None:  # of an option without its value, or with one too many
-        words = sys.argv[1:3] if sys.argv[1] in GROUPS else sys.argv[1:2]
+        words = sys.argv[1 : 3 if sys.argv[1] in groups else 2]
         fault = _clause(text).replace("requires an argument", "needs a value")
         return f"{fault}; see {' '.join(('fedboost', *words, '--help'))}"
     name, param = " ".join(_path(context)), getattr(error, "param", None)
@@ -186,7 +196,8 @@ def _help_of(param: Any) -> str:
     return f" ({_clause(text)})" if text else ""
 
 
-def _first_sentence(text: str) -> str:
+def first_sentence(text: str) -> str:
+    """The first sentence of a help."""
     return re.split(r"(?<=[.])\s", " ".join(text.split()), maxsplit=1)[0]
 
 

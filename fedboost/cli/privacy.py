@@ -1,45 +1,34 @@
 """`fedboost privacy` and `fedboost estimate`: what was spent of the rows' privacy, what terms would spend,
 what a training would cost.
 
-Promises: `--help` imports nothing heavy; nothing here but `init` writes to a site's memory.
-Refuses: terms and models without noise, a memory that is damaged, another instead of one that is there
-(ConfigError).
+Promises: only `init` writes to a site's memory.
 """
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedboost.cli.common import Json, ModelFile, SiteFile, TermsFile, reads_a_table
-from fedboost.cli.output import Group, print_json, show, write
+from fedboost.cli.output import group, print_json, show, write
 from fedboost.errors import ConfigError, printable
 from fedboost.results.privacy import Plan, PrivacyCard
+from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.local import estimate as local
 from fedboost.runtime.local.estimate import Link
 from fedboost.runtime.model import Model
 from fedboost.runtime.site.backup import accept_restored, init_memory, site_budget
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.terms_file import read_terms, read_training
+from fedboost.runtime.tasks import read_terms, read_training
+from fedboost.terms.terms import Terms
 from fedboost.views import privacy, site
 from fedboost.views.as_text import markdown
 from fedboost.views.training import estimates
 
-if TYPE_CHECKING:
-    from fedboost.runtime.data.database import Reading
-    from fedboost.terms.terms import Terms
-
-
-privacy_app = typer.Typer(
-    name="privacy",
-    help="Differential privacy: a site's memory and budget, what terms would cost, a model's card.",
-    epilog="Example: fedboost privacy budget --config party.toml\n\n"
+privacy_app = group(
+    "privacy",
+    "Example: fedboost privacy budget --config party.toml\n\n"
     "Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000",
-    no_args_is_help=True,
-    cls=Group,
-    add_completion=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 EXAMPLES = (1_000, 10_000, 100_000)
@@ -143,7 +132,7 @@ ESTIMATE_EPILOG = "Example: fedboost estimate terms.toml --rows 100000 --parties
 @reads_a_table
 def estimate(
     terms: TermsFile,
-    read: "Reading",
+    read: Reading,
     rows: Annotated[
         int | None, typer.Option(help="Rows of all parties; those of --data.", min=1, show_default=False)
     ] = None,
@@ -207,7 +196,7 @@ def estimate(
     show(json, result.lines, estimates(result))
 
 
-def _of_features(terms: "Terms", features: int) -> "Terms":
+def _of_features(terms: Terms, features: int) -> Terms:
     """The terms with so many numeric features in place of their columns."""
     columns = {"label": "a label that is no feature", "numeric": [f"f{number}" for number in range(features)]}
     return type(terms).read({"columns": columns, **{name: terms.flat[name] for name in KEPT}})

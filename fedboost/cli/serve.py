@@ -56,7 +56,7 @@ def _compile_kernels(log: Any) -> None:
 
 def site_and_keys(
     config: Path, insecure_loopback: bool, holds_rows: bool | None
-) -> "tuple[PartyConfig, Bundle | None]":
+) -> tuple[PartyConfig, Bundle | None]:
     """A site's file, and its keys. ConfigError. holds_rows: as for `read_party`."""
     site = read_party(config, holds_rows)
     bundle = choose_keys(site.keys, "party", site.aggregator, insecure_loopback)
@@ -188,7 +188,7 @@ def health(
     print("serving")
 
 
-def choose_member_keys(keys: Path | None, aggregator: str, insecure_loopback: bool) -> "Bundle | None":
+def choose_member_keys(keys: Path | None, aggregator: str, insecure_loopback: bool) -> Bundle | None:
     """The bundle of a party or of an analyst: anyone who may dial may ask."""
     role = None
     if keys is not None:

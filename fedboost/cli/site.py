@@ -5,20 +5,23 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from string import hexdigits
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
+import pyarrow as pa
 import typer
 from pyarrow import types
 
 from fedboost.cli.common import (
     MIN_ROWS_PER_LEVEL,
     Data,
+    Exclude,
     Force,
     Json,
     MinRowsPerLevel,
     SiteFile,
     TermsFile,
+    is_agreed,
     reads_a_table,
 )
 from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
@@ -28,7 +31,10 @@ from fedboost.results.audit import Session
 from fedboost.results.site import Counts
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.check import MIN_ROWS, of_offer
+from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import DraftedOffer, draft_offer
+from fedboost.runtime.data.locations import local_files
+from fedboost.runtime.data.locations import shown as source_name
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
@@ -36,14 +42,15 @@ from fedboost.runtime.site.approval import approve as write_approval
 from fedboost.runtime.site.approval import count_columns, count_rows, look
 from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Entry, read_log
 from fedboost.runtime.site.audit_rules import audit_of, sessions_of
+from fedboost.runtime.site.backup import restore as put_back
 from fedboost.runtime.site.backup import write_backup
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.rows import Names, site_rows
-from fedboost.runtime.site.workers import workers_of
-from fedboost.runtime.telemetry import ask_terminal, is_yes
-from fedboost.runtime.terms_file import read_terms
-from fedboost.runtime.workers.holder import check_under_workers
+from fedboost.runtime.tasks import read_terms
+from fedboost.runtime.telemetry import ask_terminal
+from fedboost.runtime.workers.holder import check_under_workers, workers_of
 from fedboost.terms.tasks import terms_to_describe
+from fedboost.terms.terms import Terms
 from fedboost.views.approval import approval
 from fedboost.views.as_text import text
 from fedboost.views.audit import audit as audit_view
@@ -59,13 +66,6 @@ from fedboost.views.words import (
     shown,
     table,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fedboost.runtime.data.database import Reading
-    from fedboost.terms.terms import Terms
-
 
 APPROVE_EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst marie"
 REFUSED = 1
@@ -110,7 +110,7 @@ def approve(
     print(f"approved, until this file is removed: {path}")
 
 
-def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path) -> None:
+def _check_party(agreed: Terms, site: PartyConfig, terms: Path, config: Path) -> None:
     """ConfigError unless the terms name the site."""
     if site.party not in agreed.parties:
         raise ConfigError(
@@ -119,7 +119,7 @@ def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path
         )
 
 
-def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[str, ...]:
+def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, ...]:
     """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
     for a prediction, which the label holder asks for."""
     if not agreed.task.by_analyst:
@@ -149,7 +149,7 @@ def _analysts(site: "PartyConfig", agreed: "Terms", names: list[str]) -> tuple[s
     return (name,)
 
 
-def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counts | None":
+def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:
     """Return the rows of this site, counted, if it has any; of rows on workers the number alone. ConfigError
     where they do not fit."""
     if site.data is None or site.party not in agreed.holders:
@@ -163,18 +163,12 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "Counts | None":
 
 def _agreed(analysts: tuple[str, ...]) -> bool:
     names = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
-    try:
-        return is_yes(ask_terminal(f"Approve these terms{names} for the rows of this site? [y/N] "))
-    except Refused:
-        raise ConfigError(
-            "standard input is not a terminal, so nobody can answer; --yes approves without a question"
-        ) from None
+    question = f"Approve these terms{names} for the rows of this site? [y/N] "
+    return is_agreed(question, "--yes approves without a question")
 
 
 # ---- `fedboost audit`: what has left a site, in plain words, by its own log -----------------------------
 # Promises: nothing is said of a log before its whole chain was verified.
-# Refuses: a log with a line that does not fit, naming the first one, and a log without the entry whose hash
-# was kept (ConfigError).
 
 
 AUDIT_EPILOG = (
@@ -248,7 +242,7 @@ def _hash(text: str) -> str:
     return digest
 
 
-def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
+def _number(digest: str, entries: list[Entry], log: Path) -> int:
     """Return the number of the entry with that hash; 0 for the hash of an empty log. ConfigError."""
     hashes = [BEFORE_THE_FIRST, *(entry.hash for entry in entries)]
     if digest not in hashes:
@@ -259,7 +253,7 @@ def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
     return hashes.index(digest)
 
 
-def _name(name: str, sessions: "list[Session]", log: Path) -> str:
+def _name(name: str, sessions: list[Session], log: Path) -> str:
     """Return the name of the session that is meant: by its whole name, or by a beginning that no other has,
     also as it is printed where it is cut. ConfigError."""
     names = list(dict.fromkeys(session.name for session in sessions))
@@ -308,9 +302,7 @@ def restore(
     """Put this site's memory back from a backup, where it was lost, and its audit log and parts of models if
     those were lost, too. Sessions that were under way are over; what an audit log that is still there has
     since is taken over."""
-    from fedboost.runtime.site.backup import restore
-
-    restored = restore(backup, read_party(config, holds_rows=None), force)
+    restored = put_back(backup, read_party(config, holds_rows=None), force)
     begun = restored.begun
     knows = f"{counted(begun.sessions, 'session')} and {counted(begun.releases, 'charged release')}"
     print(f"{begun.path}: the memory as of {restored.time}; it knows {knows}")
@@ -329,10 +321,8 @@ def restore(
 
 
 # ---- `fedboost columns`: the columns that a site offers, for an analyst to draft terms with -------------
-# Promises: two files: the offer, which goes to the analyst, and the site's names for its columns, which
-# their owner alone may read; under an alias the offer has no name and no level of the table.
-# Refuses: options that exclude or need each other, tables without a usable column, and without a row id
-# columns that look like one (ConfigError).
+# Promises: two files: the offer, which goes to the analyst, and the site's names for its columns, which only
+# their owner may read; under an alias the offer has no name and no level of the table.
 
 
 COLUMNS_EPILOG = "Example: fedboost columns customers.parquet --row-id customer_no --alias telco"
@@ -350,7 +340,7 @@ Alias = Annotated[
 @reads_a_table
 def columns(
     data: Data,
-    read: "Reading",
+    read: Reading,
     row_id: Annotated[
         str | None,
         typer.Option(help="The column of row identifiers, which is not offered.", show_default=False),
@@ -359,10 +349,7 @@ def columns(
     party: Annotated[
         str | None, typer.Option(help="This party's name in terms.", show_default="the alias")
     ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(help="A column that is not offered (may be repeated).", show_default=False),
-    ] = None,
+    exclude: Exclude = None,
     min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
     out: Annotated[
         Path | None, typer.Option(help="The offer, for the analyst.", show_default="PARTY.offer.toml")
@@ -375,8 +362,6 @@ def columns(
 ) -> None:
     """Offer this site's columns to an analyst, who drafts terms with them. Terms then reach these columns and
     levels alone, by the names of the offer."""
-    from fedboost.runtime.data.locations import local_files, shown
-
     holder = party or alias
     if not holder:
         raise ConfigError("whose columns are these? Name the party, --party NAME, or its alias, --alias NAME")
@@ -389,8 +374,8 @@ def columns(
     try:
         drafted = draft_offer(table, holder, alias, aside, min_rows_per_level)
     except ConfigError as error:
-        raise ConfigError(f"{shown(source)}: {error.public}", error.detail) from None
-    _check_no_ids(dense_of(table), row_id, aside, shown(source))
+        raise ConfigError(f"{source_name(source)}: {error.public}", error.detail) from None
+    _check_no_ids(dense_of(table), row_id, aside, source_name(source))
     _notice_odd(dense_of(table), drafted, aside, row_id)
     names = Names(
         row_id=row_id,
@@ -411,7 +396,7 @@ def _check_files(out: Path, names_out: Path, inputs: tuple[Path, ...], force: bo
         check_writable(path, *inputs, force=force)
 
 
-def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], source: str) -> None:
+def _check_no_ids(table: pa.Table, row_id: str | None, aside: list[str], source: str) -> None:
     """ConfigError, where no row id is named, for a column of text or whole numbers with another value in
     every row: it may well be the row ids, which are no feature."""
     for name in table.column_names if row_id is None else ():
@@ -427,7 +412,7 @@ def _check_no_ids(table: "pa.Table", row_id: str | None, aside: list[str], sourc
             )
 
 
-def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], row_id: str | None) -> None:
+def _notice_odd(table: pa.Table, drafted: DraftedOffer, aside: list[str], row_id: str | None) -> None:
     """Print what is odd in a table, and why columns are not offered."""
     for line in notices(of_offer(table, drafted.left_out, aside)):
         notice(line)
@@ -435,7 +420,7 @@ def _notice_odd(table: "pa.Table", drafted: "DraftedOffer", aside: list[str], ro
         _notice_ids(table, row_id)
 
 
-def _notice_ids(table: "pa.Table", name: str) -> None:
+def _notice_ids(table: pa.Table, name: str) -> None:
     """Print a line if rows cannot be matched by their ids: rows without one, ids of several rows."""
     codes, distinct = texts(column_of(table, name), name)
     missing = int((codes < 0).sum())
@@ -446,7 +431,7 @@ def _notice_ids(table: "pa.Table", name: str) -> None:
         notice(f"{delimited(name)}: {', and '.join(faults)}; rows are matched by ids, each in one row")
 
 
-def _text(drafted: "DraftedOffer", min_rows: int, out: Path, names_out: Path) -> "Iterator[Block]":
+def _text(drafted: DraftedOffer, min_rows: int, out: Path, names_out: Path) -> Iterator[Block]:
     """Yield the offer beside what it is of here, and where the files go."""
     rows = table("in terms", "here", "kind", "levels", numbers=())
     for column in drafted.columns:

@@ -1,28 +1,53 @@
-"""`fedboost terms` and `fedboost digest`: terms drafted from a table, and their digest."""
+"""`fedboost terms`, `digest`, `sign` and `check`: terms drafted from a table, and checks of tables."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedboost.cli.common import MIN_ROWS_PER_LEVEL, Data, Force, MinRowsPerLevel, TermsFile, reads_a_table
-from fedboost.cli.output import notice, write
+from fedboost.cli.common import (
+    MIN_ROWS_PER_LEVEL,
+    Data,
+    Exclude,
+    Force,
+    InsecureLoopback,
+    Json,
+    Keys,
+    Label,
+    MinRowsPerLevel,
+    SomeAggregator,
+    TermsFile,
+    Wait,
+    reads_a_table,
+)
+from fedboost.cli.output import notice, show, unless_nobody_reads, write
 from fedboost.errors import ConfigError
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site import MAX_SPLITS, splits_by
-from fedboost.results.check import Oddity
+from fedboost.results.check import Checked, Oddity
+from fedboost.runtime import signed_model
+from fedboost.runtime.analyst import connect
+from fedboost.runtime.config import check_address, choose_keys
+from fedboost.runtime.data import check as checked
 from fedboost.runtime.data.check import of_draft
 from fedboost.runtime.data.database import Database, Reading
 from fedboost.runtime.data.draft import Draft, Offer, draft_schema, read_offer, split_by_site, with_offers
 from fedboost.runtime.data.locations import is_remote, local_files, shown
 from fedboost.runtime.data.table import dense_of, read_table
-from fedboost.runtime.data.values import listing
-from fedboost.runtime.files import check_writable
+from fedboost.runtime.data.values import column_of, listing
+from fedboost.runtime.files import check_writable, write_atomically
+from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import COMMAND, MIN_ROWS_PER_BIN
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.site.rows import Names, SiteTable, site_rows
+from fedboost.runtime.tasks import read_terms, terms_to_toml
+from fedboost.runtime.workers.holder import check_workers
+from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
+from fedboost.views import aggregator as text
 from fedboost.views.approval import summary
+from fedboost.views.check import check as checked_table
 from fedboost.views.check import notices
 from fedboost.views.words import counted, delimited
 
@@ -31,9 +56,6 @@ TERMS_EPILOG = (
     "Example: fedboost terms bank.csv --label default --row-id customer --with telco.offer.toml"
 )
 
-Exclude = Annotated[
-    list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
-]
 SiteFeature = Annotated[bool, typer.Option("--site-feature", help="The column of --site is a feature, too.")]
 Protection = Annotated[
     str | None,
@@ -73,7 +95,7 @@ Objective = Annotated[
 @reads_a_table
 def terms(
     data: Data,
-    read: "Reading",
+    read: Reading,
     label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
     label_upper_bound: Annotated[
         str | None,
@@ -126,7 +148,7 @@ def terms(
 
 def _check(
     out: Path | None,
-    source: "str | Database",
+    source: str | Database,
     force: bool,
     site: str | None,
     site_feature: bool,
@@ -142,8 +164,8 @@ def _check(
 
 
 def _offers(
-    files: list[Path], source: "str | Database", party: list[str], site: str | None
-) -> "tuple[list[tuple[Path, Offer]], list[str]]":
+    files: list[Path], source: str | Database, party: list[str], site: str | None
+) -> tuple[list[tuple[Path, Offer]], list[str]]:
     """Return the offers in these files, and the parties: the one with the labels, then those that offer."""
     if not files:
         return [], party
@@ -166,7 +188,7 @@ def _offers(
     return offers, [*named, *holders]
 
 
-def _notice_few(draft: "Draft", min_rows: int) -> None:
+def _notice_few(draft: Draft, min_rows: int) -> None:
     """Print how many levels were left out for they have few rows, if any were."""
     columns = [
         f"{delimited(name)} ({counted(levels, 'level')} in {counted(rows, 'row')})"
@@ -179,7 +201,7 @@ def _notice_few(draft: "Draft", min_rows: int) -> None:
         )
 
 
-def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
+def _notice_draft(draft: Draft, label: str, odd: list[Oddity]) -> None:
     """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
     for line in notices(odd):
         notice(line)
@@ -189,7 +211,7 @@ def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
         notice(f"{name} = {value} is drafted; set the one you want")
 
 
-def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
+def _drafted(draft: Draft, parties: list[str], protection: str | None) -> str:
     """Return the terms file of a draft. The first party is drafted as key holder, where there is one."""
     weight = draft.min_child_weight
     settings = {} if weight is None else {"min_child_weight": weight}
@@ -234,3 +256,152 @@ def digest(terms: TermsFile) -> None:
         )
     print(summary(agreed))
     print(f"\nA site approves these terms, and no others, by\n{COMMAND}")
+
+
+# ---- `fedboost sign`: terms that an analyst signs, as a file to submit ----------------------------------
+
+
+SIGN_EPILOG = "Example: fedboost sign terms.toml --keys keys/marie --out signed.json"
+
+
+def sign(
+    terms: TermsFile,
+    out: Annotated[Path, typer.Option(help="Where to write the signed terms.", show_default=False)],
+    keys: Keys = None,
+    insecure_loopback: InsecureLoopback = False,
+    force: Force = False,
+) -> None:
+    """Sign terms, for the console of an aggregator: who has the file can submit them once, within 30 days,
+    and cannot change them."""
+    check_writable(out, terms, force=force)
+    agreed = read_terms(terms)
+    if not agreed.parties:
+        raise ConfigError(f'{terms}: names no parties; add parties = ["north", "south"]')
+    bundle = choose_keys(keys, "analyst", "127.0.0.1:0", insecure_loopback)
+    write_atomically(out, signed_model.sign_terms(agreed, bundle), 0o600)
+    signer = "nobody, for an aggregator without keys" if bundle is None else f"analyst {bundle.signer.name!r}"
+    notice(f"{out}: terms {agreed.digest[:12]}..., signed by {signer}")
+
+
+# ---- `fedboost check`: what is odd in a table, or which sites would take part under some terms ----------
+
+
+CHECK_EPILOG = (
+    "Example: fedboost check north.csv --label diagnosis\n\n"
+    "Example: fedboost check --config party.toml --terms terms.toml\n\n"
+    "Example: fedboost check terms.toml --aggregator fed.example.org:7070 --keys keys/marie\n\n"
+    "Example: fedboost check terms.toml --describe --aggregator fed.example.org:7070 --keys keys/marie"
+)
+ODD = REFUSED = 1
+"""Exit codes where a training would be stopped or spoilt, and if a site would not, or cannot be asked."""
+
+
+@reads_a_table
+def check(
+    read: Reading,
+    table: Annotated[
+        str | None,
+        typer.Argument(
+            help="A table: a file, a folder or an address; with --aggregator, terms.", show_default=False
+        ),
+    ] = None,
+    label: Label = None,
+    config: Annotated[
+        Path | None, typer.Option(help="This site's file, which names its table.", show_default=False)
+    ] = None,
+    terms: Annotated[
+        Path | None, typer.Option(help="Terms that the table must fit.", show_default=False)
+    ] = None,
+    party: Annotated[
+        str | None,
+        typer.Option(help="Whose table it is, where the terms hold columns apart.", show_default=False),
+    ] = None,
+    exclude: Exclude = None,
+    aggregator: SomeAggregator = None,
+    keys: Keys = None,
+    insecure_loopback: InsecureLoopback = False,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="With --aggregator: would they take part in a description?")
+    ] = False,
+    wait: Wait = 60,
+    json: Json = False,
+) -> None:
+    """Say what is odd in a table, and what to do about it; or whether all sites would take part under terms.
+    Exit code 1 for an error or a warning, 0 if there are at most notes. With --aggregator: ask all sites at
+    once whether they would take part, without a session; each says all its reasons. Exit code 1 unless all
+    would."""
+    if aggregator is not None:
+        if (table is None) == (terms is None) or label or config or party or exclude or read != Reading():
+            raise ConfigError(
+                "--aggregator asks all sites about terms: fedboost check terms.toml --aggregator HOST:PORT"
+            )
+        asked = terms if table is None else Path(table)
+        assert asked is not None
+        check_address(aggregator, "--aggregator")
+        session = terms_to_describe(read_terms(asked)) if describe else read_terms(asked)
+        connection = connect(aggregator, keys, insecure_loopback)
+        sites = connection.check(session, wait, lambda who: notice(text.waiting(who, {})))
+        show(json, [site.summary for site in sites], text.check(sites))
+        if not all(site.would for site in sites):
+            raise typer.Exit(REFUSED)
+        return
+    if keys is not None or insecure_loopback or describe:
+        raise ConfigError("--keys, --insecure-loopback, --describe are for --aggregator HOST:PORT: name it")
+    exclude = exclude or []
+    if table is None and config is None:
+        raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
+    if table is not None and Path(table).suffix == ".toml":
+        raise ConfigError(
+            f"{table}: is no table; --terms {table} checks a table against terms, --aggregator HOST:PORT "
+            f"asks the sites about them"
+        )
+    if table is not None and config is not None:
+        raise ConfigError(
+            f"{table} and --config {config}: the site's file names its table; give one of the two"
+        )
+    agreed = None if terms is None else read_terms(terms)
+    if agreed is not None and (label is not None or exclude):
+        raise ConfigError(f"--label and --exclude: {terms} names the columns already; take them away")
+    apart = agreed is not None and bool(agreed.blocks)
+    if party is not None and not apart:
+        raise ConfigError(f"--party {party}: it is for terms with label_holder or blocks; take it away")
+    site = None if config is None else read_party(config)
+    holder = party or "" if site is None else site.party
+    if agreed is not None and apart and agreed.blocks.of(holder) is None:
+        known = ", ".join(agreed.parties)
+        raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
+    if site is not None and site.workers is not None:
+        site = site.model_copy(update={"read": site.read.model_copy(update=read.options.chosen)})
+        result = check_workers(site, agreed, label, exclude)
+    else:
+        result = _checked(table, site, read, label, agreed, exclude, holder)
+    with unless_nobody_reads():
+        show(json, result.lines, checked_table(result))
+    if result.is_serious:
+        raise typer.Exit(ODD)
+
+
+def _checked(
+    table: str | None,
+    site: PartyConfig | None,
+    read: Reading,
+    label: str | None,
+    agreed: Terms | None,
+    exclude: list[str],
+    party: str,
+) -> Checked:
+    """What is odd in a table that this process reads: this one, or that of a site's file."""
+    if site is None:
+        assert table is not None
+        source: Path | str | Database = read.source(table)
+        site_table = SiteTable(read_table(source, None, read.options), Names())
+    else:
+        assert site.data is not None
+        source = site.data
+        site_table = site_rows(site, site.read.model_copy(update=read.options.chosen))
+    rows = site_table.under(None if agreed is None else agreed.columns.row_id)
+    for name in exclude:
+        column_of(dense_of(rows), name)
+    result = checked.check(shown(source), rows, label, agreed, exclude, party)
+    both = [replace(oddity, column=site_table.both(oddity.column)) for oddity in result.oddities]
+    return result.model_copy(update={"oddities": both})

@@ -13,9 +13,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import pyarrow as pa
 import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
 
 from fedboost.cli.common import (
     Aggregator,
@@ -27,6 +39,7 @@ from fedboost.cli.common import (
     Site,
     Tables,
     TermsFile,
+    Wait,
     check_page,
     reads_a_table,
 )
@@ -37,20 +50,19 @@ from fedboost.results.training import Training as EndOfTraining
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address
 from fedboost.runtime.data.check import alike_sites
-from fedboost.runtime.data.database import Reading
+from fedboost.runtime.data.database import Database, Reading
 from fedboost.runtime.data.draft import split_by_blocks, split_by_site, split_by_weights
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard, undeclared
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import read_table
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import listing
 from fedboost.runtime.files import check_writable, saved
 from fedboost.runtime.local import simulation
 from fedboost.runtime.model import Model, signature_facts
-from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.signed_model import SignedModel, session_file, written
+from fedboost.runtime.signed_model import PartyModel, SignedModel, session_file, written
 from fedboost.runtime.site.backup import NAME_CHARS
-from fedboost.runtime.terms_file import read_training
+from fedboost.runtime.tasks import read_training
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
@@ -60,13 +72,6 @@ from fedboost.views.approval import not_hidden
 from fedboost.views.check import notices
 from fedboost.views.training import figures
 from fedboost.views.words import MINUTE, duration, one_line, shorten, size
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from rich.progress import Progress, ProgressColumn
-
-    from fedboost.runtime.data.database import Database, Reading
-
 
 TRAIN_EPILOG = (
     "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
@@ -79,7 +84,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Where to save the model.", show_default=False)],
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
+    wait: Wait = 60,
     reproducible: Annotated[
         bool,
         typer.Option(
@@ -123,7 +128,6 @@ def train(
 
 # ---- Tables that commands read: the rows of each site, and notices about rows ---------------------------
 # Promises: a notice names a column, never a row.
-# Refuses: a table of other sites than the terms name (ConfigError).
 
 
 @contextmanager
@@ -179,7 +183,7 @@ def own_tables(terms: Terms, given: Sequence[str]) -> dict[str, str]:
     return tables
 
 
-def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
+def notice_undeclared(table: pa.Table, schema: Schema) -> None:
     """Print a line for each categorical column that has categories nobody declared."""
     notice_categories(undeclared(table, schema))
 
@@ -193,7 +197,7 @@ def notice_categories(strange: Iterable[tuple[str, str, int]]) -> None:
         )
 
 
-def notice_shared_groups(table: "pa.Table", group: str, site: str) -> None:
+def notice_shared_groups(table: pa.Table, group: str, site: str) -> None:
     """Print a line if groups have rows at several sites: they are ranked as a group of each."""
     pairs = table.select([group, site]).group_by([group, site]).aggregate([])
     counts = Counter(pairs.column(group).to_pylist())
@@ -206,8 +210,6 @@ def notice_shared_groups(table: "pa.Table", group: str, site: str) -> None:
 
 
 # ---- Models that commands trained: saved, and shown ----------------------------------------------------
-# Promises: the model file appears whole or not at all; a model that cannot be saved where it was to be is
-# saved elsewhere.
 
 
 def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
@@ -241,7 +243,7 @@ def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, fo
         raise ConfigError("--report is of a whole model, and under these terms each party keeps its part")
 
 
-def write_report(page: Path, model: SignedModel, session: "Training", keys: Path | None) -> None:
+def write_report(page: Path, model: SignedModel, session: Training, keys: Path | None) -> None:
     """Write the report of a model that was trained, with the traffic and time of its session. keys: a folder
     of keys, to check the signatures by."""
     assert isinstance(model, Model)
@@ -340,9 +342,6 @@ def _lines_of_rounds(terms: Terms) -> Draw:
 
 @contextmanager
 def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.table import Column
-
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
@@ -391,8 +390,6 @@ def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
 
         yield line
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
     name_of = TextColumn("{task.fields[name]}", markup=False)
     columns = TextColumn("training"), MofNCompleteColumn(), BarColumn(20), name_of, TimeRemainingColumn()
     with _bar(*columns) as bar:
@@ -411,8 +408,6 @@ def rows_done(total: int | None) -> Iterator[Callable[[int], None]]:
     """Show how many rows are done: a function to call with those of each part. total: how many there are, if
     that is known."""
     if sys.stderr.isatty():
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-
         with _bar(TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn()) as bar:
             task = bar.add_task("rows", total=total)
             yield lambda rows: bar.update(task, advance=rows)
@@ -429,11 +424,8 @@ def rows_done(total: int | None) -> Iterator[Callable[[int], None]]:
     yield line
 
 
-def _bar(*columns: "ProgressColumn") -> "Progress":
+def _bar(*columns: ProgressColumn) -> Progress:
     """A bar on standard error that goes away at its end."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
@@ -524,7 +516,7 @@ SIMULATE_EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site h
 def simulate(
     terms: TermsFile,
     data: Tables,
-    read: "Reading",
+    read: Reading,
     site: Site = None,
     parties: Annotated[
         int | None, typer.Option(help="Split the rows evenly among that many.", min=1, show_default=False)
@@ -567,8 +559,8 @@ def simulate(
 
 
 def _sources(
-    agreed: "Terms", data: Sequence[str], read: "Reading", splits_rows: bool
-) -> dict[str, "str | Database"]:
+    agreed: Terms, data: Sequence[str], read: Reading, splits_rows: bool
+) -> dict[str, str | Database]:
     """The table of each party, or under ALL that of all. splits_rows: the command line says how."""
     own = own_tables(agreed, data)
     if splits_rows and (own or agreed.blocks):
@@ -578,7 +570,7 @@ def _sources(
 
 
 def _shares(
-    agreed: "Terms", terms: Path, table: Any, source: Any, site: str | None, parties: int | None, seed: int
+    agreed: Terms, terms: Path, table: Any, source: Any, site: str | None, parties: int | None, seed: int
 ) -> dict[str, Any]:
     """The share of each party: its columns where the terms hold them apart, else the rows that a column names
     or an even split."""

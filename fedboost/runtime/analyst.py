@@ -6,7 +6,6 @@ Refuses: a session that failed raises SessionFailed with the aggregator's senten
 `wait` seconds is a ConfigError; a model of other terms, or with a signature that is wrong, a PeerError.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,11 +19,12 @@ from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
+from fedboost.results.base import Traffic
 from fedboost.runtime.config import check_address, choose_keys
 from fedboost.runtime.model import Model, read_trained
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
-from fedboost.runtime.party_model import PartyModel
+from fedboost.runtime.signed_model import PartyModel, SignedModel, request_of
 from fedboost.runtime.tasks import (
     Description,
     Drift,
@@ -243,8 +243,7 @@ class Training:
         if (bundle := self._line.bundle) is None:
             return None
         if len(self._requests) < MAX_REQUESTS:
-            nonce, now = os.urandom(key_exchange.NONCE_BYTES), int(time.time())
-            self._requests.append(key_exchange.request(bundle.signer, self._terms, nonce, now))
+            self._requests.append(request_of(self._terms, bundle))
         return self._requests[-1]
 
     def _check(self, model: Model | PartyModel) -> None:
@@ -281,7 +280,7 @@ class Connection:
         """Submit terms; iterate over the result for a row a round.
 
         wait: seconds to wait for the aggregator to answer; on_waiting: called with the parties the session
-        waits for, whenever that changes.
+        waits for, whenever that changes. They mean the same in all methods.
         """
         _check_parties(terms)
         seconds = min(threading.TIMEOUT_MAX, wait)
@@ -294,13 +293,9 @@ class Connection:
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Description:
-        """Have the rows of all parties counted (`fedboost.describe`), and wait for the description.
-
-        terms: those of a training, or with `program = "describe"`; min_count: fewest rows of a count, in
-        place of that of the terms; wait, on_waiting: as for `train`.
-        """
-        session = self.train(terms_to_describe(terms, min_count), wait, on_waiting)
-        return Description.from_model(session.model, session.traffic)
+        """Have the rows of all parties counted, and wait for the description. The other arguments are those
+        of `fedboost.describe`."""
+        return Description.from_model(*self._result(terms_to_describe(terms, min_count), wait, on_waiting))
 
     def tune(
         self,
@@ -311,13 +306,10 @@ class Connection:
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Tuning:
-        """Have candidates tried side by side (`fedboost.tune`, with its arguments), and wait for the result.
-
-        wait, on_waiting: as for `train`.
-        """
+        """Have candidates tried side by side, and wait for the result. The other arguments are those of
+        `fedboost.tune`."""
         agreed = terms_to_tune(terms, space, trials, sampler)
-        session = self.train(agreed, wait, on_waiting)
-        return Tuning.from_model(session.model, session.traffic)
+        return Tuning.from_model(*self._result(agreed, wait, on_waiting))
 
     def evaluate(
         self,
@@ -331,15 +323,11 @@ class Connection:
         on_waiting: OnWaiting | None = None,
         rows: str | None = None,
     ) -> Evaluation:
-        """Have a model measured on the rows of all parties (`fedboost.evaluate`), and wait for the result.
-
-        model, terms, by, by_site, threshold, min_count, rows: as for `fedboost.evaluate`, and also "new", the
-        rows that were added since; parties are those of the terms, or of the model's own; wait, on_waiting:
-        as for `train`.
-        """
+        """Have a model measured on the rows of all parties, and wait for the result. The other arguments are
+        those of `fedboost.evaluate`; rows may also be "new", the rows that were added since. Parties are
+        those of the terms, or of the model's own."""
         agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
-        session = self.train(agreed, wait, on_waiting)
-        return Evaluation.from_model(session.model, session.traffic)
+        return Evaluation.from_model(*self._result(agreed, wait, on_waiting))
 
     def drift(
         self,
@@ -349,21 +337,23 @@ class Connection:
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Drift:
-        """Hold the rows of all parties against those that a model was trained on (`fedboost.drift`)."""
+        """Hold the rows of all parties against those that a model was trained on. The other arguments are
+        those of `fedboost.drift`."""
         agreed, reference = drift_terms(model, terms, min_count)
-        session = self.train(agreed, wait, on_waiting)
-        return Drift.held_against(reference, session.model, session.traffic)
+        return Drift.held_against(reference, *self._result(agreed, wait, on_waiting))
+
+    def _result(self, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> tuple[SignedModel, Traffic]:
+        """The model that a session ends with, and its traffic."""
+        session = self.train(terms, wait, on_waiting)
+        return session.model, session.traffic
 
     def check(
         self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None
     ) -> tuple[SiteReply, ...]:
         """Ask every party of the terms whether it would take part, without a session: the answer of each, in
-        the order of the terms' parties. wait, on_waiting: as for `train`."""
+        the order of the terms' parties."""
         _check_parties(terms)
-        request = None
-        if self._bundle is not None:
-            nonce, now = os.urandom(key_exchange.NONCE_BYTES), int(time.time())
-            request = key_exchange.request(self._bundle.signer, terms, nonce, now, key_exchange.CHECK)
+        request = None if self._bundle is None else request_of(terms, self._bundle, key_exchange.CHECK)
         data = encode_check_request(terms.canonical(), request)
         return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS, on_waiting))
 

@@ -32,10 +32,9 @@ from fedboost.results.session import (
     Site,
     Submitted,
 )
-from fedboost.runtime.aggregator.archive import MAX_ENDED, MAX_FAILED, Archive, Submissions
+from fedboost.runtime.aggregator.archive import MAX_ENDED, MAX_FAILED, Archive, StatusOffice, Submissions
 from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.aggregator.sessions import Sessions
-from fedboost.runtime.aggregator.status import StatusOffice
 from fedboost.runtime.config import ConsoleConfig, is_loopback
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
 from fedboost.runtime.signed_model import SignedModel, verified, written

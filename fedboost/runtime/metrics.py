@@ -2,7 +2,6 @@
 
 Promises: numbers, and names of parties and metrics, and nothing of rows; the page is served by threads of
 its own, at the one path /metrics, and never holds a session up.
-Refuses: an address that cannot be listened on (ConfigError).
 """
 
 import socket

@@ -3,7 +3,6 @@
 Promises: the file is an XGBoost model; fedboost's own facts ride in its attributes; saving replaces the
 file at once or not at all; the same parties, rows and terms give the same trees and fingerprint, and the same
 bytes but for the session and its signatures, which may be saved beside (`reproducible`).
-Refuses: files that are not such models (ConfigError).
 """
 
 import json
@@ -37,17 +36,19 @@ from fedboost.results.model import Dependence, GivenRows, Verification
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_base_margin, to_features, to_shard
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_table
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.files import saved
 from fedboost.runtime.net.keys import read_trust
-from fedboost.runtime.party_model import PartyModel, assembled, trained_model_of
 from fedboost.runtime.signed_model import (
     PART_BEGINS,
     SUMMARY,
     TERMS,
+    PartyModel,
     SignedModel,
+    assembled,
     classes_of,
+    trained_model_of,
     tree_title,
     verified,
     written,
@@ -231,9 +232,6 @@ def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:
 
 
 # ---- A model to continue, as users name it: a model, or the path of its file ----------------------------
-# Which fedboost or XGBoost wrote.
-# Refuses: files that are no such model, devices and pipes, and files too large to hold a model that fits
-# into terms (ConfigError that names the file).
 
 
 MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
@@ -246,7 +244,7 @@ def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -
     of another kind, are returned as they are. task: as for `read_file`."""
     if isinstance(model, Model):
         bins = _bins(model.terms, model.summary, "the model", task)
-        facts = model.attributes if task.measures else {}
+        facts = model.attributes() if task.measures else {}
         return continuation.written(model.booster, model.terms.columns, bins, facts)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
@@ -264,7 +262,7 @@ def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
     bins = _bins(terms, _summary(attributes), str(path), task)
-    facts = Model.load(path).attributes if task.measures and terms is not None else {}
+    facts = Model.load(path).attributes() if task.measures and terms is not None else {}
     columns = None if terms is None else terms.columns
     try:
         return continuation.written(booster, columns, bins, facts), terms
@@ -320,8 +318,6 @@ def _read(path: Path, source: str) -> str:
 
 
 # ---- Models and parts of models by their files ----------------------------------------------------------
-# Promises: what a file has is told by its content.
-# Refuses: files that are neither (ConfigError).
 
 
 def read_trained(data: bytes, source: str) -> Model | PartyModel:

@@ -9,9 +9,10 @@ import base64
 import json
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,14 +22,14 @@ from fedboost.boosting.state import structure as structure_of
 from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import IMPORTANCES, Booster
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.gbdt.tree import NO_CHILD
+from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.privacy import identity as signatures_identity
 from fedboost.privacy.identity import identify
 from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Attest, Request
-from fedboost.protocol.parts import UNTOLD_SCORE, digest_of, packed
+from fedboost.protocol.parts import UNTOLD_SCORE, Part, digest_of, model_id, packed
 from fedboost.results.base import Ended
 from fedboost.results.model import DrawnTree, GivenRows, ModelReport, ModelSummary, Verification
 from fedboost.results.privacy import PrivacyCard
@@ -41,7 +42,6 @@ from fedboost.views.model import report
 from fedboost.wire.codec import MAX_REQUEST
 
 # ---- fedboost's own facts in the attributes of a model file: terms, metrics, signatures -----------------
-# Refuses: attributes that are not such facts (ConfigError).
 
 
 _PREFIX = "fedboost."
@@ -57,95 +57,34 @@ _XGBOOSTS = ("best_iteration",)
 """Attributes by which XGBoost's estimators leave trees out of a prediction."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Facts of a trained model beside its trees; `Model` says what each is."""
+def facts_in(attributes: Mapping[str, str], source: str) -> dict[str, Any]:
+    """The fields of a `SignedModel` but for its trees, from the attributes of its file. ConfigError if they
+    are not there; Altered for attributes that contradict the terms, or that XGBoost would use."""
+    try:
+        terms = Terms.from_canonical(attributes[TERMS])
+        history = json.loads(attributes[_PREFIX + "history"])
+        rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
+        changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
+        rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
+        signed = session_of(attributes)
+        summary = dict(json.loads(attributes.get(SUMMARY, "{}")))
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
+    repeated = _repeated(terms)
+    odd = [name for name, value in repeated.items() if attributes.get(name, value) != value]
+    odd += [name for name in _XGBOOSTS if name in attributes]
+    if odd:
+        raise Altered(f"{source}: not as fedboost wrote it: its attribute {odd[0]} was changed or added")
+    return {"terms": terms, "rounds": rounds, "rosters": rosters, "summary": summary, **vars(signed)}
 
-    terms: Terms
-    rounds: tuple[Mapping[str, float], ...]
-    attestations: Mapping[str, Attest]
-    session: bytes
-    rosters: Mapping[int, tuple[str, ...]]
-    request: Request | None
-    salts: Mapping[str, bytes]
-    summary: Mapping[str, Any]
 
-    def to_attributes(self, session: bool = True) -> dict[str, str]:
-        """The attributes that hold these facts, with those of the session unless they are kept elsewhere."""
-        terms = self.terms
-        return {
-            _PREFIX + "version": __version__,
-            TERMS: terms.canonical(),
-            _PREFIX + "terms_digest": terms.digest,
-            _PREFIX + "protection": terms.hiding.protection,
-            _PREFIX + "parties": json.dumps(terms.parties),
-            _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
-            **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
-            **({SUMMARY: json.dumps(self.summary)} if self.summary else {}),
-            **(
-                {_PREFIX + "privacy": json.dumps(PrivacyCard.of(terms).summary)}
-                if terms.noise is not None
-                else {}
-            ),
-            **(self.session_attributes() if session else {}),
-        }
-
-    @classmethod
-    def from_attributes(cls, attributes: Mapping[str, str], source: str) -> "Facts":
-        """The facts in the attributes of a model file. ConfigError if they are not there."""
-        try:
-            terms = Terms.from_canonical(attributes[TERMS])
-            history = json.loads(attributes[_PREFIX + "history"])
-            rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
-            changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
-            rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
-            signed = session_of(attributes)
-            summary = dict(json.loads(attributes.get(SUMMARY, "{}")))
-        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
-        of_session = signed.attestations, signed.session, rosters, signed.request, signed.salts
-        facts = cls(terms, rounds, *of_session, summary)
-        facts._check_repeated(attributes, source)
-        return facts
-
-    def _check_repeated(self, attributes: Mapping[str, str], source: str) -> None:
-        """Raise Altered for attributes that say something else than the terms, or that XGBoost goes by."""
-        ours = self.to_attributes(session=False)
-        repeated = (_PREFIX + name for name in ("terms_digest", "protection", "parties"))
-        odd = [name for name in repeated if attributes.get(name, ours[name]) != ours[name]]
-        odd += [name for name in _XGBOOSTS if name in attributes]
-        if odd:
-            raise Altered(f"{source}: not as fedboost wrote it: its attribute {odd[0]} was changed or added")
-
-    def session_attributes(self) -> dict[str, str]:
-        """The attributes that two sessions of the same terms differ in; none where nobody signed."""
-        if not self.attestations:
-            return {}
-        signed = {
-            party: {
-                "turns": attest.turns,
-                "transcript": attest.transcript.hex(),
-                "structure": attest.structure.hex(),
-                "certificate": base64.b64encode(attest.certificate).decode(),
-                "signature": base64.b64encode(attest.signature).decode(),
-                **({"thresholds": attest.thresholds.hex()} if attest.thresholds else {}),
-                **({"part": attest.part.hex()} if attest.part else {}),
-            }
-            for party, attest in self.attestations.items()
-        }
-        facts = {SIGNATURES: json.dumps(signed), _PREFIX + "session": self.session.hex()}
-        if self.salts:
-            facts[_PREFIX + "salts"] = json.dumps({name: salt.hex() for name, salt in self.salts.items()})
-        if self.request is not None:
-            facts[_PREFIX + "request"] = json.dumps(
-                {
-                    "nonce": self.request.nonce.hex(),
-                    "time": self.request.time,
-                    "certificate": base64.b64encode(self.request.certificate).decode(),
-                    "signature": base64.b64encode(self.request.signature).decode(),
-                }
-            )
-        return facts
+def _repeated(terms: Terms) -> dict[str, str]:
+    """Attributes that repeat values of the terms, for readers of the file."""
+    return {
+        _PREFIX + "terms_digest": terms.digest,
+        _PREFIX + "protection": terms.hiding.protection,
+        _PREFIX + "parties": json.dumps(terms.parties),
+    }
 
 
 @dataclass(frozen=True)
@@ -373,23 +312,57 @@ class SignedModel:
     def to_bytes(self, session: bool = True) -> bytes:
         """The content of the model file, with the session and its signatures unless they are kept elsewhere:
         without them the same parties, rows and terms give the same bytes."""
-        return self.booster.to_xgboost(self._facts.to_attributes(session)).encode()
+        return self.booster.to_xgboost(self.attributes(session)).encode()
 
-    @property
-    def attributes(self) -> dict[str, str]:
-        """fedboost's facts as the attributes of the model file."""
-        return self._facts.to_attributes()
+    def attributes(self, session: bool = True) -> dict[str, str]:
+        """fedboost's facts as the attributes of the model file; session: as for `to_bytes`."""
+        card = None if self.terms.noise is None else json.dumps(PrivacyCard.of(self.terms).summary)
+        return {
+            _PREFIX + "version": __version__,
+            TERMS: self.terms.canonical(),
+            **_repeated(self.terms),
+            _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
+            **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
+            **({SUMMARY: json.dumps(self.summary)} if self.summary else {}),
+            **({} if card is None else {_PREFIX + "privacy": card}),
+            **(self._session_attributes() if session else {}),
+        }
 
-    @property
-    def _facts(self) -> Facts:
-        signed = self.attestations, self.session, self.rosters, self.request, self.salts
-        return Facts(self.terms, self.rounds, *signed, self.summary)
+    def _session_attributes(self) -> dict[str, str]:
+        """The attributes that two sessions of the same terms differ in; none where nobody signed."""
+        if not self.attestations:
+            return {}
+        signed = {
+            party: {
+                "turns": attest.turns,
+                "transcript": attest.transcript.hex(),
+                "structure": attest.structure.hex(),
+                "certificate": base64.b64encode(attest.certificate).decode(),
+                "signature": base64.b64encode(attest.signature).decode(),
+                **({"thresholds": attest.thresholds.hex()} if attest.thresholds else {}),
+                **({"part": attest.part.hex()} if attest.part else {}),
+            }
+            for party, attest in self.attestations.items()
+        }
+        facts = {SIGNATURES: json.dumps(signed), _PREFIX + "session": self.session.hex()}
+        if self.salts:
+            facts[_PREFIX + "salts"] = json.dumps({name: salt.hex() for name, salt in self.salts.items()})
+        if self.request is not None:
+            facts[_PREFIX + "request"] = json.dumps(
+                {
+                    "nonce": self.request.nonce.hex(),
+                    "time": self.request.time,
+                    "certificate": base64.b64encode(self.request.certificate).decode(),
+                    "signature": base64.b64encode(self.request.signature).decode(),
+                }
+            )
+        return facts
 
     def save(self, path: Path | str, reproducible: bool = False) -> None:
         """Write the model file: XGBoost JSON. reproducible: session and signatures, in which two trainings
         differ, go into a file beside it (`session_file`)."""
         path = Path(path)
-        beside, session = session_file(path), self._facts.session_attributes()
+        beside, session = session_file(path), self._session_attributes()
         if reproducible and session:
             write_atomically(beside, json.dumps(session, indent=1).encode())
         elif beside.exists() and read_session(beside) is not None:
@@ -425,11 +398,11 @@ def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
             f"(fedboost assemble), or predict together with their owners (fedboost predict --party)"
         )
     booster, attributes = Booster.from_xgboost(text, source, holders)
-    facts = Facts.from_attributes(attributes, source)
-    own = belonging(booster, facts.terms)
+    facts = facts_in(attributes, source)
+    own = belonging(booster, facts["terms"])
     if own is None:
         raise Altered(f"{source}: the trees and the terms in the file do not belong together")
-    return {"booster": own, **vars(facts)}
+    return {**facts, "booster": own}
 
 
 def belonging(booster: Booster, terms: Terms) -> Booster | None:
@@ -580,19 +553,25 @@ def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
 
 
 # ---- Terms that an analyst signed, as a file ------------------------------------------------------------
-# For whoever submits them, who cannot change or make them up.
 # The file is JSON: `terms` as text, and `request` with the analyst's nonce, time, certificate and signature
-# (base64); without `request` where analysts have no keys.
-# Refuses: bytes that are no such file (ConfigError).
+# (base64); without `request` where analysts have no keys. The person who submits it cannot change the terms.
 
 
 _BYTES = "nonce", "certificate", "signature"
 
 
-def sign_terms(terms: Terms, bundle: Bundle) -> bytes:
-    """The content of a file with terms that the owner of a bundle signed, good for one session."""
+def sign_terms(terms: Terms, bundle: Bundle | None) -> bytes:
+    """The content of a file with terms that the owner of a bundle signed, good for one session; without a
+    signature where analysts have no keys."""
+    if bundle is None:
+        return to_json(terms, None)
+    return to_json(terms, request_of(terms, bundle))
+
+
+def request_of(terms: Terms, bundle: Bundle, wish: bytes = key_exchange.SESSION) -> Request:
+    """A request under these terms that the owner of a bundle signs now."""
     nonce = os.urandom(key_exchange.NONCE_BYTES)
-    return to_json(terms, key_exchange.request(bundle.signer, terms, nonce, int(time.time())))
+    return key_exchange.request(bundle.signer, terms, nonce, int(time.time()), wish)
 
 
 def to_json(terms: Terms, request: Request | None) -> bytes:
@@ -625,11 +604,6 @@ def _signed_request(given: Any) -> Request:
     return Request(time=given["time"], **values)
 
 
-# ---- A model's signatures, checked one by one -----------------------------------------------------------
-# Promises: every signature is checked, and each fault has its sentence; nothing is believed that the file
-# says of itself.
-
-
 def verified(
     model: SignedModel, source: str, roots: bytes, now: datetime, denied: Collection[str] = ()
 ) -> Verification:
@@ -655,4 +629,202 @@ def verified(
         analyst,
         asked,
         fault,
+    )
+
+
+# ---- A party's part of a model, and how parts become the model ------------------------------------------
+# The file is JSON: `format`, `party` ('' for the analyst's, which is the structure alone), `session`, `salt`,
+# `gains`, and under `model` the trees as the party was told them, in the form of XGBoost's file: a split by a
+# column of another party has the number of its holder, behind those of all features, and nothing else.
+
+
+PART_VERSION = 1
+
+
+@dataclass(frozen=True, repr=False)
+class PartyModel(SignedModel):
+    """A party's part of a model; '' as `party` is the analyst's, which has the structure of the trees, who
+    holds the column of each split, metrics and signatures. name: of the session; salt: what the hash that the
+    party signed was made with; gains: party to the sum of the gains of its splits, in the analyst's."""
+
+    party: str = ""
+    name: str = ""
+    salt: bytes = field(default=b"", repr=False)
+    gains: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        of = f"of {self.party}" if self.party else "structure"
+        return f"{type(self).__name__}({of}, {len(self.booster.trees)} trees, id {self.id[:12]})"
+
+    @cached_property
+    def id(self) -> str:
+        """The name of the model that it is a part of, in hex: equal for all parts of one model."""
+        holder = self.terms.vertical.label_holder
+        assert holder is not None
+        return model_id(self.name, self.terms, self._structure(holder))
+
+    @property
+    def outline(self) -> ModelSummary:
+        """What people read of the model."""
+        return replace(super().outline, shares=self.importance)
+
+    @property
+    def importance(self) -> dict[str, float]:
+        """Party to its share of all gains, highest first; empty but in the analyst's."""
+        total = sum(self.gains.values())
+        return {name: gain / total for name, gain in sorted(self.gains.items(), key=lambda g: -g[1]) if total}
+
+    def to_bytes(self, session: bool = True) -> bytes:
+        """The content of the file; session: as for `SignedModel.to_bytes`."""
+        content = {
+            "format": PART_FORMAT,
+            "version": PART_VERSION,
+            "party": self.party,
+            "session": self.name,
+            **({"salt": self.salt.hex()} if self.salt else {}),
+            **({"gains": dict(self.gains)} if self.gains else {}),
+            "model": json.loads(super().to_bytes(session)),
+        }
+        return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @classmethod
+    def of(cls, part: Part) -> Self:
+        """What a party keeps."""
+        return cls(part.booster, part.terms, (), party=part.party, name=part.session, salt=part.salt)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str = "model") -> Self:
+        """The part in the content of a file; ConfigError if it is none."""
+        try:
+            content = json.loads(data)
+        except (ValueError, RecursionError):
+            content = None
+        if not isinstance(content, dict) or content.get("format") != PART_FORMAT:
+            raise ConfigError(f"{source}: not a party's part of a model; `fedboost party` writes it")
+        try:
+            if content["version"] != PART_VERSION:
+                raise ConfigError(f"{source}: a part of a model, written by a newer version of fedboost")
+            own: dict[str, Any] = {"party": str(content["party"]), "name": str(content["session"])}
+            own["salt"] = bytes.fromhex(content.get("salt", ""))
+            own["gains"] = {str(name): float(gain) for name, gain in content.get("gains", {}).items()}
+            terms = Terms.from_canonical(content["model"]["learner"]["attributes"][TERMS])
+            text = json.dumps(content["model"], ensure_ascii=False)
+            _ = (own["name"] + text).encode()  # ValueError for what no text has
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigError(f"{source}: not a whole part of a model ({error})") from None
+        part = cls(**contents(text, source, len(terms.parties)), **own)
+        if not terms.keeps_parts or part.party not in ("", *terms.parties) or not part._is_own:
+            raise Altered(f"{source}: the trees and the terms in the file do not belong together")
+        return part
+
+    def _has_part(self, party: str, digest: bytes) -> bool:
+        """True: a part has nothing to hold those of others against; `assembled` does."""
+        return True
+
+    @property
+    def _is_own(self) -> bool:
+        """True if the splits of the party, and no others, are whole."""
+        view = view_of(self.terms, self.party or self.terms.parties[0])
+        assert view is not None
+        view = view if self.party else view.public
+        others = (place for place in range(view.parties) if place != view.place)
+        seen = {*view.own_features.tolist(), *(view.features + place for place in others)}
+        return all(
+            feature in seen
+            for tree in self.booster.trees
+            for feature, left in zip(tree.feature, tree.left, strict=True)
+            if left != NO_CHILD
+        )
+
+
+def trained_model_of(session: AggregatorSession) -> SignedModel:
+    """What the analyst gets of a session that is over: the model, or its structure where parties keep parts.
+    SessionFailed if it has none."""
+    model = signed_model_of(session)
+    terms = session.terms
+    if not terms.keeps_parts:
+        return model
+    view = view_of(terms, terms.parties[0])
+    assert view is not None
+    trees, gains = [], dict.fromkeys(terms.parties, 0.0)
+    for tree in model.booster.trees:
+        seen, nothing = view.public.tree(tree), [0.0] * len(tree.left)
+        for feature, left, gain in zip(seen.feature, tree.left, tree.gain, strict=True):
+            if left != NO_CHILD:
+                gains[terms.parties[feature - view.features]] += gain
+        trees.append(replace(seen, gain=nothing, cover=nothing))
+    booster = replace(model.booster, base_score=UNTOLD_SCORE, trees=tuple(trees))
+    return PartyModel(booster, terms, **facts_of(session), name=session.name, gains=gains)
+
+
+def assembled(parts: Iterable[PartyModel]) -> SignedModel:
+    """The model of these parts: those of all parties that have splits in it, the label holder's among them.
+    With the analyst's it has metrics and signatures, too, and each part must be the one that was signed."""
+    by_party = _by_party(parts)
+    first = next(iter(by_party.values()))
+    holder, terms = first.terms.vertical.label_holder, first.terms
+    assert holder is not None
+    if holder not in by_party:
+        raise ConfigError(f"the part of label holder {holder} is missing: it has the values of the leaves")
+    own, signed = by_party[holder], by_party.get("")
+    if signed is not None:
+        _check_signed(signed, by_party)
+    trees = tuple(_whole(number, tree, by_party, terms) for number, tree in enumerate(own.booster.trees))
+    facts = {name: getattr(signed or own, name) for name in SignedModel.__dataclass_fields__}
+    facts["salts"] = {name: part.salt for name, part in by_party.items() if name and signed is not None}
+    return SignedModel(**{**facts, "booster": replace(own.booster, trees=trees)})
+
+
+def _by_party(parts: Iterable[PartyModel]) -> dict[str, PartyModel]:
+    by_party: dict[str, PartyModel] = {}
+    for part in parts:
+        whose = f"the part of {part.party}" if part.party else "the analyst's part"
+        if part.party in by_party:
+            raise ConfigError(f"{whose} is given twice")
+        by_party[part.party] = part
+        first = next(iter(by_party.values()))
+        if part.id != first.id:
+            other = f"that of {first.party}" if first.party else "the analyst's"
+            raise ConfigError(f"{whose} is of another model than {other}: their sessions differ")
+    if not by_party:
+        raise ConfigError("no parts of a model are given")
+    return by_party
+
+
+def _check_signed(signed: PartyModel, by_party: Mapping[str, PartyModel]) -> None:
+    """Raise ConfigError for a part that its party did not sign."""
+    for name, part in by_party.items():
+        attest = signed.attestations.get(name)
+        if name and attest is not None and attest.part != digest_of(part.booster, part.salt):
+            raise ConfigError(f"the part of {name} is not the one that {name} signed")
+
+
+def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: Terms) -> Tree:
+    """A tree of the label holder's with the splits of all parties."""
+    features = len(terms.columns.features)
+    columns = {
+        name: [*getattr(tree, name)] for name in ("feature", "threshold", "missing_left", "categories")
+    }
+    for node, feature in enumerate(tree.feature):
+        if tree.left[node] == NO_CHILD or feature < features:
+            continue
+        party = terms.parties[feature - features]
+        if party not in by_party:
+            raise ConfigError(f"the part of {party} is missing: it has split {node} of tree {number}")
+        theirs = by_party[party].booster.trees[number]
+        for name, column in columns.items():
+            column[node] = getattr(theirs, name)[node]
+    return replace(tree, **columns)
+
+
+def terms_to_predict(model: PartyModel, rows: int, min_common_rows: int | None = None) -> Terms:
+    """The terms of a session that predicts so many rows with a model, or rows of so many ids where they may
+    have the same: those of its training, min_common_rows unless given. A party that is lost and does not
+    come back ends it: the label holder asks again."""
+    fewest = model.terms.vertical.min_common_rows if min_common_rows is None else min_common_rows
+    return model.terms.changed(
+        predict_with=model.id,
+        predict_rows=rows,
+        min_common_rows=fewest,
+        on_loss="stop",
     )

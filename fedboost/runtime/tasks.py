@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -15,14 +16,13 @@ from fedboost.errors import ConfigError
 from fedboost.results import description, drift, evaluation, tuning
 from fedboost.results.base import Ended, Result, Traffic
 from fedboost.results.drift import BinCounts
+from fedboost.runtime.config import TERMS, read_toml, to_toml
 from fedboost.runtime.files import saved, write_atomically
 from fedboost.runtime.model import Model, read_file, text_of
-from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.signed_model import SignedModel
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.signed_model import PartyModel, SignedModel
 from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
-from fedboost.terms.session import TASKS
+from fedboost.terms.session import TASKS, task_of
 from fedboost.terms.tasks import terms_to_drift, terms_to_evaluate
 from fedboost.terms.terms import TUNED, Terms
 from fedboost.views.as_html import report
@@ -84,7 +84,6 @@ class Tuning(Reported, tuning.Tuning):
 
 
 # ---- The terms of sessions with a model -----------------------------------------------------------------
-# Refuses: files that are not models, and models without terms or without a reference (ConfigError).
 
 
 _A_PART = "a part of a model: put the parts together (fedboost assemble)"
@@ -138,7 +137,6 @@ def drift_terms(
 
 
 # ---- Candidates drawn by a sampler of Optuna, which is an extra -----------------------------------------
-# Refuses: samplers that are none (ConfigError).
 
 
 NAMES = {"random": "RandomSampler", "qmc": "QMCSampler", "tpe": "TPESampler"}
@@ -197,8 +195,6 @@ def _short(value: float, values: Sequence[float]) -> float:
 
 
 # ---- Candidates drawn from a space of settings, and what a session that tried them side by side found ----
-# Refuses: spaces of other settings than candidates may differ in, and intervals that are none
-# (ConfigError).
 
 
 SPACE: dict[str, list[float]] = {
@@ -302,3 +298,51 @@ def _checked(space: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[floa
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
+# ---- Terms in TOML files --------------------------------------------------------------------------------
+
+
+def read_terms(path: Path) -> Terms:
+    """An analyst's terms."""
+    return Terms.read(read_settings(path), str(path))
+
+
+def read_training(path: Path) -> Terms:
+    """An analyst's terms of a training. ConfigError for those of another session."""
+    terms = read_terms(path)
+    if not terms.task.makes_model:
+        name = terms.task.name
+        raise ConfigError(f"{path}: program = {name!r} trains nothing: use fedboost {name}")
+    return terms
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a terms file; instead of the path of a model to continue, that model."""
+    settings = read_toml(path, TERMS)
+    if "xgb_model" in settings:
+        task = task_of(settings.get("program"))
+        settings["xgb_model"] = text_of(settings["xgb_model"], path.parent, task)
+    return settings
+
+
+_ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate", "protection"}
+
+
+def terms_to_toml(
+    terms: Terms, comments: Mapping[str, str] = MappingProxyType({}), model: str | None = None
+) -> str:
+    """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last.
+    comments: key to what stands above it; model: the path of the model in them, from the file's folder."""
+    values = terms.model_dump(mode="json")
+    values |= {} if model is None else {"xgb_model": model}
+    keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()
+    lines = []
+    for key, value in values.items():
+        if key in keys and key != "columns" and value is not None:
+            lines += [f"# {comments[key]}"] if key in comments else []
+            lines.append(f"{key} = {to_toml(value)}")
+    lines += ["", "[columns]"]
+    chosen = terms.columns.model_dump(mode="json", exclude_defaults=True)
+    lines += [f"{key} = {to_toml(value)}" for key, value in chosen.items()]
+    return "\n".join(lines) + "\n"

@@ -2,7 +2,6 @@
 
 Promises: logs go to standard error, one line an event, with date, time, offset from UTC and level; bytes are
 those of whole messages, both ways.
-Refuses: formats and levels that there are not (ConfigError).
 """
 
 import logging
@@ -122,7 +121,6 @@ class Meter:
 
 
 # ---- The last lines of a process's log, in memory: for its own pages ------------------------------------
-# Promises: at most MAX_LINES, each of bounded length and without control characters.
 
 
 MAX_LINES = 300
@@ -155,8 +153,6 @@ def _shown(value: Any) -> str:
 
 
 # ---- A question at the terminal of a site ---------------------------------------------------------------
-# Promises: an answer was typed after the question.
-# Refuses: to ask where there is no terminal (Refused).
 
 
 ANSWER_POLL = 0.2

@@ -3,7 +3,6 @@
 Promises: what is logged is what the analyst has: settings of the terms, metrics as they are published, the
 model file; nothing is sent elsewhere than to the tracking server; a server that fails
 during a training does not end it; a password in the server's address is in no message.
-Refuses: a server that does not answer when the run begins or takes the model (ConfigError).
 """
 
 import json

@@ -44,7 +44,7 @@ def text(
         yield one_line(document.lead)
         yield ""
     yield from _blocks(document.blocks, full)
-    if hidden := [] if full else [*_hidden(document.blocks)]:
+    if hidden := [] if full else [*dict.fromkeys(_hidden(document.blocks))]:
         yield ""
         yield paragraph(f"{more} more: {'; '.join(hidden)}.")
 

@@ -251,7 +251,7 @@ def budget(result: SiteBudget | None, fault: str = "") -> Document:
         _datasets(result.datasets),
         note(
             "Epsilons do not add, their costs do: what is left is more than the difference. Sessions without "
-            "noise spend nothing that is counted here, and nothing bounds what they tell of a row."
+            "noise spend nothing that is counted here, and nothing bounds what they reveal of a row."
         ),
         None if result.charges is None else _charges(result),
     )
@@ -300,7 +300,7 @@ def _charges(result: SiteBudget) -> Section:
         (moment(each.at), quoted(each.session, 24), each.release[:DIGITS], f"{each.epsilon:.3g}")
         for each in charges
     ]
-    headings = ["when (UTC)", "session", "release", "epsilon alone"]
+    headings = ["when (UTC)", "session", "release", "its epsilon"]
     table = Table("Releases that were charged", headings, rows, (3,))
     last = note(f"The last {len(charges)} of {charged}.") if charged > len(charges) else None
     return Section("releases", "Releases with noise", unless_empty(last, table))
@@ -321,6 +321,7 @@ def overview(now: Overview) -> Document:
         "and columns. Approve a request below, or write a policy into the site's file."
     )
     table = requests_table(waiting[:RECENT], "Requests to decide on") if waiting else None
+    about = [("party", now.party), ("rows", now.rows or "none: a key holder"), ("aggregator", now.aggregator)]
     blocks = unless_empty(
         Paragraph((f"As of {time_of(int(now.time))} UTC. ", Link("Refresh", "/"))),
         Items([nothing], warnings=True) if now.nothing_yet else None,
@@ -329,19 +330,7 @@ def overview(now: Overview) -> Document:
         Paragraph(Link("All requests", "/requests")),
         Section("now", "Now", [*_now(now)]),
         Section("left", "Budget", [left(now.budget, now.fault), Paragraph(Link("Budget", "/budget"))]),
-        Section(
-            "site",
-            "This site",
-            [
-                Entries(
-                    [
-                        ("party", now.party),
-                        ("rows", now.rows or "none: a key holder"),
-                        ("aggregator", now.aggregator),
-                    ]
-                )
-            ],
-        ),
+        Section("site", "This site", [Entries(about)]),
     )
     return Document(f"Site {now.party}", "", blocks)
 

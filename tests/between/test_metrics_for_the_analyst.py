@@ -12,7 +12,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 import fedboost as fb
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import metrics
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 TABLES = shared_out(3)
 

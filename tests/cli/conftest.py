@@ -4,7 +4,7 @@ import pytest
 from pyarrow import csv
 from sites import rows, terms
 
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sites import fedboost, rows, terms
 from fedboost.cli import site
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.policy_keys import COMMAND
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.views.approval import summary
 
 ASKED = "Approve these terms for the rows of this site? [y/N] "

@@ -9,7 +9,7 @@ from pyarrow import csv, parquet
 from refusals import refused
 from sites import fedboost, rows, terms
 
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 AGE, DOSE, WARD, LABEL = 0, 1, 2, 4
 

@@ -11,7 +11,7 @@ from orderly import write_all
 from pyarrow import csv, parquet
 from sites import fedboost, rows, terms
 
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 ROWS = 300
 DRAW = np.random.default_rng(5)

@@ -26,7 +26,7 @@ from fedboost.runtime.site.approval import read_past
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.views import status
 from fedboost.wire.messages import (
     Objections,

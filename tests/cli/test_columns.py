@@ -11,7 +11,7 @@ from pyarrow import csv, parquet
 from sites import fedboost
 
 from fedboost.protocol.site import MAX_SPLITS, splits_by
-from fedboost.runtime.terms_file import read_terms
+from fedboost.runtime.tasks import read_terms
 
 ROWS = 120
 OFFER = ("columns", "customers.csv", "--row-id", "customer_no", "--alias", "telco")

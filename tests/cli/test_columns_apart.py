@@ -9,7 +9,7 @@ from pyarrow import csv
 from sites import fedboost
 
 from fedboost.runtime.model import Model
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 LAYOUT = LAYOUTS["three holders"]
 PARTIES = ["bank", "telco", "shop"]

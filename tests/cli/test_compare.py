@@ -15,7 +15,7 @@ from fedboost import evaluation
 from fedboost.evaluation import GROUPS, HeldOut, Trial, percentiles, score, unprotected
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.terms.terms import Terms
 
 SMALL = {"rounds": 30, "max_depth": 2, "max_bin": 16}

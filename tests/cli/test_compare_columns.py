@@ -14,7 +14,7 @@ from sites import fedboost
 from fedboost import evaluation
 from fedboost.evaluation import HeldOut, Trial, score
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 ROWS = 900
 LAYOUT = LAYOUTS["three holders"]

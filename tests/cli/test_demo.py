@@ -9,7 +9,7 @@ from sites import rows
 
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
-from fedboost.runtime.terms_file import read_terms
+from fedboost.runtime.tasks import read_terms
 
 
 @pytest.mark.slow

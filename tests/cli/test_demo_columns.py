@@ -10,9 +10,9 @@ from pyarrow import csv
 from refusals import refused
 
 import fedboost as fb
+from fedboost.cli import demo
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.runtime.local import demo
-from fedboost.runtime.party_model import PartyModel
+from fedboost.runtime.signed_model import PartyModel
 
 PARTIES = ["clinic", "laboratory"]
 

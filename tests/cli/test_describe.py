@@ -9,8 +9,7 @@ import pytest
 from sites import consortium, fedboost, in_time, rows, shared_out, terms, until
 
 import fedboost as fb
-from fedboost.runtime.tasks import drift_terms, evaluation_terms
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import drift_terms, evaluation_terms, read_terms, terms_to_toml
 from fedboost.views.approval import NOT_HIDDEN
 
 

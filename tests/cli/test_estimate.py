@@ -14,7 +14,7 @@ from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local import estimate
 from fedboost.runtime.local.estimate import table_for
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.workers.hold import Link
 
 NAMES = ("north", "south", "east")

@@ -12,7 +12,7 @@ from sites import fedboost
 import fedboost as fb
 from fedboost.runtime.local import estimate, row_costs
 from fedboost.runtime.local.row_costs import Line, RowCosts
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 ROWS, ROUNDS = 1500, 6
 IDS = {"columns": {"row_id": "id"}, "rows": "common"}

@@ -15,7 +15,7 @@ from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 ROUNDS = 3000
 SIMULATE = ("simulate", "terms.toml", "--data", "rows.csv", "--site", "site", "--out", "m.json")

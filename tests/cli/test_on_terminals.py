@@ -7,7 +7,7 @@ from commands import done
 from screens import interrupted, on_screen
 from sites import rows, shared_out, terms, written
 
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 INSECURE = "--insecure-loopback"
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from pyarrow import csv
 from sites import fedboost, rows
 
 from fedboost.runtime.model import Model
-from fedboost.runtime.terms_file import read_terms
+from fedboost.runtime.tasks import read_terms
 from fedboost.views.approval import summary
 
 

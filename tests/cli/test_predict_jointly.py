@@ -15,8 +15,8 @@ from sites import PATIENCE, fedboost
 
 import fedboost as fb
 from fedboost.runtime.local.cluster import LocalCluster
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.telemetry import AT_HAND
-from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.terms import Terms
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,7 @@ import fedboost as fb
 from fedboost import evaluation
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.signed_model import signed_model_of
-from fedboost.runtime.tasks import drift_terms, evaluation_terms
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import drift_terms, evaluation_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
 
 TABLE = rows(900, seed=4)

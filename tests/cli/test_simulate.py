@@ -9,7 +9,7 @@ from sites import NAMES, rows, terms
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import read_terms, terms_to_toml
 
 
 def test_terms_by_site_name_the_parties_and_say_what_counts_as_1(folder):

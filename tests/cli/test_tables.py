@@ -19,7 +19,7 @@ from stores import own_certificate, serving
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.model import Model
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 GERMAN = ("--separator", ";", "--decimal", ",", "--encoding", "latin-1", "--na", "-")
 MB = 1 << 20

@@ -8,7 +8,7 @@ from sites import fedboost, rows, terms
 
 from fedboost.runtime.model import Model
 from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import read_terms, terms_to_toml
 
 
 def test_terms_drafts_a_short_file_that_simulate_accepts(folder):

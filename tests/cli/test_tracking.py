@@ -14,7 +14,7 @@ import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.runtime import tracking
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.tracking import metric_name, parameters
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -11,7 +11,7 @@ from commands import done, objects, start
 from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.views.aggregator import NEVER
 
 INSECURE = "--insecure-loopback"

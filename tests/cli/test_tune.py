@@ -7,7 +7,7 @@ import pytest
 from sites import consortium, fedboost, in_time, shared_out, terms
 
 import fedboost as fb
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.views.approval import NOT_HIDDEN
 
 ALL = ("north", "south")

@@ -11,7 +11,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 REPRODUCIBLE = ("again-1.json", "again-2.json")
 

@@ -13,7 +13,7 @@ from pyarrow import csv
 from sites import PATIENCE, fedboost
 
 from fedboost.runtime.local.cluster import LocalCluster
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.terms.terms import Terms
 
 pytestmark = pytest.mark.slow

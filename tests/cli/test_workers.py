@@ -12,7 +12,7 @@ from processes import free_port
 from sites import fedboost
 
 from fedboost.runtime.site import rows
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.workers import dask_engine
 from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.hold import Worker

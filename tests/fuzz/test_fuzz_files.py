@@ -23,7 +23,7 @@ from fedboost.runtime.model import Model
 from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, key_to_pem, read_bundle
 from fedboost.runtime.site.audit import AuditLog, read_log
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.terms_file import read_terms
+from fedboost.runtime.tasks import read_terms
 
 draws = st.integers(0, 2**32).map(random.Random)
 MAX_LINE_LENGTH = 3000

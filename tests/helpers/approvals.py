@@ -14,7 +14,7 @@ from sites import fedboost, rows, terms
 from fedboost.errors import Refused
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 THREE = ("north", "south", "east")
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "rows.csv"\n'

@@ -3,7 +3,7 @@
 from mistakes import Mistake
 from sites import terms
 
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 SIMULATE = "simulate mine.toml --data rows.csv --out new.json"
 

@@ -4,7 +4,7 @@ from pyarrow import csv
 from sites import rows, terms
 
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 
 def write_all(folder):

@@ -4,7 +4,7 @@ import time
 
 from sites import PATIENCE, fedboost
 
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 API = "/api/v1"
 

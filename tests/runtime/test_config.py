@@ -14,7 +14,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.config import AggregatorConfig, check_address, read_aggregator, read_toml, to_toml
 from fedboost.runtime.files import check_writable, party_stems, write_atomically
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.terms.terms import Terms
 
 texts = st.text(max_size=20)

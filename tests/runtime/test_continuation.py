@@ -12,7 +12,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.runtime.model import MAX_FILE_BYTES
-from fedboost.runtime.terms_file import read_terms, terms_to_toml
+from fedboost.runtime.tasks import read_terms, terms_to_toml
 
 TABLES = shared_out(3)
 COLUMNS = ("age", "dose")

@@ -42,7 +42,7 @@ from fedboost.runtime.local.cluster import ANALYST, ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model, text_of
 from fedboost.runtime.net.keys import read_bundle, write_bundle
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 THREE = ("north", "south", "east")
 ROUNDS = 30

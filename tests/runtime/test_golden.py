@@ -29,7 +29,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.results.site import Charged, SiteBudget, Spent
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.version import VERSION
 from fedboost.views import aggregator as pages
 from fedboost.views import site as site_pages
@@ -323,7 +323,7 @@ GOLDEN = {
     "importance": "4a6aeb2cb56019f9",
     "signatures": "0da43ffe5bd53b95",
     "model": "1172c9a5481079f3",
-    "words of terms": "3ffa0d85a6ae8e0f",
+    "words of terms": "bf3292e52b36d045",
     "files of terms": "8fc97e834528e5cf",
     "status": "cc1fbbdf0690688c",
     "audit log": "07d8998fbd58f0ea",
@@ -347,8 +347,8 @@ GOLDEN = {
     "console, openapi": "8ef15270c9cf4eb5",
     "console, refused": "7bea1a0946687264",
     "console, style and script": "e78200f9fcea838a",
-    "site, budget": "9eadd81453dc0da8",
-    "pages of a site": "8b22eac685b54a09",
+    "site, budget": "efa006536fd73e25",
+    "pages of a site": "f4bbe7086270f0ca",
 }
 
 

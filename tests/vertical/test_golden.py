@@ -16,8 +16,7 @@ from consortium import installed
 from fixed import fixed_randomness, short, table_of_digests
 
 from fedboost.protocol.messages import Attest, Connected, Disconnected
-from fedboost.runtime.party_model import PartyModel
-from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.signed_model import PartyModel, signed_model_of
 from fedboost.wire.messages import encode_from_party, encode_to_party
 from tests.helpers.apart_sessions import Apart
 from tests.helpers.columns_apart import LAYOUTS, of_people, pooled, scattered

@@ -12,7 +12,7 @@ import fedboost as fb
 from fedboost.boosting.state import NOTHING_YET, structure
 from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.protocol.messages import Attest, Close, Leave, first_transcript, next_transcript
-from fedboost.runtime.party_model import PartyModel, terms_to_predict, trained_model_of
+from fedboost.runtime.signed_model import PartyModel, terms_to_predict, trained_model_of
 from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.wire.messages import decode_to_party, encode_to_party

@@ -14,7 +14,7 @@ import fedboost as fb
 from fedboost.cli.main import app
 from fedboost.errors import ConfigError
 from fedboost.protocol.messages import Attest, Close
-from fedboost.runtime.party_model import PartyModel, trained_model_of
+from fedboost.runtime.signed_model import PartyModel, trained_model_of
 from tests.vertical.test_equal import SETTINGS
 
 PARTIES = "bank", "telco", "shop"

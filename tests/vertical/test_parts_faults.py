@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import fedboost as fb
-from fedboost.runtime.party_model import PartyModel, trained_model_of
+from fedboost.runtime.signed_model import PartyModel, trained_model_of
 from tests.helpers.faults_apart import apart
 from tests.vertical.test_faults import WRONG, Matching
 

@@ -2,7 +2,7 @@
 
 Promises: the questions are those of a real training of the given terms, over the user's table or rows that
 are generated; what a party, the key holder and the aggregator do is timed with the very code that does it.
-Refuses: nothing itself; protections whose extra is not installed are left out.
+Protections whose extra is not installed are left out.
 """
 
 import math
@@ -22,7 +22,7 @@ from fedboost.boosting.queries.base import view_of
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.holders.gradients import PAIR_BYTES
+from fedboost.holders.column_rows import PAIR_BYTES
 from fedboost.privacy.packing import Segment, chunks_of
 from fedboost.privacy.pairwise import Group, Handshake
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
@@ -376,9 +376,6 @@ def missing(known: list[Estimate], parties: int) -> dict[str, str]:
 
 
 # ---- The costs of a training whose parties hold different columns ---------------------------------------
-# Trees that are really grown here and arithmetic.
-# Promises: questions and relays are those of a real training (`columns_grown`); what encryption takes is
-# timed with the very code that does it (`row_costs`).
 
 
 SAMPLE_IDS = 500
@@ -642,8 +639,6 @@ def _party(
 
 
 # ---- The costs of workers at one site: memory by what was measured --------------------------------------
-# Seconds by trees that were grown here.
-# Promises: bytes are those of the cells that workers send to their site's process.
 
 
 ANSWER_SECONDS = 1e-4
@@ -686,11 +681,8 @@ def _seconds_a_cell(bits: int) -> tuple[float, float]:
 
 
 # ---- The costs of a training over links, by layout: histograms of all features, votes -------------------
-# Rows in one place.
-# Promises: arithmetic on estimates (`estimate`), whose questions and round trips are those of the program
-# and the protection. A round takes the time of the machines, its round trips, and its bytes through a
-# party's link.
-# Refuses: links that cannot be (ConfigError).
+# Rows in one place. A round takes the time of the machines, its round trips, and its bytes through a party's
+# link.
 
 
 HISTOGRAMS, VOTES, ONE_PLACE = "histograms", "votes", "one place"

@@ -1,7 +1,6 @@
 """What sums over encrypted rows cost on this machine: measured on some rows, with a key that is made for it.
 
-Promises: what is timed is the code of a session, in one thread.
-Refuses: keys that cannot be, and encryption that is not installed (ConfigError).
+What is timed is the code of a session, in one thread.
 """
 
 import os
@@ -20,7 +19,7 @@ from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.threads import ONE
-from fedboost.holders.gradients import PAIR_BYTES
+from fedboost.holders.column_rows import PAIR_BYTES
 from fedboost.privacy.pairwise import open_sealed, seal, sealed_size
 from fedboost.privacy.protections import scheme_of
 from fedboost.privacy.rowsums.scheme import Slots, plan
@@ -152,9 +151,7 @@ def timed(work: Callable[[], T], clock: Callable[[], float] = time.process_time)
 
 
 # ---- Trees that are grown here under `plain`, whose parties hold different columns ----------------------
-# And what their turns ask.
-# Promises: the questions are those of a real training of the given terms; bytes that are relayed follow
-# from who has the column of each split.
+# Bytes that are relayed follow from who has the column of each split.
 
 
 MAX_SECONDS = 5.0

@@ -2,7 +2,6 @@
 
 Promises: every message passes through the codec, so its bytes are those of the wire; parties' messages are
 delivered in an order drawn from the seed; the model does not depend on it.
-Refuses: what the sessions refuse, as the error they name (SessionFailed).
 """
 
 import os
@@ -19,8 +18,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.booster import Booster
-from fedboost.holders.columns import holder_for
-from fedboost.holders.prediction import Prediction, PredictionHolder
+from fedboost.holders.columns import Prediction, PredictionHolder, holder_for
 from fedboost.holders.shard import Shard
 from fedboost.privacy.identity import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
@@ -31,7 +29,8 @@ from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import KEY_BYTES, Site
-from fedboost.runtime.aggregator.programs import program_of
+from fedboost.results.base import Traffic
+from fedboost.runtime.aggregator.sessions import program_of
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.parquet import ParquetTable, keep, stream_of
@@ -39,8 +38,7 @@ from fedboost.runtime.data.shard import rows_to_predict, to_shard, with_label_no
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.data.values import give_back, keep_freed_memory
 from fedboost.runtime.model import Model, Result, finish
-from fedboost.runtime.party_model import PartyModel, terms_to_predict
-from fedboost.runtime.signed_model import signed_model_of
+from fedboost.runtime.signed_model import PartyModel, SignedModel, signed_model_of, terms_to_predict
 from fedboost.runtime.tasks import (
     Description,
     Drift,
@@ -283,6 +281,13 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
 # ---- The other tasks in this process --------------------------------------------------------------------
 
 
+def _result(
+    terms: Terms, shards: Any, seed: int, nthread: int, site: str | None
+) -> tuple[SignedModel, Traffic]:
+    session, meter, _ = run_session(terms, shards, seed=seed, nthread=nthread, site=site)
+    return signed_model_of(session), meter.traffic
+
+
 def describe(
     terms: Terms,
     shards: Mapping[str, Any] | Sequence[Any],
@@ -298,8 +303,7 @@ def describe(
     network: `fedboost describe`, or `connect(...).describe(terms)`. Raises ConfigError, SessionFailed.
     """
     agreed = terms_to_describe(terms, min_count)
-    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Description.from_model(signed_model_of(session), meter.traffic)
+    return Description.from_model(*_result(agreed, shards, seed, nthread, site))
 
 
 def drift(
@@ -321,8 +325,7 @@ def drift(
     agreed, reference = drift_terms(model, terms, min_count)
     if terms is None:
         agreed = terms_for_tables(agreed, shards)
-    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Drift.held_against(reference, signed_model_of(session), meter.traffic)
+    return Drift.held_against(reference, *_result(agreed, shards, seed, nthread, site))
 
 
 def evaluate(
@@ -352,8 +355,7 @@ def evaluate(
     agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
     if terms is None:
         agreed = terms_for_tables(agreed, shards)
-    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    return Evaluation.from_model(signed_model_of(session), meter.traffic)
+    return Evaluation.from_model(*_result(agreed, shards, seed, nthread, site))
 
 
 def predict_jointly(
@@ -443,6 +445,5 @@ def tune(
     `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
     """
     agreed = terms_to_tune(terms, space, trials, sampler)
-    session, meter, _ = run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
-    model = replace(signed_model_of(session), terms=agreed)  # which need not name the parties
-    return Tuning.from_model(model, meter.traffic)
+    model, traffic = _result(agreed, shards, seed, nthread, site)
+    return Tuning.from_model(replace(model, terms=agreed), traffic)  # which need not name the parties

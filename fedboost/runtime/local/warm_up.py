@@ -2,7 +2,6 @@
 
 Promises: after `compile_all` the kernels of trainings, predictions and explanations are found compiled, with
 every objective and protection that is installed; after `compile_usual` those of most trainings.
-Refuses: to end well if nothing can be kept (ConfigError: one line).
 """
 
 import time
@@ -20,7 +19,7 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.partition import SHARED
 from fedboost.kernel_cache import COMPILING, folders, unready
 from fedboost.privacy.protections import scheme_of
-from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.local.simulation import predict_jointly, simulate
 from fedboost.runtime.model import Model
 from fedboost.terms.terms import Terms

@@ -26,8 +26,7 @@ from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import signers_at, signers_of
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.policy import ModelSigners, Policy
-from fedboost.runtime.tasks import drift_terms, evaluation_terms
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import drift_terms, evaluation_terms, terms_to_toml
 from fedboost.terms import continuation
 from fedboost.terms.reading import read_model
 from fedboost.terms.session import TASKS

@@ -17,7 +17,7 @@ from fedboost.runtime.site.approval import policy_for, refusal_of, refuse
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.page import SiteOffice
 from fedboost.runtime.site.review import PageState
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.web import logins, serving
 from fedboost.runtime.web.logins import add_token
 

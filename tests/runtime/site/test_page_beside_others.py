@@ -15,7 +15,7 @@ from fedboost.runtime.site import approval, page
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.page import MAX_AT_ONCE, SiteOffice
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.web import logins
 
 THREE = ("north", "south", "east")

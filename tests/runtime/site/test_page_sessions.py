@@ -8,7 +8,7 @@ from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms, 
 
 from fedboost.errors import SessionFailed
 from fedboost.runtime.site.policy_keys import COMMAND
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 THREE = ("north", "south", "east")
 

@@ -19,7 +19,7 @@ from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory import FileMemory, make_file, read_spent
 from fedboost.runtime.site.policy_keys import Budget
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 from fedboost.terms.terms import Terms
 
 COLUMNS = {

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.tasks import terms_to_toml
 
 HELPER = Path(__file__).parents[2] / "helpers" / "party_memory.py"
 ROOT = Path(__file__).parents[3]
