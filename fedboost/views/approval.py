@@ -2,7 +2,6 @@
 
 Promises: every party, column, metric, category and label value that the terms name is shown, whole, within 80
 columns, and every setting that is not its default; no name can pose as another line or move the cursor.
-Refuses: nothing.
 """
 
 import json
@@ -242,7 +241,6 @@ IN_LINES = {
 
 TOLD, COLUMNS = "Who learns what", "Columns"
 """Titles of groups of lines."""
-SENDS_GRADIENTS = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
 
 
 def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
@@ -368,7 +366,7 @@ def _participants(terms: Terms) -> list[Entry]:
         *_other_sites(terms),
         (
             "colluders",
-            _colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
+            colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
         ),
     ]
 
@@ -385,11 +383,7 @@ def _other_sites(terms: Terms) -> list[Entry]:
     return [
         *lines,
         ("rows", rows_of_blocks(terms)),
-        (
-            "label holder",
-            ("sends every row's gradient, encrypted," if terms.hides_columns else SENDS_GRADIENTS)
-            + " to the other parties of its rows; sees which rows go left at each of their splits",
-        ),
+        ("label holder", label_holder_sees(terms)),
         (
             "other sites",
             "with the same rows see which go left at each split, not leaf values; "
@@ -402,7 +396,15 @@ def _other_sites(terms: Terms) -> list[Entry]:
     ]
 
 
-def _colluders(terms: Terms) -> str:
+def label_holder_sees(terms: Terms) -> str:
+    """Return what a label holder sends and sees."""
+    loud = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
+    sends = "sends every row's gradient, encrypted," if terms.hides_columns else loud
+    return f"{sends} to the other parties of its rows; sees which rows go left at each of their splits"
+
+
+def colluders(terms: Terms, whose: str = "this site's") -> str:
+    """Return what the aggregator and parties learn together. whose: the numbers that they would learn."""
     if terms.hides_columns:
         return (
             "the aggregator and the label holder together learn the other sites' columns, bin by bin; the "
@@ -410,14 +412,13 @@ def _colluders(terms: Terms) -> str:
         )
     if not terms.protection.hides:
         return "the aggregator needs none"
-    number = Group.of(terms.parties, terms.hiding.colluding).colluding
-    if not number:
-        holder = " and the key holder" if terms.protection.uses_key_holder else ""
-        return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
-    others = "1 other site" if number == 1 else f"up to {number} other sites"
-    return f"{others} may work with the aggregator without learning this site's numbers" + (
-        ", the key holder counted first" if terms.protection.uses_key_holder else ""
-    )
+    key_holder, group = terms.protection.uses_key_holder, Group.of(terms.parties, terms.hiding.colluding)
+    if not group.colluding:
+        holder = " and the key holder" if key_holder else ""
+        return f"if another site works with the aggregator{holder}, they can learn {whose} numbers"
+    others = "1 other site" if group.colluding == 1 else f"up to {group.colluding} other sites"
+    first = ", the key holder counted first" if key_holder else ""
+    return f"{others} may work with the aggregator without learning {whose} numbers{first}"
 
 
 def _model(terms: Terms) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from fedboost.boosting.programs.tasks import rows_of_group, within_of_rate
 from fedboost.results.evaluation import Evaluation, ScoreBin, SetFigures, Split
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
-from fedboost.views.charts import MAX_BARS
+from fedboost.views.charts import MAX_BARS, ends
 from fedboost.views.document import (
     Beside,
     Block,
@@ -24,7 +24,7 @@ from fedboost.views.document import (
     unless_empty,
     warnings,
 )
-from fedboost.views.session import ends, result_document, session_warnings
+from fedboost.views.session import result_document, session_warnings
 
 SHOWN_WITHIN = 0.0005
 """The smallest uncertainty of a figure that is shown beside it."""

@@ -1,7 +1,6 @@
 """Terminal text: names, numbers, paragraphs and tables as people read them.
 
 Promises: a name from outside neither poses as another line nor moves the cursor; paragraphs fit 80 columns.
-Refuses: nothing.
 """
 
 import re

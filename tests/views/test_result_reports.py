@@ -14,7 +14,7 @@ from fedboost.results.comparison import Comparison, Figure, SiteComparison
 from fedboost.views.as_html import body, report
 from fedboost.views.charts import MAX_BARS, draw
 from fedboost.views.comparison import comparison
-from fedboost.views.document import Intervals, Pairs
+from fedboost.views.document import Pairs, Points
 from fedboost.views.session import ends, traffic
 from fedboost.views.words import size
 
@@ -248,7 +248,7 @@ def test_bars_of_a_pair_are_as_long_as_their_values():
 
 
 def test_an_interval_has_its_point_inside_and_a_line_at_0():
-    drawn = draw(Intervals("t", [("a", 1.0, -0.5, 2.0), ("b", float("nan"), 0, 1)], "gain"))
+    drawn = draw(Points("t", [("a", 1.0, -0.5, 2.0), ("b", float("nan"), 0, 1)], "gain"))
     (zero,) = re.findall(r'class="faint" x1="([^"]*)"', drawn)
     ((low, high),) = re.findall(r'class="line s0" x1="([^"]*)"[^>]* x2="([^"]*)"', drawn)
     (point,) = re.findall(r'<circle[^>]* cx="([^"]*)"', drawn)
