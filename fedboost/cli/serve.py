@@ -4,13 +4,24 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
 import typer
 
-from fedboost.cli.common import Aggregator, InsecureLoopback, Json, LogFormat, LogLevel, Once, SiteFile, Wait
+from fedboost.cli.common import (
+    Aggregator,
+    InsecureLoopback,
+    Json,
+    LogFormat,
+    LogLevel,
+    Once,
+    SiteFile,
+    Wait,
+    gathers,
+)
 from fedboost.cli.output import print_json, show
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.kernel_cache import unready
@@ -26,32 +37,28 @@ from fedboost.views import status as views
 # ---- Processes that run until they are told to stop (SIGTERM or Ctrl-C) ---------------------------------
 
 
-def take_part(
-    role: str,
-    config: Path,
-    wait: float,
-    once: bool,
-    insecure_loopback: bool,
-    log_format: str,
-    log_level: str,
-) -> None:
-    """Take part in sessions, as a party or as a key holder, which holds no rows."""
-    from fedboost.runtime.site.node import PartyNode
+@dataclass(frozen=True)
+class Part:
+    """How a process takes part in sessions."""
 
-    log = logger(role, log_format, log_level)
-    site, bundle = site_and_keys(config, insecure_loopback, holds_rows=role == "party")
-    node = PartyNode(site, log, bundle)
-    if role == "party":
-        _compile_kernels(log)
-    run_until_stopped(node.run(wait, once))
-    if once and node.ended and node.ended[-1]:
-        raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
+    wait: Wait = 600
+    once: Once = False
+    insecure_loopback: InsecureLoopback = False
+    log_format: LogFormat = "text"
+    log_level: LogLevel = "info"
 
+    def take(self, role: str, config: Path) -> None:
+        """Take part in sessions, as a party or as a key holder, which holds no rows."""
+        from fedboost.runtime.site.node import PartyNode
 
-def _compile_kernels(log: Any) -> None:
-    """Compile before the first session, which others would wait in; nothing where it was done before."""
-    if unready():
-        compile_usual(log.info)
+        log = logger(role, self.log_format, self.log_level)
+        site, bundle = site_and_keys(config, self.insecure_loopback, holds_rows=role == "party")
+        node = PartyNode(site, log, bundle)
+        if role == "party" and unready():  # before the first session, which others would wait in
+            compile_usual(log.info)
+        run_until_stopped(node.run(self.wait, self.once))
+        if self.once and node.ended and node.ended[-1]:
+            raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
 
 
 def site_and_keys(
@@ -135,16 +142,10 @@ def aggregator(
 PARTY_EPILOG = "Example: fedboost party --config party.toml"
 
 
-def party(
-    config: SiteFile,
-    wait: Wait = 600,
-    once: Once = False,
-    insecure_loopback: InsecureLoopback = False,
-    log_format: LogFormat = "text",
-    log_level: LogLevel = "info",
-) -> None:
+@gathers("part", Part)
+def party(config: SiteFile, part: Part) -> None:
     """Take part with this site's rows, session after session."""
-    take_part("party", config, wait, once, insecure_loopback, log_format, log_level)
+    part.take("party", config)
 
 
 # ---- `fedboost keyholder`: the process that holds the key of encrypted sums, without rows ---------------
@@ -153,72 +154,62 @@ def party(
 KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 
 
+@gathers("part", Part)
 def keyholder(
     config: Annotated[Path, typer.Option(help="The key holder's file, TOML.", show_default=False)],
-    wait: Wait = 600,
-    once: Once = False,
-    insecure_loopback: InsecureLoopback = False,
-    log_format: LogFormat = "text",
-    log_level: LogLevel = "info",
+    part: Part,
 ) -> None:
     """Hold the key of sessions that encrypt sums: take part without rows, and open sums it cannot read."""
-    take_part("keyholder", config, wait, once, insecure_loopback, log_format, log_level)
+    part.take("keyholder", config)
 
 
-# ---- `fedboost health`: a question to an aggregator -----------------------------------------------------
+# ---- `fedboost health` and `fedboost status`: questions to an aggregator --------------------------------
 
 
+MemberKeys = Annotated[
+    Path | None, typer.Option(help="Folder of a party's or an analyst's keys.", show_default=False)
+]
 HEALTH_EPILOG = "Example: fedboost health --aggregator fed.example.org:7070 --keys keys/marie"
 
 
-def health(
-    aggregator: Aggregator,
-    keys: Annotated[
-        Path | None, typer.Option(help="Folder of a party's or an analyst's keys.", show_default=False)
-    ] = None,
-    insecure_loopback: InsecureLoopback = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0)] = 5,
-) -> None:
+@dataclass(frozen=True)
+class Question:
+    """Options of a question to an aggregator."""
+
+    keys: MemberKeys = None
+    insecure_loopback: InsecureLoopback = False
+    wait: Wait = 5
+
+    def bundle(self, aggregator: str) -> Bundle | None:
+        """The bundle of a party or of an analyst: anyone who may dial may ask."""
+        check_address(aggregator, "--aggregator")
+        role = None
+        if self.keys is not None:
+            check_folder(self.keys, "the bundle of a party or an analyst, which `fedboost keys` makes")
+            role = role_of(read_certificates(self.keys / CERTIFICATE)[0])
+        known = "party" if role == "party" else "analyst"
+        return choose_keys(self.keys, known, aggregator, self.insecure_loopback)
+
+
+@gathers("question", Question)
+def health(aggregator: Aggregator, question: Question) -> None:
     """Ask an aggregator whether it is up: prints `serving`, or exits with code 2."""
     from fedboost.runtime.aggregator import parties as probe
 
-    check_address(aggregator, "--aggregator")
-    bundle = choose_member_keys(keys, aggregator, insecure_loopback)
-    asyncio.run(probe.ask(aggregator, bundle, wait))
+    asyncio.run(probe.ask(aggregator, question.bundle(aggregator), question.wait))
     print("serving")
-
-
-def choose_member_keys(keys: Path | None, aggregator: str, insecure_loopback: bool) -> Bundle | None:
-    """The bundle of a party or of an analyst: anyone who may dial may ask."""
-    role = None
-    if keys is not None:
-        check_folder(keys, "the bundle of a party or an analyst, which `fedboost keys` makes")
-        role = role_of(read_certificates(keys / CERTIFICATE)[0])
-    return choose_keys(keys, "party" if role == "party" else "analyst", aggregator, insecure_loopback)
-
-
-# ---- `fedboost status`: who is connected to an aggregator, and which sessions there are -----------------
 
 
 STATUS_EPILOG = "Example: fedboost status --aggregator fed.example.org:7070 --keys keys/marie"
 
 
-def status(
-    aggregator: Aggregator,
-    keys: Annotated[
-        Path | None, typer.Option(help="Folder of a party's or an analyst's keys.", show_default=False)
-    ] = None,
-    insecure_loopback: InsecureLoopback = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0)] = 5,
-    json: Json = False,
-) -> None:
+@gathers("question", Question)
+def status(aggregator: Aggregator, question: Question, json: Json = False) -> None:
     """Say who is connected to an aggregator, which sessions run or wait, and for whom. An analyst sees all of
     them, a party those that name it."""
     from fedboost.runtime.analyst import Connection
 
-    check_address(aggregator, "--aggregator")
-    bundle = choose_member_keys(keys, aggregator, insecure_loopback)
-    facts = Connection(aggregator, bundle).status(wait)
+    facts = Connection(aggregator, question.bundle(aggregator)).status(question.wait)
     show(json, [facts.summary], views.status(facts))
 
 
