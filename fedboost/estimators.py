@@ -39,8 +39,8 @@ from fedboost.gbdt.objectives import registry
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.protocol.run import Callback
 from fedboost.runtime.data.draft import draft_features, split_by_site
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_table
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import text_of
 from fedboost.runtime.workers.holder import is_collection

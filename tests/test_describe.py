@@ -21,12 +21,11 @@ from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.gbdt.cut_points import Grids
 from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.policy import breaches
-from fedboost.runtime.site.policy_keys import PolicyKeys
-from fedboost.terms.noise import SUMMARY
+from fedboost.runtime.site.policy import Policy
+from fedboost.terms.hiding import SUMMARY
 from fedboost.terms.tasks import MISSING, SHARES, UNDECLARED, terms_to_describe
 from fedboost.views.as_text import text as blocks_of
-from fedboost.views.description import description as view
+from fedboost.views.results import description as view
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 
@@ -264,17 +263,17 @@ def test_bad_input():
 def test_a_site_is_asked_by_its_policy():
     open_to_all = {"parties": "any", "analysts": "any", "columns": "any"}
     agreed = terms_to_describe(terms(["north", "south", "east"], protection="masked"), 5)
-    (breach,) = breaches(PolicyKeys(**open_to_all), agreed)
+    (breach,) = Policy(**open_to_all).breaches(agreed)
     assert breach.key == "min_count"
     assert "set min_count = 10" in str(breach.refusal("north"))
-    assert not [*breaches(PolicyKeys(**open_to_all, min_count=5), agreed)]
+    assert not [*Policy(**open_to_all, min_count=5).breaches(agreed)]
     noisy = terms_to_describe(terms(["north", "south", "east"], **NOISY), min_count=20)
-    (breach,) = breaches(PolicyKeys(**open_to_all), noisy)  # sessions could average the noise away
+    (breach,) = Policy(**open_to_all).breaches(noisy)  # sessions could average the noise away
     assert (breach.key, breach.allow) == ("min_count", 1)
-    assert not [*breaches(PolicyKeys(**open_to_all, min_count=1), noisy)]
-    assert not [*breaches(PolicyKeys(**open_to_all, epsilon=2.0, delta=1e-6), noisy)]
+    assert not [*Policy(**open_to_all, min_count=1).breaches(noisy)]
+    assert not [*Policy(**open_to_all, epsilon=2.0, delta=1e-6).breaches(noisy)]
     levels = {"columns": {**COLUMNS, "categorical": {"ward": [*map(str, range(40))]}}}
-    (breach,) = breaches(PolicyKeys(**open_to_all), agreed.changed(**levels, min_count=10))
+    (breach,) = Policy(**open_to_all).breaches(agreed.changed(**levels, min_count=10))
     assert breach.key == "max_category_levels"
 
 

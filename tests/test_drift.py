@@ -23,12 +23,11 @@ from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.holders.other_tasks import DriftHolder
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.site.policy import breaches
-from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.tasks import drift_terms, read_terms, terms_to_toml
 from fedboost.views.approval import summary as summary_of
 from fedboost.views.as_text import text as blocks_of
-from fedboost.views.drift import drift as view
+from fedboost.views.results import drift as view
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 TABLE = rows(3000, seed=4)
@@ -305,17 +304,17 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     assert known.signed_by == agreed.parties
     assert (typed.code, as_json.code) == (0, 0)
     assert json.loads(as_json.out) == known.summary
-    assert "900 rows of all parties, against 3,000 of the training" in typed.out
+    assert "rows 900 (of all parties, now) rows of the training 3,000 " in " ".join(typed.out.split())
     assert "shifted" in typed.out
     assert max(map(len, typed.out.splitlines())) <= 80
     told = fedboost("audit", tmp_path / "p0.trained.jsonl")
-    assert "rows by bin of each column and of score         1       1" in told.out
+    assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())
     assert "No warnings" in told.out
     told = fedboost("audit", tmp_path / "p0.jsonl")
     assert "to compare   rows of all parties against those of a model of binary:logistic" in told.out
     assert "from columns 3: age, dose, ward" in told.out
-    assert "rows by bin of each column and of score         1       1" in told.out
-    assert "with a comparison of rows, the aggregator says" in told.out
+    assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())
+    assert "with a comparison of rows, the aggregator reports" in told.out
     assert "No warnings" in told.out
 
 
@@ -342,7 +341,7 @@ def test_a_site_refuses_by_its_policy(model):
     three = terms(["north", "south", "east"], protection="masked")
 
     def broken(agreed):
-        return [breach.key for breach in breaches(PolicyKeys(**open_to_all), agreed)]
+        return [breach.key for breach in Policy(**open_to_all).breaches(agreed)]
 
     assert broken(drift_terms(model, three)[0]) == []
     assert broken(drift_terms(model, three, 3)[0]) == ["min_count"]
@@ -352,7 +351,7 @@ def test_a_site_refuses_by_its_policy(model):
     assert broken(training.changed(min_count=2)) == ["min_count"]
     features = {**open_to_all, "columns": {"features": ["age", "dose", "ward"]}}
     agreed = drift_terms(model, three)[0]
-    assert not [*breaches(PolicyKeys(**features), agreed)]
+    assert not [*Policy(**features).breaches(agreed)]
     text = " ".join(summary_of(agreed).split())
     assert "against those that a model was trained on; labels are not read" in text
     assert "label y" not in text

@@ -7,9 +7,8 @@ from abc import ABC, abstractmethod
 import pytest
 
 import fedboost.holders
-from fedboost.holders.columns import HOLDERS, VerticalHolder
+from fedboost.holders.columns import HOLDERS, PredictionHolder, VerticalHolder
 from fedboost.holders.other_tasks import DriftHolder, EvaluationHolder, SummaryHolder
-from fedboost.holders.prediction import PredictionHolder
 from fedboost.holders.shard import BaseHolder
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.terms.session import TASKS

@@ -18,7 +18,6 @@ from fedboost.errors import ConfigError, Refused, SessionFailed
 from fedboost.protocol.site import Limits, check_chosen
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
-from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.tasks import evaluation_terms
 from fedboost.views.as_text import text as blocks_of
 from fedboost.views.evaluation import evaluation as view
@@ -99,10 +98,10 @@ def test_what_cannot_be_told_apart_is_refused():
         fb.evaluate(without, tables, rows="held-out")
     agreed = evaluation_terms(trained, terms(["north", "south", "east"], protection="masked"))
     assert agreed.evaluation.evaluate_rows == "held-out"
-    broken = [breach.key for breach in breaches(policy(parties="any", analysts="any", columns="any"), agreed)]
+    broken = [breach.key for breach in policy(parties="any", analysts="any", columns="any").breaches(agreed)]
     assert "validation" in broken
     allowed = policy(parties="any", analysts="any", columns="any", validation=True)
-    assert "validation" not in [breach.key for breach in breaches(allowed, agreed)]
+    assert "validation" not in [breach.key for breach in allowed.breaches(agreed)]
 
 
 def test_sets_of_rows_that_differ_by_few_are_refused():

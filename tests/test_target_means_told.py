@@ -27,7 +27,7 @@ from fedboost.protocol.run import Opened
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.policy import breaches
 from fedboost.runtime.site.policy_keys import PolicyKeys
-from fedboost.terms.noise import LEVELS
+from fedboost.terms.hiding import LEVELS
 from fedboost.views.approval import summary
 
 ROWS = TABLE.num_rows

@@ -29,7 +29,7 @@ from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import noise
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.site import Limits, SessionOffer, Spending, TransientMemory
-from fedboost.terms.noise import Release
+from fedboost.terms.hiding import Release
 
 Float64 = npt.NDArray[np.float64]
 ROWS = 12

@@ -37,8 +37,7 @@ import pyarrow as pa
 from common import LABEL, generate, spread, verdict
 
 import fedboost as fb
-from fedboost.holders.column_rows import ROW_SET
-from fedboost.holders.gradients import GRADIENTS
+from fedboost.holders.column_rows import GRADIENTS, ROW_SET
 from fedboost.protocol.relaying import Ends
 
 ONE, ROWS, COLUMNS = "one party", "by rows", "by columns"

@@ -29,7 +29,7 @@ from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import roc_auc_score
 
 import fedboost as fb
-from fedboost.runtime.data.sparse import LABEL
+from fedboost.runtime.data.text import LABEL
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 
 NAME = "amazon_access_onehot"

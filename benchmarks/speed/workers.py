@@ -179,12 +179,12 @@ def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[fl
     """The ends of rounds, and the model."""
     from fedboost.boosting.state import NOTHING_YET
     from fedboost.protocol.aggregator import AggregatorSession
-    from fedboost.runtime.aggregator.programs import program_of
+    from fedboost.runtime.aggregator.sessions import program_of
     from fedboost.runtime.local.simulation import play, sites_of
     from fedboost.runtime.signed_model import trained_model_of
     from fedboost.runtime.site.config import PartyConfig, WorkersConfig
-    from fedboost.runtime.site.workers import WorkerRows
     from fedboost.runtime.telemetry import Meter
+    from fedboost.runtime.workers.holder import WorkerRows
 
     columns = {"label": LABEL, "numeric": [f"f{number}" for number in range(case.features)]}
     settings = {"rounds": rounds, "max_depth": DEPTH, "max_bin": BINS, "learning_rate": RATE}

@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fedboost.terms.columns import Schema
-from fedboost.terms.noise import Noise
+from fedboost.terms.hiding import Noise
 from fedboost.terms.reading import Frozen
 from fedboost.terms.terms import Terms
 

@@ -27,7 +27,7 @@ from fedboost.cli.serve import compile_usual, site_and_keys
 from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
-from fedboost.holders.prediction import Prediction
+from fedboost.holders.columns import Prediction
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.results.base import Traffic

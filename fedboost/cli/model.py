@@ -36,7 +36,7 @@ from fedboost.runtime.signed_model import PartyModel, classes_of, verified, writ
 from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.terms import Terms
-from fedboost.views.status import waiting
+from fedboost.views.aggregator import waiting
 from fedboost.views.training import importances, verification
 from fedboost.views.words import one_line
 

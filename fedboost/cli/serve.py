@@ -35,7 +35,7 @@ from fedboost.kernel_cache import COMPILING, folders, unready
 from fedboost.privacy.identity import role_of
 from fedboost.privacy.protections import scheme_of
 from fedboost.runtime.config import check_address, choose_keys, read_aggregator
-from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import keep_freed_memory, share_freed_memory
 from fedboost.runtime.local.simulation import predict_jointly, simulate
 from fedboost.runtime.model import Model
@@ -43,7 +43,7 @@ from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_ce
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import LogTail, logger
 from fedboost.terms.terms import Terms
-from fedboost.views import status as views
+from fedboost.views import aggregator as views
 
 # ---- Processes that run until they are told to stop (SIGTERM or Ctrl-C) ---------------------------------
 

@@ -28,7 +28,7 @@ from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
 from fedboost.errors import ConfigError, Refused, printable
 from fedboost.privacy.identity import is_name
 from fedboost.results.audit import Session
-from fedboost.results.request import Counts
+from fedboost.results.site import Counts
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.check import MIN_ROWS, of_offer
 from fedboost.runtime.data.database import Reading
@@ -46,10 +46,9 @@ from fedboost.runtime.site.backup import restore as put_back
 from fedboost.runtime.site.backup import write_backup
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.rows import Names, site_rows
-from fedboost.runtime.site.workers import workers_of
 from fedboost.runtime.tasks import read_terms
 from fedboost.runtime.telemetry import ask_terminal
-from fedboost.runtime.workers.holder import check_under_workers
+from fedboost.runtime.workers.holder import check_under_workers, workers_of
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import approval

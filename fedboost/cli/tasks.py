@@ -50,8 +50,8 @@ from fedboost.runtime.tasks import (
 )
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
+from fedboost.views.aggregator import waiting
 from fedboost.views.results import document
-from fedboost.views.status import waiting
 
 SECONDS = 0.2
 """Between two looks whether the session is over."""

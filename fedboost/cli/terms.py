@@ -41,11 +41,11 @@ from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import COMMAND, MIN_ROWS_PER_BIN
 from fedboost.runtime.site.rows import Names, SiteTable, site_rows
-from fedboost.runtime.site.workers import check_workers
 from fedboost.runtime.tasks import read_terms, terms_to_toml
+from fedboost.runtime.workers.holder import check_workers
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
-from fedboost.views import status as text
+from fedboost.views import aggregator as text
 from fedboost.views.approval import summary
 from fedboost.views.check import check as checked_table
 from fedboost.views.check import notices

@@ -54,8 +54,8 @@ from fedboost.runtime.data.database import Database, Reading
 from fedboost.runtime.data.draft import split_by_blocks, split_by_site, split_by_weights
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard, undeclared
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import read_table
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import listing
 from fedboost.runtime.files import check_writable, saved
 from fedboost.runtime.local import simulation
@@ -66,7 +66,8 @@ from fedboost.runtime.tasks import read_training
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
-from fedboost.views import status, training
+from fedboost.views import training
+from fedboost.views.aggregator import waiting
 from fedboost.views.approval import not_hidden
 from fedboost.views.check import notices
 from fedboost.views.training import figures
@@ -109,7 +110,7 @@ def train(
     with tracked(agreed, mlflow) as log:
 
         def on_waiting(parties: tuple[str, ...]) -> None:
-            notice(status.waiting(parties, session.absent))
+            notice(waiting(parties, session.absent))
 
         session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, on_waiting)
         follow(session, agreed, json, log or (lambda row: None))

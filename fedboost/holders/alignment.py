@@ -55,7 +55,6 @@ from fedboost.version import VERSION
 # (`repeated_ids`).
 # Promises: ids are matched once each; the rows of an id stand together, in the order of the label holder's
 # table, and the other parties repeat their row of it as often.
-# Refuses: numbers of rows that cannot be, and more rows than the terms let a party enter ids (PeerError).
 
 
 REPEATS = "how many rows each id has"

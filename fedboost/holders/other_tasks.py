@@ -2,7 +2,6 @@
 
 Promises: sums depend on this party's rows and the model alone; adding those of all parties gives the sums of
 one party with all rows.
-Refuses: queries of other sessions (PeerError).
 """
 
 from collections.abc import Callable, Sequence
@@ -295,7 +294,6 @@ def _by_level(column: Column, levels: int) -> Int64:
 
 
 # ---- Counts of a party's rows by bin of each feature and of the score -----------------------------------
-# Refuses: queries of other bins (PeerError).
 
 
 class DriftHolder(RowsHolder):

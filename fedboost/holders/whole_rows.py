@@ -78,8 +78,6 @@ def residual_weights(
 # ---- A party's votes on features, and its own histograms of the nodes that may split --------------------
 # Promises: each histogram is built once, and of two siblings only the one with fewer rows here; they leave
 # this party as votes, and as the bins of elected features.
-# Refuses: more histograms than fit one vector (Refused); elected features with another number of bins than
-# in the query (PeerError).
 
 
 class OwnHistograms:
@@ -156,9 +154,8 @@ def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
 
 
 # ---- A party's part in target means: sums of its labels by level, and its levels as means ---------------
-# Promises: sums are integers, so that those of parties add to those of the pooled rows, bit for bit; the
-# mean of a row depends on its level and its fold alone. Refuses nothing: the queries are checked against
-# the terms.
+# Promises: sums are integers, so that those of parties add to those of the pooled rows, bit for bit; the mean
+# of a row depends on its level and its fold alone.
 
 
 _HESSIAN = 0xFFFFFFFF

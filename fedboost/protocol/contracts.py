@@ -28,7 +28,7 @@ from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.pairwise import RandomBytes
 from fedboost.privacy.protection import HiddenSums
-from fedboost.terms.noise import Release
+from fedboost.terms.hiding import Release
 from fedboost.terms.terms import Terms
 
 MAX_CELLS = 1 << 27

@@ -8,7 +8,7 @@ from fedboost.errors import ConfigError
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Part
-from fedboost.terms.noise import CUT_POINTS, LEVELS, START, SUMMARY, TREES, Release
+from fedboost.terms.hiding import CUT_POINTS, LEVELS, START, SUMMARY, TREES, Release
 from fedboost.terms.terms import Terms
 
 ADJACENCY = "add or remove one row"

@@ -17,7 +17,7 @@ from cryptography import x509
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import TypeAdapter
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 
 from fedboost.errors import ConfigError, PeerError
@@ -32,14 +32,13 @@ from fedboost.results.session import (
     Site,
     Submitted,
 )
-from fedboost.runtime.aggregator.archive import MAX_ENDED, MAX_FAILED, Archive, Submissions
+from fedboost.runtime.aggregator.archive import MAX_ENDED, MAX_FAILED, Archive, StatusOffice, Submissions
 from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.aggregator.sessions import Sessions
-from fedboost.runtime.aggregator.status import StatusOffice
 from fedboost.runtime.config import ConsoleConfig, is_loopback
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
 from fedboost.runtime.signed_model import SignedModel, verified, written
-from fedboost.runtime.web.forms import asset_routes, read_form
+from fedboost.runtime.web.forms import read_form, shared_routes
 from fedboost.runtime.web.guard import (
     App,
     Guard,
@@ -51,13 +50,12 @@ from fedboost.runtime.web.guard import (
 )
 from fedboost.runtime.web.logins import Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
-from fedboost.views import as_html, shell
-from fedboost.views import console as pages
+from fedboost.views import aggregator as pages
+from fedboost.views import as_html
+from fedboost.views.aggregator import sites_of
 from fedboost.views.api import BASE, READ, interface, openapi
 from fedboost.views.document import Document
 from fedboost.views.results import RESULTS, document
-from fedboost.views.shell import console_page, drawn, refused
-from fedboost.views.status import sites_of
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
 from fedboost.wire.messages import SessionState
 
@@ -337,7 +335,7 @@ class Live:
     def _draw(self, page: str, state: AggregatorState) -> None:
         """Draw a page, and wake the readers if it changed."""
         self._until[page] = time.monotonic() + DRAW_SECONDS
-        now = drawn(self._pages[page](state))
+        now = as_html.drawn(self._pages[page](state))
         if page not in self._drawn or self._drawn[page][1] != now[1]:
             self._drawn[page] = now
             self._changed.set()
@@ -367,16 +365,14 @@ LISTS: dict[str, Callable[[AggregatorState], Any]] = {
 }
 """What is answered under these addresses, in the type that the interface has for it."""
 ASSETS = {
-    "/style.css": (shell.STYLE, "text/css"),
-    "/script.js": (shell.SCRIPT, "text/javascript"),
-    "/icon.svg": (shell.ICON, "image/svg+xml"),
+    "/style.css": (as_html.SERVED_STYLE, "text/css"),
+    "/script.js": (as_html.SCRIPT, "text/javascript"),
+    "/icon.svg": (as_html.ICON, "image/svg+xml"),
 }
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """The policy of a report, which has its style in it."""
 MAX_DRAWN = 4
 """Reports that are kept."""
-MAX_FIELDS = 4
-"""Of the form for a token."""
 SUBMITTED = f"{BASE}/sessions"
 """The one address that takes a POST of programs."""
 Answer = Callable[[Request], Awaitable[Response | App]]
@@ -414,9 +410,7 @@ class Answers:
             Route(path, partial(self._read, answer), methods=["GET", "POST"] if path == SUBMITTED else None)
             for path, answer in read.items()
         ]
-        routes += asset_routes(ASSETS)
-        routes.append(Route("/login", self.log_in, methods=["POST"]))
-        routes.append(Route("/logout", self.log_out, methods=["POST"]))
+        routes += shared_routes(self._logins, read_form, ASSETS)
         return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
     async def _read(self, answer: Answer, request: Request) -> Response | App:
@@ -438,22 +432,13 @@ class Answers:
     def _drawn(self, request: Request, document: Document, live: str = "") -> Response:
         caller = self._logins.caller(request.scope)
         name = caller.name if caller.by_cookie else ""  # who logged in can log out
-        return HTMLResponse(console_page(request.url.path, document, live, name))
+        return HTMLResponse(
+            as_html.served_page(pages.CONSOLE, request.url.path, document, name and f"{name} ", live=live)
+        )
 
     async def _events(self, request: Request) -> App:
         check = partial(self._logins.caller, request.scope)
         return partial(self._live.serve, request.path_params["page"], check)
-
-    async def log_in(self, request: Request) -> Response:
-        """Answer the form for a token."""
-        form = await read_form(request, MAX_FIELDS)
-        cookie = self._logins.log_in(form("token"), request.scope)
-        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
-
-    async def log_out(self, request: Request) -> Response:
-        """End a login."""
-        cookie = self._logins.log_out(request.scope)
-        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
 
     async def _list(self, path: str, request: Request) -> Response:
         if request.method == "POST":
@@ -560,8 +545,10 @@ class Console:
         self._live = Live(queries, LIVE, log)
         logins = Logins(tokens, is_open=local, encrypted=not local)
         names = is_loopback_name if local or bundle is None else names_of(bundle)
-        pages = Answers(queries, self._live, logins).application
-        app = Guard(pages, names, note, log, refused, {SUBMITTED: MAX_BODY})
+        application = Answers(queries, self._live, logins).application
+        app = Guard(
+            application, names, note, log, partial(as_html.refused, pages.CONSOLE), {SUBMITTED: MAX_BODY}
+        )
         folder = None if local or bundle is None else bundle.folder
         pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)
         self._server = WebServer(WHAT, config.listen, app, log, note, pair)

@@ -36,8 +36,8 @@ from fedboost.results.model import Dependence, GivenRows, Verification
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_base_margin, to_features, to_shard
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_table
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.files import saved
 from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.signed_model import (

@@ -26,8 +26,7 @@ from fedboost.terms.session import TASKS, task_of
 from fedboost.terms.tasks import terms_to_drift, terms_to_evaluate
 from fedboost.terms.terms import TUNED, Terms
 from fedboost.views.as_html import report
-from fedboost.views.description import hints
-from fedboost.views.results import document
+from fedboost.views.results import document, hints
 
 
 class Reported(Result):

@@ -321,9 +321,8 @@ def _no_number(model: type[Frozen], values: Mapping[str, Any]) -> str | None:
 
 
 # ---- Settings that are one flat table in a file and groups in code --------------------------------------
-# Promises: input and the output of `model_dump` are flat, in the order of ORDER; a fault is at the key of
-# the flat table.
-# Refuses: the names of groups as keys.
+# Promises: input and the output of `model_dump` are flat, in the order of ORDER; a fault is at the key of the
+# flat table.
 
 
 class Group(Frozen):

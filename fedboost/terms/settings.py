@@ -18,8 +18,7 @@ from fedboost.gbdt.tree import SplitRule
 from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
-from fedboost.terms.hiding import Hiding
-from fedboost.terms.noise import Noise, Plan, plan_of, plan_of_counts
+from fedboost.terms.hiding import Hiding, Noise, Plan, plan_of, plan_of_counts
 from fedboost.terms.objective import Evaluation, Objective
 from fedboost.terms.reading import MAX_FEATURES, Flat, read_model
 from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TASKS, Parties, Session, Task, task_of

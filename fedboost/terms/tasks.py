@@ -1,7 +1,4 @@
-"""Terms of sessions that train nothing: describe, evaluate, drift.
-
-Refuses: terms of parties that hold different columns (ConfigError).
-"""
+"""Terms of sessions that train nothing: describe, evaluate, drift."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,7 +72,6 @@ def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
 
 
 # ---- Sessions that evaluate a model: their terms, and the sets of rows ----------------------------------
-# Refuses: terms of parties that hold different columns, and terms with noise (ConfigError).
 
 
 NO_LEVEL = "missing"
@@ -262,7 +258,6 @@ def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
 
 
 # ---- Sessions that hold rows against the reference of a model: their terms, and the bins ----------------
-# Refuses: models without a reference, and terms of parties that hold different columns (ConfigError).
 
 
 _NOT_FOR_FEATURES = (

@@ -18,19 +18,23 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.target_means import FOLDS, Slots
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
-from fedboost.terms.noise import Noise
 from fedboost.terms.reading import MAX_CHARS, require_known
 from fedboost.terms.session import task_of
 from fedboost.terms.settings import Settings
 
 # ---- Columns whose levels become means of the label: their slots, and the terms that cannot have them ----
-# Refuses: terms with such columns under which labels have no mean, or no party sees a row's level and label
-# together (ValueError).
 
 
 KEY = "columns.target_means"
 MAX_ENCRYPTED = 1 << 14
 """Most buckets in all where sums are encrypted: each takes a key holder some twenty numbers."""
+
+
+def _refuse(what: str, *refused: tuple[bool, str, str]) -> None:
+    """ValueError for the first of these that is so: the setting beside `what`, and why not."""
+    for is_so, setting, reason in refused:
+        if is_so:
+            raise ValueError(f"{what} with {setting}: {reason}")
 
 
 def slots_of(terms: Settings) -> dict[str, Slots]:
@@ -49,17 +53,11 @@ def _check_target_means(terms: Settings) -> None:
     """ValueError unless the levels of these columns may become means."""
     if not terms.columns.target_means:
         return
-    for is_so, setting, reason in _refused_with_means(terms):
-        if is_so:
-            raise ValueError(f"{KEY} with {setting}: {reason}")
-
-
-def _refused_with_means(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
-    """If it is so, the setting, and why not."""
     known = ", ".join(name for name, kind in OBJECTIVES.items() if kind.has_label_means)
     name, buckets = terms.objective.name, sum(terms.columns.target_means.values())
     task, trains = terms.task, terms.task.trains
-    return (
+    _refuse(
+        KEY,
         (
             name not in OBJECTIVES or not OBJECTIVES[name].has_label_means,
             f"objective {name}",
@@ -95,7 +93,6 @@ def _refused_with_means(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
 
 
 # ---- Candidates: settings of trees that one session tries side by side ----------------------------------
-# Refuses: candidates of other settings, and beyond the bounds that the terms have themselves (ConfigError).
 
 
 TUNED = (
@@ -130,17 +127,10 @@ def _check_candidates(terms: Settings) -> None:
         raise ValueError('program tune needs candidates, and candidates need program = "tune"')
     if not tunes:
         return
-    for is_so, setting, reason in _refused_with_candidates(terms):
-        if is_so:
-            raise ValueError(f"program tune with {setting}: {reason}")
-    for number, candidate in enumerate(candidates):
-        _check_candidate(terms, number, candidate)
-
-
-def _refused_with_candidates(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
     name, features = terms.objective.name, len(terms.columns.features)
     plain = name in OBJECTIVES and terms.objective.loss.quantile is None and terms.columns.group is None
-    return (
+    _refuse(
+        "program tune",
         (len(terms.objective.candidates) < 2, "one candidate", "name two or more"),
         (
             len(terms.objective.candidates) * features > MAX_COLUMNS_TRIED,
@@ -163,6 +153,8 @@ def _refused_with_candidates(terms: Settings) -> tuple[tuple[bool, str, str], ..
         (terms.evaluation.party_metrics, "party_metrics", "leave it out"),
         (terms.evaluation.early_stopping_rounds is not None, "early_stopping_rounds", "leave it out"),
     )
+    for number, candidate in enumerate(candidates):
+        _check_candidate(terms, number, candidate)
 
 
 def _check_candidate(terms: Settings, number: int, candidate: Mapping[str, Any]) -> None:
@@ -173,16 +165,13 @@ def _check_candidate(terms: Settings, number: int, candidate: Mapping[str, Any])
         own = terms.candidate(number)
     except ConfigError as error:
         raise ValueError(f"candidates[{number}]: {str(error).removeprefix('terms: ')}") from None
-    if own.trees.max_depth > terms.trees.max_depth or own.max_leaves_per_round > _leaves(terms):
+    most_leaves = terms.max_leaves_per_round // len(terms.roots)
+    if own.trees.max_depth > terms.trees.max_depth or own.max_leaves_per_round > most_leaves:
         raise ValueError(f"candidates[{number}]: larger trees than max_depth and max_leaves of the terms")
     if own.trees.min_child_weight < terms.trees.min_child_weight:
         raise ValueError(
             f"candidates[{number}]: min_child_weight is below that of the terms, which sites go by"
         )
-
-
-def _leaves(terms: Settings) -> int:
-    return terms.max_leaves_per_round // len(terms.roots)
 
 
 # ---- Noise: what the terms say of it that it does not go with, and its releases -------------------------
@@ -204,10 +193,21 @@ _WHY_NOT = {
 }
 
 
-def _check_noise_settings(terms: Settings, noise: Noise) -> None:
-    """Raise ValueError unless these terms have the settings that this noise needs, and none that it
-    excludes."""
-    _check_settings(terms, noise)
+def _check_noise(terms: Settings) -> None:
+    """The settings that noise needs, and none that it excludes."""
+    noise = terms.noise
+    if noise is None:
+        if terms.histograms.cut_points == "even":
+            raise ValueError(
+                "cut_points even lays them evenly over declared ranges, which only noise asks for"
+            )
+        return
+    fields = type(terms).file_keys()
+    for name, value in terms.flat.items():
+        if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
+            reason = "it is not built for" if noise.method == "hist" else "there is no use for it in"
+            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
+            raise ValueError(f"{name} with noise: {why}; leave it out")
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
             raise ValueError(f"columns.{name} with noise: what a row can do has no bound then; leave it out")
@@ -227,15 +227,6 @@ def _check_noise_settings(terms: Settings, noise: Noise) -> None:
         raise ValueError(
             "distributed noise needs two parties, one of which draws some that others do not know"
         )
-
-
-def _check_settings(terms: Settings, noise: Noise) -> None:
-    fields = type(terms).file_keys()
-    for name, value in terms.flat.items():
-        if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
-            reason = "it is not built for" if noise.method == "hist" else "there is no use for it in"
-            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
-            raise ValueError(f"{name} with noise: {why}; leave it out")
 
 
 def _check_ranges(objective: str, columns: Schema) -> None:
@@ -335,13 +326,6 @@ def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, term
 # Each check raises ValueError with the keys and what to set in their place.
 
 
-def _check_noise(terms: Settings) -> None:
-    if terms.noise is not None:
-        _check_noise_settings(terms, terms.noise)
-    elif terms.histograms.cut_points == "even":
-        raise ValueError("cut_points even lays them evenly over declared ranges, which only noise asks for")
-
-
 def _check_model(terms: Settings) -> None:
     """The objective, its metrics, and the size of a round."""
     terms.objective.check(terms.columns)
@@ -376,7 +360,8 @@ def _check_symmetric(terms: Settings) -> None:
     """Levels that are split by one feature and cut."""
     if terms.trees.grow_policy != "symmetric":
         return
-    refused = (
+    _refuse(
+        "grow_policy symmetric",
         (
             terms.trees.max_leaves > 0,
             f"max_leaves = {terms.trees.max_leaves}",
@@ -398,9 +383,6 @@ def _check_symmetric(terms: Settings) -> None:
             "each node has groups of bins of its own, and a level has one cut; set depthwise",
         ),
     )
-    for is_so, setting, reason in refused:
-        if is_so:
-            raise ValueError(f"grow_policy symmetric with {setting}: {reason}")
 
 
 def _check_vertical(terms: Settings) -> None:
@@ -408,7 +390,8 @@ def _check_vertical(terms: Settings) -> None:
     terms.vertical.check(terms.parties, terms.columns)
     if not terms.vertical.is_used:
         return
-    refused = (
+    _refuse(
+        terms.vertical.key,
         *_refused_of_hiding(terms),
         (
             terms.vertical.label_epsilon is not None and not terms.vertical.aligns,
@@ -448,9 +431,6 @@ def _check_vertical(terms: Settings) -> None:
         (terms.xgb_model is not None, "xgb_model", "no party has all columns to go down its trees with"),
         (terms.session.program != "boosting", f"program {terms.session.program!r}", "only boosting is known"),
     )
-    for is_so, setting, reason in refused:
-        if is_so:
-            raise ValueError(f"{terms.vertical.key} with {setting}: {reason}")
     terms.vertical.check_rows(terms.columns)
 
 

@@ -1,7 +1,4 @@
-"""Settings of trees, of the histograms they grow from, and of draws of rows and columns.
-
-Refuses: constraints on columns that have no such order or are no features.
-"""
+"""Settings of trees, of the histograms they grow from, and of draws of rows and columns."""
 
 import math
 from typing import Literal, Self

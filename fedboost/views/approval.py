@@ -19,7 +19,7 @@ from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
-from fedboost.results.request import ApprovalView, Counts, ModelOrigin, Rule
+from fedboost.results.site import ApprovalView, Counts, ModelOrigin, Rule
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
 from fedboost.views.document import (
@@ -456,7 +456,7 @@ def _other_settings(terms: Terms) -> list[str]:
 
 def _noise(terms: Terms) -> list[tuple[str, str]]:
     if terms.noise is None:
-        return [("noise", "none: sums over few rows, and the model, speak of these rows")]
+        return [("noise", "none: sums over few rows, and the model, are about these rows")]
     noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
     strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for any one row, {releases} sums"
     if noise.placement == "central":
@@ -467,15 +467,19 @@ def _noise(terms: Terms) -> list[tuple[str, str]]:
 def _metrics(terms: Terms) -> list[tuple[str, str]]:
     if not terms.metrics:
         return [("metrics", "none")]
-    rows = "the rows of all parties" + (", and of each party alone" if terms.evaluation.party_metrics else "")
-    names = listed(dict.fromkeys(map(own_name, terms.metrics)))
-    each = " of each candidate" if terms.objective.candidates else ""
-    reference = f"after the last round rows by bin of each column and of the score, {few_rows(terms)}"
-    lines = [("metrics", f"{names}{each}; after each round, over {rows}")]
-    return [
-        *lines,
-        *([("reference", reference)] if terms.evaluation.reference and terms.task.makes_model else []),
-    ]
+    rows = "the rows of all parties" + ", and of each party by itself" * terms.evaluation.party_metrics
+    names = listed(dict.fromkeys(map(own_name, terms.metrics))) + " of each candidate" * bool(
+        terms.objective.candidates
+    )
+    lines = [("metrics", f"{names}; after each round, over {rows}")]
+    if terms.evaluation.reference and terms.task.makes_model:
+        lines += [
+            (
+                "reference",
+                f"after the last round rows by bin of each column and of the score, {few_rows(terms)}",
+            )
+        ]
+    return lines
 
 
 def _columns(terms: Terms) -> list[Entry]:
@@ -499,12 +503,12 @@ def _columns(terms: Terms) -> list[Entry]:
         ),
         (
             "validation",
-            columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics alone",
+            columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics only",
         ),
     ]
     if terms.evaluation.validation_fraction:
         lines.append(
-            ("validation", f"{terms.evaluation.validation_fraction:g} of the rows, for metrics alone")
+            ("validation", f"{terms.evaluation.validation_fraction:g} of the rows, for metrics only")
         )
     if columns.positive is not None:
         lines.append(("positive", f"{delimited(columns.positive)}: the label value that counts as 1"))

@@ -4,7 +4,8 @@ Promises: the same document gives the same bytes; a report loads nothing, from a
 what comes from outside is text and never markup, and has a bounded length.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from fedboost.version import VERSION
 from fedboost.views.charts import draw
@@ -30,6 +31,7 @@ from fedboost.views.document import (
     Verdict,
 )
 from fedboost.views.markup import Markup, element, joined, lines, safe
+from fedboost.views.words import capital
 
 MAX_OPEN = 20
 """Rows of a table that are shown unfolded."""
@@ -215,6 +217,108 @@ def page(head: Iterable[Markup], *content: str, live: str | None = None) -> str:
     return f"<!DOCTYPE html>\n{whole}\n"
 
 
+# ---- Pages that a process serves: a bar with links and the reader's log-out, title, content --------------
+# A page loads from its own origin only: style, icon and, if it is live, one script, which replaces the parts
+# that the server has drawn since, keeps what is open, scrolled and focused, and reconnects when the
+# connection is lost. All pages can be read without the script.
+
+
+TOKEN = Markup(
+    '<label for="token">Token</label><input id="token" name="token" type="password" '
+    'autocomplete="current-password" required size="44">'
+)
+"""The field for a token."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """The process that serves pages. name: in titles; asks: where a page loads from; tokens: who makes a
+    token, and how; pages: the titles that each page links to, by path."""
+
+    name: str
+    asks: str
+    tokens: str
+    pages: Mapping[str, str]
+
+
+def served_page(
+    process: Served,
+    path: str,
+    document: Document,
+    caller: str = "",
+    key: str = "",
+    live: str = "",
+    linked: bool = True,
+) -> str:
+    """Return a document as a page.
+
+    path: its own; caller: words on who logged in with a browser, beside the button that ends the login; key:
+    the field of the form with that button; live: the name of its live events, for which it has the script,
+    and a screen reader is told its lead; linked: with links to the other pages.
+    """
+    head = (
+        element("title", f"{document.title}: {process.name}"),
+        Markup('<link rel="stylesheet" href="/style.css"><link rel="icon" href="/icon.svg">'),
+        Markup('<script src="/script.js" defer></script>' if live else ""),
+    )
+    links = (
+        element("li", element("a", words, href=to, aria_current="page" if to == path else None))
+        for to, words in process.pages.items()
+    )
+    out = element("form", caller, key, element("button", "Log out"), method="post", action="/logout")
+    below = element("p", document.lead, class_="lead") if document.lead else Markup("")
+    if live:
+        state = element("span", "as of when it was loaded", id="state")
+        unseen = {"role": "status", "aria_live": "polite", "class_": "unseen"}
+        below = joined(
+            element("p", state, " ", element("a", "Refresh", href=path), class_="state"),
+            element("p", document.lead, id="said", **unseen),
+        )
+    return page(
+        head,
+        element("a", "Skip to the content", class_="skip", href="#content"),
+        bar(
+            process.name,
+            element("nav", element("ul", *links), aria_label="Pages") if linked else "",
+            out if caller else "",
+        ),
+        element(
+            "main",
+            element("div", element("h1", document.title), below, class_="title"),
+            body(document.blocks),
+            id="content",
+        ),
+        element("footer", element("p", f"fedboost {VERSION}. This page loads from {process.asks} only.")),
+        live=live or None,
+    )
+
+
+def refused(process: Served, status: int, reason: str) -> str:
+    """Return the page of a request that was refused; where a token is missing, with a form for it."""
+    content = [element("p", f"{capital(reason)}.", role="alert")]
+    if status != 401:
+        return served_page(process, "", Document(f"Refused ({status})", "", content))
+    how = element("p", f"{process.tokens}")
+    content.append(element("form", how, TOKEN, element("button", "Log in"), method="post", action="/login"))
+    return served_page(process, "", Document("Log in", "", content), linked=False)
+
+
+def drawn(document: Document) -> tuple[Document, dict[str, str]]:
+    """Return a document whose live sections are drawn, and their content by name; `said` is its lead."""
+    parts = {"said": safe(document.lead)}
+
+    def draw(block: Block) -> Block:
+        match block:
+            case Section(live=True):
+                parts[block.name] = content = body(block.blocks)
+                return replace(block, blocks=[content])
+            case Beside(inner):
+                return replace(block, blocks=[*map(draw, inner)])
+        return block
+
+    return replace(document, blocks=[*map(draw, document.blocks)]), parts
+
+
 # ---- The style of all pages: light, dark, narrow and printed --------------------------------------------
 # Promises: text has a contrast of 4.5 to 1 at least in both schemes; states differ in shape as well as in
 # colour; on paper whatever is folded stands open.
@@ -281,7 +385,7 @@ code { font-size: .875em; overflow-wrap: anywhere; }
 .badge::before { content: "\\25CB"; margin-right: .4rem; }
 .badge.good { border-color: var(--good); } .badge.bad { border-color: var(--bad); font-weight: 600; }
 .badge.unclear { border-color: var(--unclear); }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 9.5rem), 1fr));
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 9.5rem), 15rem));
   gap: .75rem; margin: 1rem 0; }
 .figures > div { background: var(--panel); border: 1px solid var(--rule); border-radius: 6px;
   padding: .6rem .8rem; }
@@ -367,3 +471,87 @@ footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75re
 }
 """
 """The style sheet."""
+
+SERVED_STYLE = (
+    STYLE
+    + """
+.title { display: flex; flex-wrap: wrap; align-items: baseline; justify-content: space-between;
+  gap: 0 1.5rem; }
+.state { color: var(--soft); margin: 0; }
+#state { display: inline-block; border: 1px solid var(--rule); border-radius: 999px; padding: 0 .6rem; }
+.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); margin: 0; }
+label { display: block; font-weight: 600; }
+input, button { font: inherit; color: inherit; background: var(--panel); border: 1px solid var(--soft);
+  border-radius: 6px; padding: .4rem .8rem; margin: .25rem .25rem .25rem 0; max-width: 100%; }
+button { cursor: pointer; font-weight: 600; }
+main form { background: var(--panel); border: 1px solid var(--rule); border-radius: 8px; margin: 1rem 0;
+  padding: .75rem 1rem; max-width: 46rem; }
+main button { background: var(--bar); border-color: var(--bar); color: var(--paper); }
+progress { width: 100%; height: .8rem; accent-color: var(--bar); display: block; }
+#ended td:nth-child(2), #queue td:nth-child(3) { min-width: 14rem; }
+section table { width: 100%; } .scroll[tabindex] table { min-width: 40rem; }
+h2 + div[id] > .scroll:first-child caption { position: absolute; width: 1px; height: 1px;
+  overflow: hidden; clip-path: inset(50%); }
+main > .verdict + ul { display: flex; flex-wrap: wrap; gap: .5rem; list-style: none; padding: 0; }
+main > .verdict + ul a { display: block; border: 1px solid var(--bar); border-radius: 6px;
+  padding: .35rem .9rem; text-decoration: none; font-weight: 600; }
+dd details, dd summary { margin: 0; padding: 0; font-weight: 400; }
+section:has(> div[id]:empty) { display: none; }
+.log { white-space: pre-wrap; overflow-wrap: anywhere; }
+.log .warning, .log .error, .log .critical { font-weight: 700; }
+@media print { .state, form { display: none; } .scroll[tabindex] table { min-width: 0; } }
+"""
+)
+"""The style sheet of pages that a process serves."""
+
+ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="3"
+ fill="#1f6fb5"/><path d="M8 3v4M4 13V9h8v4" fill="none" stroke="#fff" stroke-width="2"/></svg>
+"""
+
+SCRIPT = """"use strict";
+(() => {
+  const page = document.body.dataset.live, state = document.getElementById("state");
+  const reachable = "a, button, summary, [tabindex]";
+  let source, timer;
+
+  function put(part, html) {
+    const open = [...part.querySelectorAll("details")].map((each) => each.open);
+    const scrolled = [...part.querySelectorAll(".scroll, pre")].map((box) => [box.scrollLeft, box.scrollTop]);
+    const focus = [...part.querySelectorAll(reachable)].indexOf(document.activeElement);
+    part.innerHTML = html;
+    part.querySelectorAll("details").forEach((each, n) => { if (n < open.length) each.open = open[n]; });
+    part.querySelectorAll(".scroll, pre").forEach((each, n) => {
+      if (n < scrolled.length) [each.scrollLeft, each.scrollTop] = scrolled[n];
+    });
+    if (focus >= 0) part.querySelectorAll(reachable)[focus]?.focus({ preventScroll: true });
+  }
+
+  function dial() {
+    source?.close();
+    clearTimeout(timer);
+    source = new EventSource("/events/" + page);
+    source.onopen = () => { state.textContent = "live"; };
+    source.onmessage = (event) => {
+      for (const [name, html] of Object.entries(JSON.parse(event.data))) {
+        const part = document.getElementById(name);
+        if (part) put(part, html);
+      }
+    };
+    source.onerror = () => {
+      state.textContent = "not live: the aggregator does not answer";
+      if (source.readyState === EventSource.CLOSED) timer = setTimeout(dial, 10000);
+    };
+  }
+
+  function pause() {
+    clearTimeout(timer);
+    source?.close();
+    state.textContent = "paused";
+  }
+
+  // A browser has six connections to an address: pages that nobody sees need none.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) pause(); else dial(); });
+  addEventListener("pagehide", pause);
+  if (!document.hidden) dial();
+})();
+"""

@@ -28,7 +28,7 @@ from fedboost.views.document import (
     Verdict,
     plain,
 )
-from fedboost.views.words import WIDTH, cell, entry, one_line, paragraph, table
+from fedboost.views.words import WIDTH, cell, entry, one_line, paragraph, styled, table
 from fedboost.views.words import Block as Printed
 
 MAX_ROWS = 40
@@ -44,7 +44,7 @@ def text(
         yield one_line(document.lead)
         yield ""
     yield from _blocks(document.blocks, full)
-    if hidden := [] if full else [*_hidden(document.blocks)]:
+    if hidden := [] if full else [*dict.fromkeys(_hidden(document.blocks))]:
         yield ""
         yield paragraph(f"{more} more: {'; '.join(hidden)}.")
 
@@ -89,7 +89,7 @@ def _blocks(blocks: Iterable[Block], full: bool) -> Iterator[Printed]:
 def _block(block: Block, full: bool) -> Iterator[Printed]:
     match block:
         case Verdict(words, _, more):
-            yield cell(paragraph(one_line(words)), "bold")
+            yield styled(paragraph(one_line(words)), "bold")
             yield from (paragraph(printable(sentence)) for sentence in more)
         case Figures(figures):
             width = 2 + max(len(each.name) for each in figures)

@@ -253,7 +253,7 @@ def _state(session: Session) -> str:
         return f"{again}not yet: {reason}, the session may go on"
     made = MADE[session.does]
     made = f"an {made}" if made.startswith("e") else f"a {made}"
-    return f"{again}without {made}: {reason}" if reason else f"{again}with {made}, the aggregator says"
+    return f"{again}without {made}: {reason}" if reason else f"{again}with {made}, the aggregator reports"
 
 
 def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]:
@@ -372,7 +372,7 @@ def _zeros(query: str, session: Session) -> list[str]:
         return []
     if query in OF_LABELS:
         return ["(zeros: this site has no labels)"]
-    return ["(zeros: the label holder tells it)"] * (query in OF_LABEL_HOLDER)
+    return ["(zeros: the label holder sends it)"] * (query in OF_LABEL_HOLDER)
 
 
 def _no_figures(words: str) -> Sequence[Line]:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from fedboost.errors import printable, quoted
 from fedboost.results.audit import Audit, Session
-from fedboost.results.budget import SiteBudget, Spent
-from fedboost.results.request import Decision, Overview, Request, Rule, Standing
+from fedboost.results.site import Decision, Overview, Request, Rule, SiteBudget, Spent, Standing
 from fedboost.terms.session import TASKS
 from fedboost.views import audit as log
 from fedboost.views.approval import approval, when
-from fedboost.views.as_html import body
+from fedboost.views.as_html import TOKEN, Served, served_page
 from fedboost.views.document import (
     Badge,
     Block,
@@ -36,11 +35,8 @@ from fedboost.views.document import (
     note,
     unless_empty,
 )
-from fedboost.views.markup import Markup, element, joined
-from fedboost.views.shell import STYLE as STYLE
-from fedboost.views.shell import TOKEN, Served, frame, refusal
-from fedboost.views.status import time_of
-from fedboost.views.words import counted, duration, moment, size
+from fedboost.views.markup import Markup, element
+from fedboost.views.words import counted, duration, moment, size, time_of
 
 # ---- The frame of every page ----------------------------------------------------------------------------
 
@@ -48,6 +44,7 @@ from fedboost.views.words import counted, duration, moment, size
 SITE = Served(
     "fedboost site",
     "this site's own process",
+    "The operator of this site makes a token with: fedboost keys token NAME --role officer",
     {
         "/": "Overview",
         "/requests": "Requests",
@@ -73,36 +70,16 @@ class Reader:
     form_key: str
 
 
-def page(path: str, document: Document, reader: Reader | None) -> str:
-    """Return a document as a page. path: its own; reader: None where nobody logged in."""
-    lead = element("p", document.lead, class_="lead") if document.lead else Markup("")
-    out = _log_out(reader) if reader is not None and reader.form_key else Markup("")
-    content, header = body(document.blocks), joined(lead, out)
-    return frame(SITE, path, document.title, content, header, linked=reader is not None)
+def page(path: str, document: Document, reader: Reader) -> str:
+    """Return a document as a page. path: its own."""
+    may = "may approve and refuse" if reader.may_decide else "may read"
+    caller = f"{reader.name}: {may}. " if reader.form_key else ""
+    return served_page(SITE, path, document, caller, form_key(reader))
 
 
 def form_key(reader: Reader) -> Markup:
     """Return the field by which a form is known to be of a page for this reader."""
     return Markup(f'<input type="hidden" name="key" value="{reader.form_key}">')
-
-
-def refused(status: int, reason: str) -> str:
-    """Return the page of a request that was refused; where a token is missing, with a form for it."""
-    title, said = refusal(status, reason)
-    more: Block = _log_in() if status == 401 else Paragraph(Link("To the overview", "/"))
-    return page("", Document(title, "", [said, more]), None)
-
-
-def _log_in() -> Markup:
-    how = "The operator of this site makes a token with: fedboost keys token NAME --role officer"
-    button = element("p", element("button", "Log in"))
-    return element("form", element("p", how), TOKEN, button, method="post", action="/login")
-
-
-def _log_out(reader: Reader) -> Markup:
-    may = "may approve and refuse" if reader.may_decide else "may read"
-    words, button = f"{reader.name}: {may}. ", element("button", "Log out")
-    return element("form", words, form_key(reader), button, method="post", action="/logout")
 
 
 # ---- Requests, and one of them with the form by which a person decides -----------------------------------
@@ -274,7 +251,7 @@ def budget(result: SiteBudget | None, fault: str = "") -> Document:
         _datasets(result.datasets),
         note(
             "Epsilons do not add, their costs do: what is left is more than the difference. Sessions without "
-            "noise spend nothing that is counted here, and nothing bounds what they tell of a row."
+            "noise spend nothing that is counted here, and nothing bounds what they reveal of a row."
         ),
         None if result.charges is None else _charges(result),
     )
@@ -323,7 +300,7 @@ def _charges(result: SiteBudget) -> Section:
         (moment(each.at), quoted(each.session, 24), each.release[:DIGITS], f"{each.epsilon:.3g}")
         for each in charges
     ]
-    headings = ["when (UTC)", "session", "release", "epsilon alone"]
+    headings = ["when (UTC)", "session", "release", "its epsilon"]
     table = Table("Releases that were charged", headings, rows, (3,))
     last = note(f"The last {len(charges)} of {charged}.") if charged > len(charges) else None
     return Section("releases", "Releases with noise", unless_empty(last, table))
@@ -344,6 +321,7 @@ def overview(now: Overview) -> Document:
         "and columns. Approve a request below, or write a policy into the site's file."
     )
     table = requests_table(waiting[:RECENT], "Requests to decide on") if waiting else None
+    about = [("party", now.party), ("rows", now.rows or "none: a key holder"), ("aggregator", now.aggregator)]
     blocks = unless_empty(
         Paragraph((f"As of {time_of(int(now.time))} UTC. ", Link("Refresh", "/"))),
         Items([nothing], warnings=True) if now.nothing_yet else None,
@@ -352,19 +330,7 @@ def overview(now: Overview) -> Document:
         Paragraph(Link("All requests", "/requests")),
         Section("now", "Now", [*_now(now)]),
         Section("left", "Budget", [left(now.budget, now.fault), Paragraph(Link("Budget", "/budget"))]),
-        Section(
-            "site",
-            "This site",
-            [
-                Entries(
-                    [
-                        ("party", now.party),
-                        ("rows", now.rows or "none: a key holder"),
-                        ("aggregator", now.aggregator),
-                    ]
-                )
-            ],
-        ),
+        Section("site", "This site", [Entries(about)]),
     )
     return Document(f"Site {now.party}", "", blocks)
 

@@ -7,6 +7,7 @@ Refuses: nothing.
 import re
 import textwrap
 from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from fedboost.errors import quoted
@@ -72,8 +73,8 @@ def capital(text: str) -> str:
 
 
 def entry(key: str, text: str, indent: int = INDENT) -> str:
-    """Return a key and the text about it, in lines that fit a terminal, but for longer words, such as a path.
-    indent: columns of the key; a longer one has a line of its own."""
+    """Return a key and the text about it, in lines that fit a terminal. indent: columns of the key; a longer
+    one has a line of its own."""
     if len(key) >= indent:
         return f"{key}\n{entry('', text, indent)}"
     return textwrap.fill(
@@ -82,7 +83,6 @@ def entry(key: str, text: str, indent: int = INDENT) -> str:
         initial_indent=f"{key:<{indent}}",
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
-        break_long_words=False,
     )
 
 
@@ -119,11 +119,24 @@ def moment(time: str) -> str:
     return time.replace("T", " ").removesuffix("Z")
 
 
+def time_of(seconds: int) -> str:
+    """Return a time, given in seconds since 1970, for people."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
+
+
 def cell(text: str, style: str = "") -> "Text":
     """Return a name as a cell of a table, which takes it as it is, or a line in a style."""
+    return styled(one_line(text), style)
+
+
+def styled(text: str, style: str) -> "Text":
+    """Return lines in a style."""
     from rich.text import Text
 
-    return Text(one_line(text), style)
+    return Text(text, style)
 
 
 def table(*headings: str, numbers: Collection[int] | None = None, whole: bool = False) -> "Table":

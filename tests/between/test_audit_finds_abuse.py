@@ -3,6 +3,7 @@ and of no others, however many parties were lost, restarted and asked again in t
 
 import dataclasses
 import os
+import re
 from collections import deque
 
 import numpy as np
@@ -205,12 +206,12 @@ def forty_histograms_under_one_round(path):
                 "Session s1 (2 of 2): see warning 1",
             ],
         ),
-        (noise_of_the_sites, [], ["each site added a share of it", "epsilon 3.983 was spent ended"]),
+        (noise_of_the_sites, [], ["each site added a share of it", "privacy epsilon 3.983 was spent"]),
         (
             a_group_less_one,
             ["similar-groups"],
             [
-                "1. CHECK: Session s1 had p3, session s2 not. Subtracting one result from the other gives "
+                "1. CHECK Session s1 had p3, session s2 not. Subtracting one result from the other gives "
                 "the totals of p3 alone",
                 "Nobody meant it if p3 dropped out; otherwise p3 was singled out. Ask the analyst.",
                 "The operator of this site: name the parties to train with in `parties` of [policy].",
@@ -228,7 +229,7 @@ def forty_histograms_under_one_round(path):
                 "(1 of 2): see warnings 1, 2 and 3",
                 "(2 of 2), after it had ended: see warnings 1, 2 and 3",
                 "by interval 8 0 96 320 B in all, after it had ended 8 96 320 B",
-                "ended again, with a model, the aggregator says",
+                "ended again, with a model, the aggregator reports",
             ],
         ),
         (
@@ -238,15 +239,16 @@ def forty_histograms_under_one_round(path):
                 "attempts begun again 6 times (attempts 1 to 7); 5 of 16 answers were the same answer sent "
                 "again: nothing new",
                 "the same answers sent again 5",
-                "or this site was stopped; by itself this is no sign of abuse",
+                "or this site was stopped; by itself this is not a sign of abuse",
             ],
         ),
         (
             noise_of_the_aggregator,
             ["central-noise"],
             [
-                "WEAK PROTECTION = within the terms, but weaker than it looks 1. WEAK PROTECTION: The "
-                "aggregator added the noise of session s1 itself, so it could read the sums before.",
+                "WEAK PROTECTION within the terms, but weaker than it looks",
+                "1. WEAK PROTECTION The aggregator added the noise of session s1 itself, so it could read "
+                "the sums before.",
                 "masked: the aggregator could see sums over the parties without noise, as it added the",
             ],
         ),
@@ -258,7 +260,7 @@ def forty_histograms_under_one_round(path):
                 "40 times sums over groups of rows, by interval, where the terms allow 1.",
                 "sums over groups of rows, by interval 40 1 1360",
                 "at most 1 round from",
-                "by itself this is no sign of abuse",
+                "by itself this is not a sign of abuse",
             ],
         ),
     ],
@@ -267,6 +269,7 @@ def test_ten_logs(write, due, said, path):
     write(path)
     assert warnings(path) == due
     text = " ".join(fedboost("audit", path).out.split())
+    text = re.sub(r" 20\d\d-\d\d-\d\d \d\d:\d\d(?= )", "", text)  # of the table of sessions
     assert [words for words in said if words not in text] == []
     assert ("central-noise" in due) <= ("never this site's own numbers" not in text)
 

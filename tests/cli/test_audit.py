@@ -89,7 +89,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert f"sums over groups of rows, by interval 1 {histograms} 385 3.1 kB" in text
     assert "in all 3 1155 9.2 kB" in text
     assert "over 1 of 2 parties: north" in text
-    assert "ended with a model, the aggregator says" in text
+    assert "ended with a model, the aggregator reports" in text
     assert "max_rounds = 50" in second
     assert second.endswith("left         nothing")
     assert "masked: the aggregator could see sums over the parties, never" in third

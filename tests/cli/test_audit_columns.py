@@ -10,8 +10,7 @@ from sites import fedboost
 
 from fedboost.cli import site
 from fedboost.holders.alignment import KNOWN
-from fedboost.holders.columns import VerticalHolder
-from fedboost.holders.prediction import LEAF_BITS
+from fedboost.holders.columns import LEAF_BITS, VerticalHolder
 from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.site.audit import AuditLog
@@ -66,7 +65,7 @@ def test_a_prediction_is_told_as_its_terms_are(path, capsys, reason, end):
     assert seen in " ".join(summary(agreed).split())
     assert "own numbers" not in text
     assert "on which side of each split of this site it falls, once, 40 B, to bank" in text
-    assert "(zeros: the label holder tells it)" in text
+    assert "(zeros: the label holder sends it)" in text
     assert re.search(rf" two 20\S+ \S+ 1 {end}\b", text)
     assert ("ended without a prediction: party bank" in text) == bool(reason)
     assert '"protections": ["paillier"]' in fedboost("audit", path, "--json").out

@@ -263,7 +263,8 @@ def test_names_and_values_of_a_table_move_no_cursor():
 def test_a_site_checks_its_table_against_terms(tmp_path):
     write_all(tmp_path)
     end = done("check", "--config", "party.toml", "--terms", "terms.toml")
-    assert f"table {tmp_path / 'rows.csv'}: 180 rows, 5 columns label y: " in " ".join(end.out.split())
+    said = "".join(end.out.split())
+    assert f"table{tmp_path / 'rows.csv'}:180rows,5columnslabely:" in said
     assert "counts as 1" in end.out
     assert end.out.startswith("Nothing is odd\n")
 

@@ -10,7 +10,7 @@ from pyarrow import csv as arrow_csv
 from sites import fedboost, rows, shared_out, terms
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data import sparse
+from fedboost.runtime.data import text
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
 
@@ -209,7 +209,7 @@ def test_sparse_tables_are_explained_as_dense_ones(monkeypatch):
     label = (matrix.sum(axis=1).A1 > 0.7).astype(int)
     columns = {"label": "y", "numeric": list(dense)}
     model = simulate(terms().changed(columns=columns), [{**dense, "y": label}]).model
-    monkeypatch.setattr(sparse, "DENSE", 100)  # 20 rows at a time
+    monkeypatch.setattr(text, "DENSE", 100)  # 20 rows at a time
     values = model.shap_values({"f": matrix})
     assert values.tolist() == model.shap_values(dense).tolist()
     assert values[:, :-1].any()

@@ -20,7 +20,7 @@ from fedboost.runtime.site.audit import AuditLog, read_log
 from fedboost.runtime.site.memory import NAME, read_spent
 from fedboost.runtime.site.policy_keys import Budget
 from fedboost.runtime.tasks import terms_to_toml
-from fedboost.terms.noise import TREES
+from fedboost.terms.hiding import TREES
 from fedboost.views.as_text import markdown
 from fedboost.views.privacy import card as view
 

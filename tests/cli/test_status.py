@@ -13,7 +13,7 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.parties import FILE, MAX_NAMES, Seen
 from fedboost.runtime.net import channel
 from fedboost.version import VERSION
-from fedboost.views.status import NEVER, waiting
+from fedboost.views.aggregator import NEVER, waiting
 
 TWO = shared_out(2)
 

@@ -12,7 +12,7 @@ from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.tasks import terms_to_toml
-from fedboost.views.status import NEVER
+from fedboost.views.aggregator import NEVER
 
 INSECURE = "--insecure-loopback"
 ALONE = 'parties = ["north"], protections = ["plain"], min_parties = 1, min_rows_per_leaf = 1 }\n'

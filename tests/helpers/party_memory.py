@@ -8,9 +8,9 @@ import structlog
 
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.workers import rows_of
 from fedboost.runtime.tasks import read_terms
 from fedboost.runtime.workers.hold import finished
+from fedboost.runtime.workers.holder import rows_of
 
 
 def main(party, terms):

@@ -7,7 +7,7 @@ import numpy as np
 
 import fedboost as fb
 from fedboost.boosting.programs import initialisation
-from fedboost.holders.prediction import told_of
+from fedboost.holders.columns import told_of
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.data.shard import to_shard

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,15 +28,14 @@ from site_page import SiteWithPage, Visitor, request_paths
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.results.budget import Charged, SiteBudget, Spent
+from fedboost.results.site import Charged, SiteBudget, Spent
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.version import VERSION
-from fedboost.views import console as pages
-from fedboost.views import shell
+from fedboost.views import aggregator as pages
 from fedboost.views import site as site_pages
 from fedboost.views.api import interface, openapi
 from fedboost.views.approval import summary
-from fedboost.views.shell import console_page, drawn, refused
+from fedboost.views.as_html import ICON, SCRIPT, SERVED_STYLE, drawn, refused, served_page
 from fedboost.views.site import Reader
 from tests.terms.test_golden import SETTINGS as KINDS_OF_TERMS
 from tests.terms.test_golden import terms_of as terms_of_kind
@@ -217,6 +216,9 @@ def verified():
     return command("verify", "m.json", "--consortium", "keys/analyst/consortium.pem", "--json")
 
 
+served = partial(served_page, pages.CONSOLE)
+
+
 def budget_of_site():
     """The page of what sessions with noise spent."""
     counts = {"sessions": 3, "took_part": 2, "never_began": 1, "with_noise": 2, "releases": 12}
@@ -288,15 +290,17 @@ TEXTS = {
     ),
     "table of terms": lambda: fb.Terms.read(terms().model_dump())._repr_html_(),
     "table of a training": lambda: trained()._repr_html_(),
-    "console, overview": lambda: console_page("/", drawn(pages.overview(facts()))[0], "overview", "marie"),
-    "console, sites": lambda: console_page("/sites", drawn(pages.sites(facts()))[0], "sites"),
-    "console, sessions": lambda: console_page("/sessions", drawn(pages.sessions(facts()))[0], "sessions"),
-    "console, session": lambda: console_page("/sessions/session-1", pages.ended_session(ended())),
-    "console, log": lambda: console_page("/log", drawn(pages.log(facts()))[0], "log"),
-    "console, api": lambda: console_page("/api", interface()),
+    "console, overview": lambda: served(
+        "/", drawn(pages.overview(facts()))[0], caller="marie ", live="overview"
+    ),
+    "console, sites": lambda: served("/sites", drawn(pages.sites(facts()))[0], live="sites"),
+    "console, sessions": lambda: served("/sessions", drawn(pages.sessions(facts()))[0], live="sessions"),
+    "console, session": lambda: served("/sessions/session-1", pages.ended_session(ended())),
+    "console, log": lambda: served("/log", drawn(pages.log(facts()))[0], live="log"),
+    "console, api": lambda: served("/api", interface()),
     "console, openapi": lambda: as_text(openapi()),
-    "console, refused": lambda: refused(401, "no token"),
-    "console, style and script": lambda: shell.STYLE + shell.ICON + shell.SCRIPT,
+    "console, refused": lambda: refused(pages.CONSOLE, 401, "no token"),
+    "console, style and script": lambda: SERVED_STYLE + ICON + SCRIPT,
     "site, budget": budget_of_site,
     "pages of a site": pages_of_site,
 }
@@ -319,7 +323,7 @@ GOLDEN = {
     "importance": "4a6aeb2cb56019f9",
     "signatures": "0da43ffe5bd53b95",
     "model": "1172c9a5481079f3",
-    "words of terms": "3ffa0d85a6ae8e0f",
+    "words of terms": "bf3292e52b36d045",
     "files of terms": "8fc97e834528e5cf",
     "status": "cc1fbbdf0690688c",
     "audit log": "07d8998fbd58f0ea",
@@ -343,8 +347,8 @@ GOLDEN = {
     "console, openapi": "8ef15270c9cf4eb5",
     "console, refused": "7bea1a0946687264",
     "console, style and script": "e78200f9fcea838a",
-    "site, budget": "9eadd81453dc0da8",
-    "pages of a site": "8b22eac685b54a09",
+    "site, budget": "efa006536fd73e25",
+    "pages of a site": "f4bbe7086270f0ca",
 }
 
 

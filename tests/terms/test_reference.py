@@ -4,7 +4,7 @@ from pathlib import Path
 from runpy import run_path
 
 from fedboost.terms.columns import Schema
-from fedboost.terms.noise import Noise
+from fedboost.terms.hiding import Noise
 from fedboost.terms.terms import Terms
 
 DOCS = Path(__file__).parents[2] / "docs"

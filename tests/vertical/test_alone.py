@@ -18,8 +18,7 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.histogram import Layout as Bins
 from fedboost.gbdt.tree import NO_CHILD, Splits
-from fedboost.holders.column_rows import ROW_SET
-from fedboost.holders.gradients import ENCRYPTED, GRADIENTS
+from fedboost.holders.column_rows import ENCRYPTED, GRADIENTS, ROW_SET
 from fedboost.protocol.messages import Ask
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Relayed

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from faults_apart import DRAWN, LAYOUT_NAMES, ROWS, TIMES, World, apart, play
 
-from fedboost.holders.gradients import PAIR_BYTES
+from fedboost.holders.column_rows import PAIR_BYTES
 from fedboost.privacy.pairwise import seal
 from fedboost.protocol.messages import Ask, Leave, Relay, Report
 from fedboost.protocol.relaying import max_relayed

@@ -10,7 +10,7 @@ from columns_apart import LAYOUTS, pooled, terms_of, train_pooled
 from consortium import installed
 
 import fedboost as fb
-from fedboost.holders.gradients import GradientExchange
+from fedboost.holders.column_rows import GradientExchange
 from fedboost.privacy import pairwise
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Relay, Report
 

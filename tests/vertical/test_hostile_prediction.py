@@ -21,7 +21,7 @@ from fedboost.gbdt.reach import Decisions
 from fedboost.gbdt.tree import NO_SPLITS
 from fedboost.holders.alignment import CHECK as CHECK_KIND
 from fedboost.holders.alignment import KNOWN
-from fedboost.holders.prediction import LEAF_BITS
+from fedboost.holders.columns import LEAF_BITS
 from fedboost.protocol import relaying, run
 from fedboost.protocol.contracts import Several
 from fedboost.protocol.messages import Ask, Connected, Disconnected, Introduce, Relay, Report

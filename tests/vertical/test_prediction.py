@@ -12,7 +12,7 @@ import fedboost as fb
 from fedboost.boosting.queries import ids as queries
 from fedboost.gbdt.reach import Structure
 from fedboost.holders.alignment import CHECK, KNOWN
-from fedboost.holders.prediction import LEAF_BITS
+from fedboost.holders.columns import LEAF_BITS
 from fedboost.privacy.pairwise import sealed_size
 from fedboost.protocol.messages import Ask, Relay
 from fedboost.protocol.relaying import max_relayed

@@ -4,7 +4,7 @@ import pytest
 from sites import terms
 
 from fedboost.results.audit import Audit, AuditWarning, Ended, Run, Session
-from fedboost.results.request import (
+from fedboost.results.site import (
     ApprovalView,
     Counts,
     Decision,

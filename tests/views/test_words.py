@@ -15,7 +15,7 @@ from fedboost.results.audit import UNASKED
 from fedboost.results.privacy import UNITS
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS
-from fedboost.terms import noise
+from fedboost.terms import hiding
 from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED
 from fedboost.views.audit import ANSWER_WIDTH
 
@@ -32,11 +32,11 @@ def test_every_protection_has_a_sentence():
 
 
 def test_every_release_of_noise_has_a_unit():
-    assert set(UNITS) == {noise.CUT_POINTS, noise.LEVELS, noise.START, noise.TREES, noise.SUMMARY}
+    assert set(UNITS) == {hiding.CUT_POINTS, hiding.LEVELS, hiding.START, hiding.TREES, hiding.SUMMARY}
 
 
 def test_every_placement_of_noise_has_a_sentence():
-    assert set(PLACEMENTS) == set(get_args(noise.Placement))
+    assert set(PLACEMENTS) == set(get_args(hiding.Placement))
 
 
 def test_rules_that_are_relaxed_are_rules():

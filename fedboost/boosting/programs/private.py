@@ -25,7 +25,7 @@ from fedboost.gbdt.objectives.objective import IDENTITY, SCALE, UNITS, Bound
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, BestSplit, Split, SplitRule, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees
-from fedboost.terms.noise import CUT_POINTS, LEVELS, ROWS, START, TREES
+from fedboost.terms.hiding import CUT_POINTS, LEVELS, ROWS, START, TREES
 from fedboost.terms.terms import Terms, slots_of
 
 NOISE_ALONE = 2.0

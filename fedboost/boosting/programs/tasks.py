@@ -27,7 +27,7 @@ from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, CutPoints, Qu
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.gbdt.metrics import OUTCOMES, Curve, Mean, Metric, Ndcg, exact_metric_of
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.terms.noise import CUT_POINTS, ROWS, SUMMARY
+from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.tasks import (
     MISSING,
     SHARES,

@@ -26,7 +26,7 @@ from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import MAX_CELLS
-from fedboost.terms.noise import ROWS, Noise, Release
+from fedboost.terms.hiding import ROWS, Noise, Release
 from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
 

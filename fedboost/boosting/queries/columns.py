@@ -18,7 +18,7 @@ from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Scale, cell_bits
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grids
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.terms.noise import CUT_POINTS, ROWS, SUMMARY, Noise, Release
+from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY, Noise, Release
 from fedboost.terms.session import TRAINING
 from fedboost.terms.tasks import gridded
 from fedboost.terms.terms import Terms

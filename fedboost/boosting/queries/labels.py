@@ -32,7 +32,7 @@ from fedboost.gbdt.objectives.objective import NOISE_BITS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
 from fedboost.terms import tasks as evaluating
-from fedboost.terms.noise import LEVELS, START, Noise, Release
+from fedboost.terms.hiding import LEVELS, START, Noise, Release
 from fedboost.terms.settings import MAX_RENEWAL_QUERIES
 from fedboost.terms.terms import Terms, slots_of
 

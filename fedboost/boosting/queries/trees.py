@@ -32,7 +32,7 @@ from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
-from fedboost.terms.noise import TREES, Noise, Release
+from fedboost.terms.hiding import TREES, Noise, Release
 from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32

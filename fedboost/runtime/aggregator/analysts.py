@@ -1,15 +1,13 @@
 """The analyst's side of an aggregator: requests to train, the wait for parties, the stream of events.
 
 Promises: an analyst that comes again with the terms of a session of their own follows that session.
-Refuses: terms without parties or with an unknown program; requests that the analyst who calls has not signed
-(Refused).
 """
 
 import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -23,7 +21,6 @@ from fedboost.boosting import state
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.identity import day, key_fingerprint
 from fedboost.protocol import key_exchange
-from fedboost.protocol.contracts import Program
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals
@@ -35,7 +32,6 @@ from fedboost.runtime.aggregator.parties import (
     check_asker,
     check_role,
     check_signed,
-    check_unread,
     check_version,
     party_name,
     plain_end,
@@ -135,31 +131,23 @@ def named(analyst: str) -> dict[str, str]:
     return {"analyst": analyst} if analyst else {}
 
 
+@dataclass(eq=False)
 class Analysts:
     """The method Train of the service."""
 
-    def __init__(
-        self,
-        bundle: Bundle | None,
-        admission: Admission,
-        refusals: Refusals,
-        sessions: Sessions,
-        connected: ConnectedParties,
-        log: Any,
-    ) -> None:
-        self._bundle = bundle
-        self._admission = admission
-        self._refusals = refusals
-        self.sessions = sessions
-        self.connected = connected
-        self._log = log
-        self.waiters: list[Waiter] = []
-        self.here: dict[int, tuple[str, Arrival]] = {}
-        """The analysts that follow a session or wait for one, by the number of their call."""
-        self.on_stop: Callable[[str, str], None] = lambda analyst, digest: None
-        """Called when an analyst wants no session under the terms with this digest any more."""
-        self._calls = 0
-        self.reader = Reader()
+    _bundle: Bundle | None
+    _admission: Admission
+    _refusals: Refusals
+    sessions: Sessions
+    connected: ConnectedParties
+    _log: Any
+    waiters: list[Waiter] = field(default_factory=list)
+    here: dict[int, tuple[str, Arrival]] = field(default_factory=dict)
+    """The analysts that follow a session or wait for one, by the number of their call."""
+    on_stop: Callable[[str, str], None] = lambda analyst, digest: None
+    """Called when an analyst wants no session under the terms with this digest any more."""
+    _calls: int = 0
+    reader: Reader = field(default_factory=Reader)
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Answer one call of an analyst: its request, then the events as they come."""
@@ -208,9 +196,13 @@ class Analysts:
                         yield Waiting(parties, self.connected.absent(parties))
             except Refused as error:
                 await self._refuse(error, context, peer)
-            session = self.begun(analyst, terms) or await self._begin(
-                terms, program, analyst, signed, context
-            )
+            session = self.begun(analyst, terms)
+            if session is None:
+                try:
+                    session = self.sessions.new(terms, program, analyst, signed)
+                except Refused as error:  # it cannot be recorded
+                    await refuse(context, error)
+                self.sessions.begin(session)
         async for event in session.follow():
             if isinstance(event, Waiting):
                 event = Waiting(event.parties, self.connected.absent(event.parties))
@@ -224,17 +216,6 @@ class Analysts:
         address = plain_end(context)
         self._refusals.note("analyst refused", peer.name, quoted(str(error)), address=address)
         await refuse(context, error)
-
-    async def _begin(
-        self, terms: Terms, program: Program, analyst: str, signed: Request | None, context: Any
-    ) -> ActiveSession:
-        """Begin a session; the call ends, refused, if it cannot be recorded."""
-        try:
-            session = self.sessions.new(terms, program, analyst, signed)
-        except Refused as error:
-            await refuse(context, error)
-        self.sessions.begin(session)
-        return session
 
     def begun(self, analyst: str, terms: Terms) -> ActiveSession | None:
         """The session of this analyst under these terms that runs, waits, or has a model."""
@@ -299,25 +280,28 @@ class Analysts:
     async def read(self, caller: str, text: str, signed: Request | None, name: str) -> Terms:
         """The terms of a session, read once it is known that the caller of this name signed this text.
         FedboostError."""
-        check_unread(self.sessions.trust, text, signed, name, key_exchange.SESSION)
+        check_signed(self.sessions.trust, text, signed, name, key_exchange.SESSION)
         return await self.reader.run(caller, len(text), lambda: self._read(text))
 
     def _read(self, text: str) -> Terms:
-        """The terms, unless no session can have them here. Takes its time over large ones."""
-        terms = terms_of(text)
-        if not terms.parties:
-            raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
+        """The terms, unless no session can have them here."""
+        terms = terms_with_parties(text)
         state.check_terms(terms, self.sessions.memory)
-        _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent
         return terms
+
+
+def terms_with_parties(text: str) -> Terms:
+    """The terms of a text, which name parties. Runs in a thread: terms may have megabytes."""
+    terms = terms_of(text)
+    if not terms.parties:
+        raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
+    _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent
+    return terms
 
 
 # ---- Checks of terms: an analyst asks all parties whether they would take part, and begins no session ----
 # Promises: each party is handed the terms with the analyst's signature and answers for itself; one that is
 # not here, or says nothing in time, is named with the reason; nothing of a check is kept.
-# Refuses: callers that are no analysts, checks that the analyst who calls has not signed, more of them at a
-# time than `MAX_CHECKS`, or of one analyst than `MAX_CHECKS_OF_ONE` (Refused); answers that nobody asked
-# for (PeerError).
 
 
 MAX_CHECKS = 4
@@ -336,30 +320,21 @@ class Reviewer:
     asked: dict[int, "asyncio.Future[Objections | None]"] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Checks:
     """The methods Advise, of parties, and Check, of analysts."""
 
-    def __init__(
-        self,
-        bundle: Bundle | None,
-        trust: Trust | None,
-        admission: Admission,
-        refusals: Refusals,
-        connected: ConnectedParties,
-        reader: Reader,
-        log: Any,
-    ) -> None:
-        self._bundle = bundle
-        self._trust = trust
-        self._admission = admission
-        self._refusals = refusals
-        self._connected = connected
-        self._reader = reader
-        self._log = log
-        self._reviewers: dict[str, Reviewer] = {}
-        self._numbers = itertools.count(1)
-        self._open = Counter[str]()
-        """Checks under way, by analyst."""
+    _bundle: Bundle | None
+    _trust: Trust | None
+    _admission: Admission
+    _refusals: Refusals
+    _connected: ConnectedParties
+    _reader: Reader
+    _log: Any
+    _reviewers: dict[str, Reviewer] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _open: Counter[str] = field(default_factory=Counter)
+    """Checks under way, by analyst."""
 
     async def advise(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Hand checks on to a party and take its answers, as long as it has the stream open."""
@@ -427,8 +402,8 @@ class Checks:
     async def _check(self, data: bytes, analyst: str, caller: str) -> list[SiteReply]:
         """The answers of all parties of the terms."""
         text, request = decode_check_request(data)
-        check_unread(self._trust, text, request, analyst, key_exchange.CHECK)
-        terms = await self._reader.run(caller, len(text), lambda: _read(text))
+        check_signed(self._trust, text, request, analyst, key_exchange.CHECK)
+        terms = await self._reader.run(caller, len(text), lambda: terms_with_parties(text))
         check_signed(self._trust, terms, request, analyst, key_exchange.CHECK)
         review = Review(next(self._numbers), terms.canonical(), request)
         encoded = encode_review(review)
@@ -442,7 +417,9 @@ class Checks:
         """The answer of one party, or why there is none."""
         reviewer = self._reviewers.get(party)
         if party not in self._connected:
-            return SiteReply(party, False, (_absence(self._connected.seen.last(party)),))
+            seen = self._connected.seen.last(party)
+            away = f"it is away since {day(datetime.fromtimestamp(seen, UTC))}"
+            return SiteReply(party, False, (away if seen else "it has never connected to this aggregator",))
         if reviewer is None:
             older = "it cannot be asked: it runs an older version of fedboost; update it there"
             return SiteReply(party, False, (older,))
@@ -457,19 +434,3 @@ class Checks:
         if objections is None:
             return SiteReply(party, False, ("its connection was lost before it answered",))
         return SiteReply(party, True, objections.reasons, objections.notes)
-
-
-def _read(text: str) -> Terms:
-    """The terms of a check. Runs in a thread: terms may have megabytes."""
-    terms = terms_of(text)
-    if not terms.parties:
-        raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-    _ = terms.digest
-    return terms
-
-
-def _absence(seen: int) -> str:
-    """The reason for no answer of a party that is not connected."""
-    if not seen:
-        return "it has never connected to this aggregator"
-    return f"it is away since {day(datetime.fromtimestamp(seen, UTC))}"

@@ -7,7 +7,6 @@ a model.
 
 Promises: files are for the aggregator's user alone; what cannot be written or read is one line in the log,
 and the session is in memory all the same.
-Refuses: nothing: a session never fails for its record.
 """
 
 import asyncio
@@ -15,7 +14,9 @@ import json
 import re
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -24,18 +25,30 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 
 from fedboost.errors import FedboostError, Refused
-from fedboost.privacy.identity import identify, key_fingerprint
+from fedboost.privacy.identity import Identified, identify, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.messages import Request
 from fedboost.results.session import EndedSession, Submitted
 from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts, named
-from fedboost.runtime.aggregator.parties import check_signed
-from fedboost.runtime.aggregator.sessions import ActiveSession
+from fedboost.runtime.aggregator.limits import Peer
+from fedboost.runtime.aggregator.parties import (
+    Admission,
+    ConnectedParties,
+    caller_of,
+    check_signed,
+    check_version,
+    refuse,
+)
+from fedboost.runtime.aggregator.sessions import ActiveSession, Sessions
 from fedboost.runtime.files import write_atomically
+from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.signed_model import PART_BEGINS, from_json
 from fedboost.terms.terms import Terms
+from fedboost.version import VERSION
 from fedboost.views.results import RESULTS
+from fedboost.wire import messages as wire
+from fedboost.wire.messages import Member, SessionState, SessionStatus, Status, encode_status
 
 MAX_ENDED = 64
 """Sessions that are kept of those that are done."""
@@ -202,11 +215,8 @@ def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
 
 # ---- Sessions that are asked for by a file of signed terms, without a call that waits for their end -----
 # Promises: a session begins under the terms that the analyst signed and no others, once its parties are
-# there; whoever submits the same again is told of the same session; an analyst who stops a training under
-# the same terms withdraws what waits.
-# Refuses: terms that the analyst who submits has not signed, where analysts have keys; a signed request
-# that an earlier session used, as far as this aggregator knows; predictions; what cannot run here, or when
-# too many wait, of all analysts or of one (FedboostError).
+# there; whoever submits the same again is told of the same session; an analyst who stops a training under the
+# same terms withdraws what waits.
 
 
 WAIT_SECONDS = 24 * 3600.0
@@ -318,3 +328,90 @@ class Submissions:
         except (FedboostError, TimeoutError) as error:
             reason = str(error) or f"its parties were not there within {WAIT_SECONDS / 3600:g} hours"
             self._log.warning("a submitted session does not begin", terms=terms.digest[:12], reason=reason)
+
+
+# ---- The status of an aggregator ------------------------------------------------------------------------
+# An analyst sees the members and all sessions; a party sees itself, the sessions that name it, and the
+# members of those. Nothing here was made of rows.
+
+
+@dataclass(eq=False)
+class StatusOffice:
+    """The method Status of the service."""
+
+    _bundle: Bundle | None
+    _admission: Admission
+    _sessions: Sessions
+    _connected: ConnectedParties
+    _analysts: Analysts
+    _since: int = field(default_factory=lambda: int(time.time()))
+
+    async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        """Answer one call."""
+        await self._admission.only_message(requests, context, peer)
+        try:
+            check_version(context, "caller")
+            caller = caller_of(self._bundle, context)
+        except FedboostError as error:
+            await refuse(context, error)
+        await context.write(encode_status(self.seen_by(caller)))
+
+    def seen_by(self, caller: Identified | None) -> Status:
+        """The status as this caller may see it; without keys everybody may see all."""
+        sessions = [*self._all_sessions()][: wire.MAX_SESSIONS]
+        members = [*self._all_members(sessions)]
+        others = 0
+        if caller is not None and caller.role == "party":
+            own = [session for session in sessions if caller.name in session.parties]
+            known = {("party", caller.name)}
+            known |= {("party", party) for session in own for party in session.parties}
+            known |= {("analyst", session.analyst) for session in own}
+            members = [member for member in members if (member.role, member.name) in known]
+            sessions, others = own, len(sessions) - len(own)
+        about = VERSION, self._since, int(time.time())
+        return Status(*about, tuple(members[: wire.MAX_MEMBERS]), tuple(sessions), others)
+
+    def _all_members(self, sessions: Iterable[SessionStatus]) -> Iterator[Member]:
+        """The parties that are connected, those that were, those that a session waits for, and the analysts
+        that follow a session or wait for one."""
+        connected = self._connected
+        for party, arrival in connected.arrivals.items():
+            yield Member("party", party, arrival.since, arrival.since, arrival.version)
+        awaited = (party for session in sessions for party in session.parties)
+        for party in sorted({*connected.seen.times, *awaited} - connected.names):
+            yield Member("party", party, 0, connected.seen.last(party))
+        for analyst, arrival in self._analysts.here.values():
+            yield Member("analyst", analyst, arrival.since, arrival.since, arrival.version)
+
+    def _all_sessions(self) -> Iterator[SessionStatus]:
+        sessions = self._sessions
+        if sessions.active is not None:
+            yield self.of(sessions.active, SessionState.RUNNING)
+        for session in sessions.unfinished:
+            yield self.of(session, SessionState.WAITING)
+        for waiter in self._analysts.waiters:
+            absent = self._connected.absent(waiter.terms.parties)
+            yield _status(SessionState.WAITING, "", waiter.analyst, waiter.terms, 0, waiter.since, absent)
+        for session in sessions.finished:
+            yield self.of(session, SessionState.FINISHED)
+
+    def of(self, session: ActiveSession, state: SessionState) -> SessionStatus:
+        """The status of a session."""
+        late = session.session.awaited if state is SessionState.RUNNING else ()
+        absent = {*self._connected.absent(late), *session.pace.slow}
+        name, done = session.session.name, len(session.session.history)
+        awaited = [party for party in late if party in absent]
+        return _status(state, name, session.analyst_name, session.terms, done, session.since, awaited)
+
+
+def _status(
+    state: SessionState,
+    name: str,
+    analyst: str,
+    terms: Terms,
+    done: int,
+    since: int,
+    awaited: Iterable[str],
+) -> SessionStatus:
+    about = terms.digest, terms.session.program, terms.hiding.protection, done, terms.trees.rounds, since
+    return SessionStatus(state, name, analyst, *about, terms.parties, tuple(awaited))

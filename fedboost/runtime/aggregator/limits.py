@@ -3,7 +3,6 @@ calls; the log of refusals. No sockets and no clock here: the time comes in.
 
 Promises: whatever a peer does, what is kept for it is bounded by a number in this file, and what it takes
 beyond that is refused to that peer alone, with one event in the log for each time it floods.
-Refuses: nothing itself; `Peer.fault` and `Outgoing` say what is too much.
 """
 
 import asyncio
@@ -20,7 +19,6 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 from urllib.parse import unquote
 
-from fedboost.errors import Refused
 from fedboost.privacy.packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.metrics import AggregatorMetrics
@@ -165,14 +163,11 @@ class Peers:
         """The peer of this identity; its name is asked for when it is new."""
         if identity not in self._peers:
             if len(self._peers) >= MAX_PEERS:
-                self._forget(now)
+                self._peers = {key: peer for key, peer in self._peers.items() if not peer.is_as_new(now)}
             calls = Bucket(CALLS_PER_SECOND * self._share, CALLS_SAVED * self._share, now)
             unwanted = Bucket(UNWANTED_PER_SECOND * self._share, UNWANTED_SAVED * self._share, now)
             self._peers[identity] = Peer(name(), self._share, calls, unwanted)
         return self._peers[identity]
-
-    def _forget(self, now: float) -> None:
-        self._peers = {key: peer for key, peer in self._peers.items() if not peer.is_as_new(now)}
 
 
 class Outgoing:
@@ -234,11 +229,6 @@ class Outgoing:
     def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
-
-
-def refusal(name: str, fault: str) -> Refused:
-    """The error for a peer whose call is too much."""
-    return Refused(f"{fault}: {name} has to wait, and call less often")
 
 
 # ---- The log of callers that were refused ---------------------------------------------------------------

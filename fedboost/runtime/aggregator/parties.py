@@ -33,7 +33,6 @@ from fedboost.wire.messages import encode_to_party
 # ---- The parties that an aggregator has seen, and when it last did, in a file of its state folder -------
 # Promises: a party that was here is told from one that never dialled, over restarts too; a name is on the
 # disk some seconds after it arrived, and what could not be written is one event in the log.
-# Refuses: a file that is none of these (ConfigError that names it).
 
 
 FILE = "seen.json"
@@ -185,10 +184,8 @@ async def write(outgoing: Outgoing, context: Any, attending: "asyncio.Task[None]
 
 
 # ---- Admission of every call to the aggregator: who calls, and is it within its share? ------------------
-# Promises: a call is counted for its peer until it has really ended, be it refused, idle or stuck; a flood
-# is one event in the log that names the peer.
-# Refuses: calls beyond a peer's share (`aggregator.limits`), a call that does not say what it wants in
-# time.
+# Promises: a call is counted for its peer until it has really ended, be it refused, idle or stuck; a flood is
+# one event in the log that names the peer.
 
 
 Answer = Callable[[AsyncIterator[bytes], Any, Peer], Awaitable[None]]
@@ -256,7 +253,7 @@ class Admission:
                 await asyncio.sleep(limits.REFUSAL_SECONDS)
             finally:
                 peer.refused -= 1
-        await refuse(context, limits.refusal(peer.name, fault))
+        await refuse(context, Refused(f"{fault}: {peer.name} has to wait, and call less often"))
 
     def _peer(self, context: Any, now: float) -> Peer:
         address = str(context.peer())
@@ -283,11 +280,8 @@ async def refuse(context: Any, error: FedboostError) -> NoReturn:
 
 # ---- The identity of who calls the aggregator: the wire version they speak, their certificate -----------
 # Its role.
-# Refuses: callers without a certificate of the consortium, or with one of another role or name (Refused);
-# another wire version (ConfigError).
 
 
-_NOT_SIGNED = "the terms are not signed by analyst {!r}, who submits them"
 MAX_VERSION_LENGTH = 20
 """Characters of a version that are kept."""
 
@@ -369,45 +363,32 @@ def party_name(bundle: Bundle | None, context: Any) -> str:
 
 
 def check_signed(
-    trust: Trust | None, terms: Terms, request: Request | None, analyst: str, wish: bytes
+    trust: Trust | None, terms: Terms | str, request: Request | None, analyst: str, wish: bytes
 ) -> None:
-    """Raise Refused unless the analyst who calls signed this wish for these terms: parties refuse others.
-    Without keys nothing is signed."""
+    """Raise Refused unless the analyst who calls signed this wish for these terms, or for terms of this text
+    before they are read: parties refuse others. Without keys nothing is signed."""
     if trust is None:
         return
+    signer = ""
     try:
-        signer = "" if request is None else key_exchange.check_request(trust, terms, request, wish)
+        if request is not None and isinstance(terms, str):
+            signer = key_exchange.check_unread(trust, terms, request, wish)
+        elif isinstance(terms, Terms) and request is not None:
+            signer = key_exchange.check_request(trust, terms, request, wish)
     except PeerError as error:
         raise Refused(str(error)) from None
     if signer != analyst:
-        raise Refused(_NOT_SIGNED.format(analyst))
-
-
-def check_unread(trust: Trust | None, text: str, request: Request | None, analyst: str, wish: bytes) -> None:
-    """Raise Refused unless whoever calls signed this wish for terms of this text, before they are read."""
-    if trust is None:
-        return
-    try:
-        signer = "" if request is None else key_exchange.check_unread(trust, text, request, wish)
-    except PeerError as error:
-        raise Refused(str(error)) from None
-    if signer != analyst:
-        raise Refused(_NOT_SIGNED.format(analyst))
+        raise Refused(f"the terms are not signed by analyst {analyst!r}, who submits them")
 
 
 def trust_of(bundle: Bundle | None) -> Trust | None:
     """The roots that key advertisements and signatures are checked by; None without keys."""
-    return None if bundle is None else Trust(bundle.roots, bundle.denied, _clock)
-
-
-def _clock() -> datetime:
-    return datetime.now(UTC)
+    return None if bundle is None else Trust(bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
 
 # ---- Is the aggregator up? The standard service grpc.health.v1.Health, and the question to it -----------
 # Promises: SERVING from the moment the port is open until the aggregator is told to stop; any holder of a
 # certificate of the consortium may ask, and learns that one bit.
-# Refuses: a service of another name (NOT_FOUND).
 # Its two messages are a string and a number, so their bytes are written out here; grpc's own package would
 # bring its generated code and another release to keep in step with.
 
@@ -422,20 +403,15 @@ KNOWN = (b"", b"\x0a\x00", b"\x0a" + bytes([len(_NAMED)]) + _NAMED)
 
 
 class Health:
-    """The service's two methods. Set `serving` when that changes."""
+    """The service's two methods."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._serving = False
         self._changed = asyncio.Event()
 
-    @property
-    def serving(self) -> bool:
-        """True while the aggregator takes calls."""
-        return self._serving
-
-    @serving.setter
-    def serving(self, value: bool) -> None:
+    def set_serving(self, value: bool) -> None:
+        """Note whether the aggregator takes calls from now on."""
         self._serving = value
         self._changed.set()
         self._changed = asyncio.Event()

@@ -9,6 +9,7 @@ that is taken; terms without parties or with an unknown program; everything beyo
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from fedboost.protocol.messages import Connected, Disconnected, Relay
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator import parties as admission
 from fedboost.runtime.aggregator.analysts import Analysts, Checks
-from fedboost.runtime.aggregator.archive import Archive, Submissions
+from fedboost.runtime.aggregator.archive import Archive, StatusOffice, Submissions
 from fedboost.runtime.aggregator.limits import Connections, Outgoing, Peer, Refusals, allow_files
 from fedboost.runtime.aggregator.parties import (
     Admission,
@@ -35,7 +36,6 @@ from fedboost.runtime.aggregator.parties import (
     write,
 )
 from fedboost.runtime.aggregator.sessions import Sessions
-from fedboost.runtime.aggregator.status import StatusOffice
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
 from fedboost.runtime.net import channel
@@ -48,36 +48,26 @@ from fedboost.wire.messages import decode_from_party
 # ---- What an aggregator serves over HTTP: metrics for Prometheus, and the console -----------------------
 # Promises: neither is there unless the aggregator's file names an address; the console's libraries are
 # imported only then.
-# Refuses: addresses that cannot be listened on, a missing extra (ConfigError).
 
 if TYPE_CHECKING:
     from fedboost.runtime.console import Console
 
 
+@dataclass(eq=False)
 class Pages:
     """The pages of one aggregator. `metrics` and `console` are None where they are not served."""
 
-    def __init__(
-        self,
-        config: AggregatorConfig,
-        bundle: Bundle | None,
-        status: StatusOffice,
-        analysts: Analysts,
-        refusals: Refusals,
-        tail: Iterable[str],
-        log: Any,
-    ) -> None:
-        self.metrics: MetricsPage | None = None
-        self.console: Console | None = None
-        self._config = config
-        self._bundle = bundle
-        self._status = status
-        self._analysts = analysts
-        self._refusals = refusals
-        self._tail = tail
-        self._log = log
-        self._archive = Archive(None, log)
-        self._submissions: Submissions | None = None
+    _config: AggregatorConfig
+    _bundle: Bundle | None
+    _status: StatusOffice
+    _analysts: Analysts
+    _refusals: Refusals
+    _tail: Iterable[str]
+    _log: Any
+    metrics: MetricsPage | None = None
+    console: "Console | None" = None
+    _archive: Archive | None = None
+    _submissions: Submissions | None = None
 
     def listen(self) -> None:
         """Listen at the addresses of the file."""
@@ -90,16 +80,15 @@ class Pages:
         need_extra("[console]", "console")
         from fedboost.runtime.console import Console, ConsoleQueries
 
-        archive = Archive(self._config.state, self._log)
+        self._archive = archive = Archive(self._config.state, self._log)
         sessions.on_end = archive.add
-        self._archive = archive
         self._submissions = Submissions(self._analysts, archive, self._log)
         queries = ConsoleQueries(sessions, self._status, archive, self._submissions, self._tail)
         self.console = Console(self._config.console, self._bundle, queries, self._refusals, self._log)
 
     async def start(self) -> None:
         """Serve the console; the state folder is this process's from here on."""
-        if self.console is not None:
+        if self.console is not None and self._archive is not None:
             self._archive.open()
             await self.console.start()
 
@@ -123,27 +112,19 @@ class Pages:
 
 # ---- The parties' side of an aggregator: one call a party, from its arrival to its departure ------------
 # Promises: a connection that breaks the protocol is closed and named, and the process goes on; a lost party
-# is reported to the session at once; a party that relays to others is read no faster than the slowest of
-# them reads.
-# Refuses: callers that are not parties of the consortium; a party with a name that is taken (Refused).
+# is reported to the session at once; a party that relays to others is read no faster than the slowest of them
+# reads.
 
 
+@dataclass(eq=False)
 class Parties:
     """The method Attend of the service."""
 
-    def __init__(
-        self,
-        bundle: Bundle | None,
-        refusals: Refusals,
-        sessions: Sessions,
-        connected: ConnectedParties,
-        log: Any,
-    ) -> None:
-        self._refusals = refusals
-        self._bundle = bundle
-        self._sessions = sessions
-        self._connected = connected
-        self._log = log
+    _bundle: Bundle | None
+    _refusals: Refusals
+    _sessions: Sessions
+    _connected: ConnectedParties
+    _log: Any
 
     async def attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Attend to a party, from its arrival to its departure."""
@@ -277,7 +258,7 @@ class AggregatorServer:
         self.sessions.open()
         await self.pages.start()
         await self._server.start()
-        self._health.serving = True
+        self._health.set_serving(True)
         self.address = f"{self._config.listen.rpartition(':')[0]}:{port}"
         self._connections = Connections(port, self.refusals)
         self._ticker = asyncio.create_task(self._tick())
@@ -291,7 +272,7 @@ class AggregatorServer:
 
     async def stop(self) -> None:
         """Finish the turn, hang up on everyone, and close the port. Sessions go on in the next process."""
-        self._health.serving = False
+        self._health.set_serving(False)
         await self.sessions.stop()
         await self.pages.stop()
         if self._ticker is not None:

@@ -3,7 +3,6 @@ a column), those that a draft of terms met, and its fit to terms.
 
 Promises: a table is looked at as it was read and stays as it is; what a column tells of the label is measured
 on at most `SAMPLE_ROWS` rows, evenly spread; a table in order has no oddity.
-Refuses: a label that is absent, a table without rows (ConfigError).
 """
 
 import re
@@ -27,8 +26,8 @@ from fedboost.results.check import Checked, Oddity
 from fedboost.runtime.data.draft import Draft, draft_schema
 from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import Table, dense_of
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import (
     MISSING_NUMBERS,
     UNKNOWN,

@@ -20,7 +20,6 @@ from fedboost.terms.reading import Frozen, Several
 
 # ---- Options for reading a table file: `[read]` in a site's file, and options of the commands -----------
 # Promises: one model for both; an option that the form of a file does not know is refused, not ignored.
-# Refuses: separators of several characters, encodings that do not exist.
 
 
 SEPARATORS = {"tab": "\t", "\\t": "\t"}

@@ -2,8 +2,6 @@
 
 Promises: a drafted schema fits the table it was drafted from; every row goes to exactly one party; the same
 seed gives the same split.
-Refuses: labels no objective fits, tables without a usable feature, and splits that leave a party without rows
-(ConfigError).
 """
 
 import math
@@ -19,13 +17,12 @@ from pyarrow import types
 from pydantic import Field
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Float32
+from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES, names_of, parameters_of
 from fedboost.runtime.config import OFFER, read_toml, to_toml
-from fedboost.runtime.data.sparse import QID, SparseTable
-from fedboost.runtime.data.text import row_of, without_source
+from fedboost.runtime.data.text import QID, SparseTable, row_of, without_source
 from fedboost.runtime.data.values import column_of, kind_of, listing, numbers, texts
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.columns import NOT_IN_FEATURES, NOT_IN_TEXT, Schema
@@ -172,15 +169,21 @@ def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = Fal
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     dense = table.dense if isinstance(table, SparseTable) else table
-    codes, sites = texts(column_of(dense, column), column)
-    if (codes < 0).any():
-        row = row_of(dense, int(np.argmax(codes < 0)))
-        raise ConfigError(f"column {column!r} names no site in {row}: fill it in, or drop the row")
+    codes, sites = _named_in(dense, column, "site")
     rest = dense if keep else dense.drop_columns([column])
     rest = without_source(replace(table, dense=rest) if isinstance(table, SparseTable) else rest)
     order = np.argsort(codes, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(sites)))[:-1])
     return {site: rest.take(rows) for site, rows in sorted(zip(sites, parts, strict=True))}
+
+
+def _named_in(table: "pa.Table", column: str, what: str) -> tuple[Int64, tuple[str, ...]]:
+    """The code of each row's text in a column, and the texts. ConfigError where a row has none."""
+    codes, names = texts(column_of(table, column), column)
+    if (codes < 0).any():
+        row = row_of(table, int(np.argmax(codes < 0)))
+        raise ConfigError(f"column {column!r} names no {what} in {row}: fill it in, or drop the row")
+    return codes, names
 
 
 def split_by_weights(
@@ -229,10 +232,7 @@ def _split_groups(
 ) -> "dict[str, pa.Table]":
     """Tables by party, with the groups shared out as rows are."""
     dense = table.dense if isinstance(table, SparseTable) else table
-    codes, groups = texts(column_of(dense, column), column)
-    if (codes < 0).any():
-        row = row_of(dense, int(np.argmax(codes < 0)))
-        raise ConfigError(f"column {column!r} names no group in {row}: fill it in, or drop the row")
+    codes, groups = _named_in(dense, column, "group")
     if len(groups) < len(names):
         raise ConfigError(f"{len(groups)} groups cannot be split among {len(names)} parties: lower --parties")
     shares = split_by_weights(pa.table({"group": np.arange(len(groups))}), names, weights, seed)
@@ -343,10 +343,8 @@ def _use_of_numbers(values: Float32) -> str | None:
 
 
 # ---- An offer of columns: what a site with columns and no labels tells an analyst of its table ----------
-# Promises: a drafted offer has every column that `fedboost terms` would draft as a feature; under an alias
-# it holds no name and no level of the table; a level of fewer rows than the floor is not in it.
-# Refuses: a table without a usable column, an alias that no column can have (ConfigError); offers that name
-# a column twice, or a party twice (ConfigError with both files).
+# Promises: a drafted offer has every column that `fedboost terms` would draft as a feature; under an alias it
+# holds no name and no level of the table; a level of fewer rows than the floor is not in it.
 
 
 MAX_ALIAS = 200

@@ -27,6 +27,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 import pyarrow as pa
 
 from fedboost.errors import ConfigError
+from fedboost.runtime.config import is_loopback
 from fedboost.runtime.data.database import POSTGRESQL, Database
 from fedboost.views.words import shorten
 
@@ -235,7 +236,7 @@ def _store(parts: SplitResult, source: str, bucket: str) -> Any:
     return fs.S3FileSystem(**settings)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: object) -> str:
     """What an error says, in short."""
     return shorten((str(error).splitlines() or [type(error).__name__])[0], 200)
 
@@ -254,7 +255,7 @@ _PIECE = 1 << 20
 
 def check_encrypted(parts: SplitResult, source: str) -> None:
     """ConfigError for http:// to another machine."""
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(parts.hostname or "")):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(f"{parts.hostname}:")):
         where = f" ({parts.hostname})" if parts.hostname and parts.hostname not in source else ""
         raise ConfigError(f"{source}: {parts.scheme}://{where} is not encrypted; use https://")
 
@@ -287,9 +288,9 @@ def _fetched(parts: SplitResult, source: str, folder: Path | None) -> mmap.mmap 
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             why = f"its certificate is not trusted: {error.reason.verify_message}"
             raise ConfigError(f"{source}: {why}; SSL_CERT_FILE names a file of other roots") from None
-        raise ConfigError(f"{source}: cannot be fetched", _without_secrets(error.reason)) from None
+        raise ConfigError(f"{source}: cannot be fetched", first_line(error.reason)) from None
     except (OSError, HTTPException, ValueError) as error:
-        raise ConfigError(f"{source}: cannot be fetched", _without_secrets(error)) from None
+        raise ConfigError(f"{source}: cannot be fetched", first_line(error)) from None
 
 
 def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
@@ -300,13 +301,19 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
         request.add_unredirected_header("Authorization", f"Basic {encoded}")
 
     class Redirects(urllib.request.HTTPRedirectHandler):
-        """Redirects to encrypted addresses alone."""
+        """Redirects to encrypted addresses alone, and none of another machine to this one, whose services
+        are not for it to ask."""
 
         def redirect_request(
             self, request: urllib.request.Request, answer: Any, *values: Any
         ) -> urllib.request.Request | None:
+            begin, end = urlsplit(request.full_url).hostname or "", urlsplit(values[-1])
             try:
-                _check_redirect(urlsplit(request.full_url), urlsplit(values[-1]), source)
+                check_encrypted(end, source)
+                if _is_this_machine(end.hostname or "") and not _is_this_machine(begin):
+                    raise ConfigError(
+                        f"{source}: the server redirects to this machine, {end.hostname}: refused"
+                    )
             except ConfigError:
                 answer.close()
                 raise
@@ -323,30 +330,11 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
         raise ConfigError(f"{source}: the answer ended after {file.tell():,} of {int(expected):,} bytes")
 
 
-def _check_redirect(begin: SplitResult, end: SplitResult, source: str) -> None:
-    """ConfigError for http:// to another machine, and where another machine points to this one, whose
-    services are not for it to ask."""
-    check_encrypted(end, source)
-    if _is_this_machine(end.hostname or "") and not _is_this_machine(begin.hostname or ""):
-        raise ConfigError(f"{source}: the server redirects to this machine, {end.hostname}: refused")
-
-
 def _is_this_machine(host: str) -> bool:
     """Tell if a name, or any address that it has, is of this machine alone or of its network segment."""
     try:
         addresses = {str(address[4][0]).partition("%")[0] for address in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
-        return _is_loopback(host)  # nobody is asked
+        return is_loopback(f"{host}:")  # nobody is asked
     parsed = [*map(ipaddress.ip_address, (address.removeprefix("::ffff:") for address in addresses))]
     return any(a.is_loopback or a.is_link_local or a.is_unspecified for a in parsed)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _without_secrets(reason: object) -> str:
-    return shorten((str(reason).splitlines() or [type(reason).__name__])[0], 200)

@@ -3,7 +3,6 @@
 Promises: Parquet files are read one column and some rows at a time, whenever values are wanted; what is made
 of them stands in files of the scratch folder, which the system brings in and out as they are needed. They
 have no names once they are open, so nothing is left behind however the process ends.
-Refuses: a file that is no Parquet, a folder without room (ConfigError).
 """
 
 import contextlib
@@ -31,10 +30,8 @@ from fedboost.runtime.data.sql import Batches, normal_column, normal_field, open
 from fedboost.runtime.data.values import BadRow, give_back
 
 # ---- Parquet files as one table -------------------------------------------------------------------------
-# Promises: the rows of several files come in the order of the files; what folders are named after, `a=1`,
-# is a column of the rows in them.
-# Refuses: a file that is no Parquet, or has other columns than the first one (ConfigError that names file
-# and column).
+# Promises: the rows of several files come in the order of the files; what folders are named after, `a=1`, is
+# a column of the rows in them.
 
 
 class ParquetFiles:
@@ -287,7 +284,6 @@ class ParquetColumn:
 # They are kept in a file, some at a time, and read from it column by column.
 # Promises: the memory holds some ten thousand rows of the stream at a time; the file has no name once it is
 # open and can be read by its owner alone, so nothing is left behind however the process ends.
-# Refuses: two columns of one name, no rows, a folder without room (ConfigError).
 
 
 GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24

@@ -31,9 +31,8 @@ from fedboost.gbdt.target_means import NO_MEANS, TargetMeans
 from fedboost.holders.shard import Ranges, Shard, places_of
 from fedboost.privacy.noise import noised
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import Table, dense_of, parts_of
-from fedboost.runtime.data.text import in_file
+from fedboost.runtime.data.text import SparseTable, in_file
 from fedboost.runtime.data.values import (
     UNKNOWN,
     BadRow,
@@ -561,7 +560,6 @@ def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
 
 # ---- Labels with the noise that the terms want, as the label holder's rows are read ---------------------
 # Promises: nothing that is computed of these rows knows the labels that they had before.
-# Refuses: what the reader and the key refuse (Refused).
 
 
 LabelReader = Callable[[Terms], Shard]

@@ -1,7 +1,4 @@
-"""Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas, mappings, scipy).
-
-Refuses: files that cannot be read as what their suffix names (ConfigError with the full path).
-"""
+"""Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas, mappings, scipy)."""
 
 import errno
 import os
@@ -22,15 +19,16 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
 from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, first_line, locations_of
 from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, read_query
-from fedboost.runtime.data.sparse import SparseTable, read_libsvm
 from fedboost.runtime.data.sql import normal_table, opened
 from fedboost.runtime.data.text import (
     COMPRESSIONS,
     Delimited,
+    SparseTable,
     json_names,
     json_parts,
     line_of,
     read_json_lines,
+    read_libsvm,
     read_workbook,
     with_source,
 )
@@ -39,7 +37,6 @@ from fedboost.views.words import shorten
 
 # ---- Forms of table files, by suffix --------------------------------------------------------------------
 # Promises: a row of `FORMS` says all that there is to say of a form; each is read whole, or in parts.
-# Refuses: unknown suffixes, empty files, options that a form does not know (ConfigError).
 
 
 PART_ROWS = 1 << 16
@@ -276,16 +273,11 @@ def as_table(data: object) -> "pa.Table | SparseTable":
         )
     if kind.__module__.split(".")[0] == "polars" and hasattr(data, "collect"):
         raise ConfigError(f"a {kind.__name__} has no rows yet: give its .collect()")
+    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     raise ConfigError(
-        f"cannot make a table of {_full_name(kind)}: give a path, a DataFrame of pandas "
+        f"cannot make a table of {home}{kind.__qualname__}: give a path, a DataFrame of pandas "
         "or polars, an Arrow table or stream, or a mapping of column names to values"
     )
-
-
-def _full_name(kind: type) -> str:
-    """A type as its user writes it."""
-    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return f"{home}{kind.__qualname__}"
 
 
 def _is_column(data: object) -> bool:
@@ -354,10 +346,8 @@ def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
 
 
 # ---- Tables under other names: their columns, and the levels of columns, as terms call them -------------
-# Promises: no number changes; rows that stay in files stay there, and levels are renamed when rows are
-# read; a level without a name never passes for one that has it.
-# Refuses: a column that is not there, a column of levels that is neither text nor numbers, a LIBSVM file,
-# whose columns have no names (ConfigError).
+# Promises: no number changes; rows that stay in files stay there, and levels are renamed when rows are read;
+# a level without a name never passes for one that has it.
 
 
 Names = Mapping[str, str]
@@ -421,9 +411,8 @@ def _without_name(text: str, levels: Names) -> str:
 
 
 # ---- Tables of any size, some rows at a time ------------------------------------------------------------
-# Promises: the same values as `read_table` gives, in the same order; of a form that can be read in parts
-# the memory holds some ten thousand rows at a time. Workbooks and LIBSVM files are read whole.
-# Refuses: columns that are not there, files that cannot be read (ConfigError with the full path).
+# Promises: the same values as `read_table` gives, in the same order; of a form that can be read in parts the
+# memory holds some ten thousand rows at a time. Workbooks and LIBSVM files are read whole.
 
 
 class TableParts:

@@ -281,12 +281,11 @@ def _first_unparsed(column: "pa.ChunkedArray") -> int:
 
 
 # ---- How this process treats memory it has freed --------------------------------------------------------
-# Promises: after `keep_freed_memory`, vectors of a few megabytes that are made and dropped every turn are
-# cut from memory the process already has; the C library otherwise returns each to the system, which then
-# hands it out again page by page (measured at 1,000,000 x 50: 6 % of the CPU time of a tree). After
-# `share_freed_memory` threads use what others freed; otherwise each of gRPC's threads keeps some for
-# itself, and an aggregator of 20 parties held 60 MB more. Refuses nothing: where the C library has no such
-# setting, all stays as it is.
+# Promises: after `keep_freed_memory`, vectors of a few megabytes that are made and dropped every turn are cut
+# from memory the process already has; the C library otherwise returns each to the system, which then hands it
+# out again page by page (measured at 1,000,000 x 50: 6 % of the CPU time of a tree). After
+# `share_freed_memory` threads use what others freed; otherwise each of gRPC's threads keeps some for itself,
+# and an aggregator of 20 parties held 60 MB more.
 
 
 KEPT = 32 << 20

@@ -22,7 +22,7 @@ from fedboost.boosting.queries.base import view_of
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.holders.gradients import PAIR_BYTES
+from fedboost.holders.column_rows import PAIR_BYTES
 from fedboost.privacy.packing import Segment, chunks_of
 from fedboost.privacy.pairwise import Group, Handshake
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of

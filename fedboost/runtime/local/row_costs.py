@@ -19,7 +19,7 @@ from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.threads import ONE
-from fedboost.holders.gradients import PAIR_BYTES
+from fedboost.holders.column_rows import PAIR_BYTES
 from fedboost.privacy.pairwise import open_sealed, seal, sealed_size
 from fedboost.privacy.protections import scheme_of
 from fedboost.privacy.rowsums.scheme import Slots, plan

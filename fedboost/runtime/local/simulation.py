@@ -18,8 +18,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.booster import Booster
-from fedboost.holders.columns import holder_for
-from fedboost.holders.prediction import Prediction, PredictionHolder
+from fedboost.holders.columns import Prediction, PredictionHolder, holder_for
 from fedboost.holders.shard import Shard
 from fedboost.privacy.identity import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
@@ -31,7 +30,7 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import KEY_BYTES, Site
 from fedboost.results.base import Traffic
-from fedboost.runtime.aggregator.programs import program_of
+from fedboost.runtime.aggregator.sessions import program_of
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.parquet import ParquetTable, keep, stream_of

@@ -12,13 +12,11 @@ be read, or that relaxes a rule which has changed since (Refused).
 
 import hashlib
 import os
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography import x509
 
@@ -35,7 +33,7 @@ from fedboost.protocol.site import (
     splits_by,
     splits_told,
 )
-from fedboost.results.request import ApprovalView, Counts, Rule
+from fedboost.results.site import ApprovalView, Counts, Rule
 from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
@@ -43,9 +41,10 @@ from fedboost.runtime.data.shard import category_rows, column_faults, label_coun
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.signed_model import SignedModel, SignedSession, belonging, session_of
+from fedboost.runtime.site.audit import OWNER_ALONE
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import PartyConfig, state_folder
-from fedboost.runtime.site.memory import costs, known_sessions, make_folder, open_database
+from fedboost.runtime.site.memory import costs, known_sessions, reading
 from fedboost.runtime.site.policy import UNCHECKED, ModelSigners, Policy, origin_of
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, SHOWN_NAMES, Breach, ColumnRules
 from fedboost.runtime.site.rows import SiteTable, names_of
@@ -55,9 +54,11 @@ from fedboost.terms.terms import Terms
 from fedboost.views.approval import RELAXED, columns_by_role
 
 # ---- Terms that a person at a site refused: files in its state folder, beside those of approvals --------
-# Promises: a refusal counts for terms of its digest and its analysts, from the next offer on, until its
-# file is removed; it holds whatever the policy allows, but for terms that are approved.
-# Refuses: a refusal that cannot be read (ConfigError).
+# Promises: a refusal counts for terms of its digest and its analysts, from the next offer on, until its file
+# is removed; it holds whatever the policy allows, but for terms that are approved.
+
+
+Decision = TypeVar("Decision", "Refusal", "Approval")
 
 
 class Refusal(Frozen):
@@ -75,15 +76,7 @@ class Refusal(Frozen):
 
 def refusal_of(config: PartyConfig, digest: str) -> Refusal | None:
     """The refusal of the terms with a digest; None where there is none. ConfigError if it cannot be read."""
-    if config.state is None:
-        return None
-    path = _file(config, digest)
-    if not path.exists():
-        return None
-    refusal = read_model(Refusal, read_toml(path), str(path))
-    if refusal.digest != digest:
-        raise ConfigError(f"{path}: is of the terms with digest {refusal.digest}")
-    return refusal
+    return None if config.state is None else _read(Refusal, _file(config, digest))
 
 
 def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Path:
@@ -93,14 +86,8 @@ def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Pat
     if analyst and before is not None:
         analysts = tuple(dict.fromkeys((*before.analysts, analyst))) if before.analysts else ()
     path = _file(config, digest)
-    lines = [
-        f"digest = {to_toml(digest)}",
-        f"time = {to_toml(now.isoformat(timespec='seconds'))}",
-        f"analysts = {to_toml(analysts)}",
-    ]
-    make_folder(path.parent)
-    write_atomically(path, "\n".join([*lines, ""]).encode(), OWNER_ALONE)
-    return path
+    time = now.isoformat(timespec="seconds")
+    return _write(path, {"digest": digest, "time": time, "analysts": analysts})
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
@@ -123,10 +110,33 @@ def _file(config: PartyConfig, digest: str) -> Path:
     return state_folder(config) / "refused" / f"{digest}.toml"
 
 
+def _read(kind: type[Decision], path: Path) -> Decision | None:
+    """A decision about the terms whose digest names its file; None where there is none. ConfigError."""
+    if not path.exists():
+        return None
+    decision = read_model(kind, read_toml(path), str(path))
+    if decision.digest != path.stem:
+        raise ConfigError(f"{path}: is of the terms with digest {decision.digest}")
+    return decision
+
+
+def _write(path: Path, values: Mapping[str, Any], **tables: Mapping[str, Any]) -> Path:
+    """Write a decision to its file, for its owner alone."""
+    lines = [f"{key} = {to_toml(value)}" for key, value in values.items()]
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in table.items())]
+    try:
+        for folder in reversed((path.parent, *path.parent.parents[:2])):
+            folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path.parent}: cannot make this folder: {error.strerror}") from None
+    write_atomically(path, "\n".join([*lines, ""]).encode(), OWNER_ALONE)
+    return path
+
+
 # ---- What a site approved: terms by their digest --------------------------------------------------------
 
 
-OWNER_ALONE = 0o600
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
 """Keys of the policy that no approval of single terms changes as a rule that they break."""
 SHOWN_DIGESTS, SHOWN_DIGITS = 3, 8
@@ -176,11 +186,8 @@ def read_past(config: PartyConfig) -> Past:
     path = memory_path(config)
     if not os.path.lexists(path):
         return Past()
-    with closing(open_database(path)) as file:
-        try:
-            return Past(known_sessions(file, config.party), costs(file))
-        except sqlite3.Error as error:
-            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+    with reading(path) as file:
+        return Past(known_sessions(file, config.party), costs(file))
 
 
 @dataclass(frozen=True)
@@ -254,19 +261,19 @@ def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) 
         relaxed=relaxed,
         relaxed_from={key: value for key, value in relaxed_from.items() if value is not None},
     )
-    return _write(config, approval)
+    return _write_approval(config, approval)
 
 
 def withdraw(config: PartyConfig, terms: Terms, analyst: str) -> None:
     """Take an analyst out of the approval of these terms, if they have one; '' for everybody. ConfigError if
     the approval cannot be read or changed."""
-    approval = approved(config, terms)
+    approval = approval_of(config, terms.digest)
     if approval is None:
         return
     asks_by_name = analyst and terms.task.by_analyst
     others = tuple(name for name in approval.analysts if asks_by_name and name != analyst)
     if others:
-        _write(config, approval.model_copy(update={"analysts": others}))
+        _write_approval(config, approval.model_copy(update={"analysts": others}))
         return
     path = approval_file(config, terms.digest)
     try:
@@ -275,27 +282,11 @@ def withdraw(config: PartyConfig, terms: Terms, analyst: str) -> None:
         raise ConfigError(f"{path}: cannot remove this approval: {error.strerror}") from None
 
 
-def _write(config: PartyConfig, approval: Approval) -> Path:
+def _write_approval(config: PartyConfig, approval: Approval) -> Path:
     path = approval_file(config, approval.digest)
-    lines = [
-        f"digest = {to_toml(approval.digest)}",
-        f"time = {to_toml(approval.time)}",
-        f"parties = {to_toml(approval.parties)}",
-        f"analysts = {to_toml(approval.analysts)}",
-        "[columns]",
-        *(f"{role} = {to_toml(names)}" for role, names in approval.columns if names),
-        "[relaxed]",
-        *(f"{key} = {to_toml(value)}" for key, value in approval.relaxed.items()),
-        "[relaxed_from]",
-        *(f"{key} = {to_toml(value)}" for key, value in approval.relaxed_from.items()),
-    ]
-    try:
-        for folder in reversed((path.parent, *path.parent.parents[:2])):
-            folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path.parent}: cannot make this folder: {error.strerror}") from None
-    write_atomically(path, "\n".join([*lines, ""]).encode(), OWNER_ALONE)
-    return path
+    columns = {role: names for role, names in approval.columns if names}
+    values = {key: getattr(approval, key) for key in ("digest", "time", "parties", "analysts")}
+    return _write(path, values, columns=columns, relaxed=approval.relaxed, relaxed_from=approval.relaxed_from)
 
 
 def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], past: Past) -> list[Breach]:
@@ -315,49 +306,35 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
 def with_past(broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
     """These breaches, and those of rules between sessions by one more under these terms; of a key that both
     are about, the latter."""
-    later = _between_sessions(policy, party, terms, past)
-    keys = {breach.key for breach in later}
-    return [breach for breach in broken if breach.key not in keys] + later
-
-
-def _between_sessions(policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
-    broken, rows, used = [], predicted_by(terms, party), past.predicted
+    later, rows, used = list[Breach](), predicted_by(terms, party), past.predicted
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site helped to predict {used} rows so far, and the terms predict {rows} more"
-        broken.append(Breach("max_predicted_rows", str(policy.max_predicted_rows), why, allow=used + rows))
+        later.append(Breach("max_predicted_rows", str(policy.max_predicted_rows), why, allow=used + rows))
     splits, told = splits_by(terms, party), past.splits
     if splits and told and told + splits > policy.max_splits:
         why = (
             f"sessions so far could have {told:,} splits by this site's columns, and this one {splits:,} more"
         )
-        broken.append(Breach("max_splits", str(policy.max_splits), why, allow=told + splits))
+        later.append(Breach("max_splits", str(policy.max_splits), why, allow=told + splits))
     if past.used >= policy.max_sessions and rows is None:
         why = f"{past.used} session{'s' * (past.used > 1)} with these rows began"
-        broken.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
+        later.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
     limits = Limits(similar_groups=policy.similar_groups)
     try:
         check_group(Known.begun("", terms), past.sessions, limits, party)
     except Refused as error:
         why, _, instead = error.public.removeprefix(f"party {party}: ").partition("; ")
-        broken.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))
-    return broken
-
-
-def approved(config: PartyConfig, terms: Terms) -> Approval | None:
-    """The approval of these terms; None where there is none. ConfigError if it cannot be read."""
-    return approval_of(config, terms.digest)
+        later.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))
+    keys = {breach.key for breach in later}
+    return [breach for breach in broken if breach.key not in keys] + later
 
 
 def approval_of(config: PartyConfig, digest: str) -> Approval | None:
-    """The approval of the terms with a digest, as `approved`."""
+    """The approval of the terms with a digest; None where there is none. ConfigError if it cannot be read."""
     path = approval_file(config, digest)
-    if not path.exists():
-        return None
-    approval = read_model(Approval, read_toml(path), str(path))
-    if approval.digest != digest:
-        raise ConfigError(f"{path}: is of the terms with digest {approval.digest}")
+    approval = _read(Approval, path)
     for key in NEVER_RELAXED:
-        if key in approval.relaxed:
+        if approval is not None and key in approval.relaxed:
             raise ConfigError(f"{path}: {key} is not for an approval to relax")
     return approval
 
@@ -373,7 +350,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
     if config.state is None:
         return config.policy
     try:
-        approval = approved(config, terms)
+        approval = approval_of(config, terms.digest)
         if approval is None:
             check_not_refused(config, terms.digest, analyst)
             if terms.task.by_analyst:  # of these there is no file that a person could approve
@@ -479,7 +456,6 @@ def approval_file(config: PartyConfig, digest: str) -> Path:
 # ---- What a person at a site is shown of terms before deciding on them ----------------------------------
 # On a terminal or on the site's page.
 # Promises: both are shown the same, of the policy, the memory and the rows as they are now.
-# Refuses: rows that do not fit the terms, an unreadable memory (ConfigError).
 
 
 @dataclass(frozen=True)
@@ -510,9 +486,16 @@ def look(
 ) -> Look:
     """Hold terms against a site. The analysts of an earlier approval stay. counts: rows under these terms,
     None where the site has none, or they were not counted; misfit: why rows do not fit the terms."""
-    earlier, unread = _earlier_approval(config, terms)
-    if unread:
-        notes = [f"An earlier approval is not valid, and a new one replaces it: {unread}", *notes]
+    earlier: Approval | None = None
+    try:
+        earlier = approval_of(config, terms.digest)
+    except ConfigError as error:
+        notes = [f"An earlier approval is not valid, and a new one replaces it: {error}", *notes]
+    refusal: Refusal | str | None
+    try:
+        refusal = refusal_of(config, terms.digest)
+    except ConfigError as error:
+        refusal = str(error)
     before = () if earlier is None else analysts_of(config, earlier)
     reviewed, policy = review(config, terms, tuple(dict.fromkeys((*before, *analysts)))), config.policy
     view = ApprovalView(
@@ -530,23 +513,7 @@ def look(
         predicted=(reviewed.predicted, policy.max_predicted_rows) if terms.vertical.predict_rows else None,
         notes=tuple(notes),
     )
-    return Look(reviewed, view, repr((earlier, _earlier_refusal(config, terms))))
-
-
-def _earlier_approval(config: PartyConfig, terms: Terms) -> tuple[Approval | None, str]:
-    """The approval that terms have already, and why it is not valid, '' if it is."""
-    try:
-        return approved(config, terms), ""
-    except ConfigError as error:
-        return None, str(error)
-
-
-def _earlier_refusal(config: PartyConfig, terms: Terms) -> Refusal | str | None:
-    """The refusal that terms have already, or why it cannot be read."""
-    try:
-        return refusal_of(config, terms.digest)
-    except ConfigError as error:
-        return str(error)
+    return Look(reviewed, view, repr((earlier, refusal)))
 
 
 def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
@@ -616,8 +583,10 @@ def signers_of(
     trained, session = terms.trained, _session(terms)
     if trained is None or terms.earlier is None or session is None:
         return frozenset()
-    model = _model(terms.earlier, trained, terms)
-    if model is None or not _means_the_same(terms, trained):
+    model, here, there = _model(terms.earlier, trained, terms), terms.columns, trained.columns
+    same = here.features == there.features and here.target_means == there.target_means
+    same &= all(here.categorical.get(name) == levels for name, levels in there.categorical.items())
+    if model is None or not same:  # each number that the trees read has to mean what it meant in the training
         return frozenset()
     return frozenset(
         name
@@ -662,13 +631,6 @@ def _reference(trained: Terms, terms: Terms) -> dict[str, Any]:
     except ConfigError:
         return {}
     return {"reference": {"columns": [{"edges": edges} for edges in numeric]}}
-
-
-def _means_the_same(terms: Terms, trained: Terms) -> bool:
-    """Tell if each number that the trees read is in these terms what it was in the training."""
-    here, there = terms.columns, trained.columns
-    levels = [here.categorical.get(name) == values for name, values in there.categorical.items()]
-    return here.features == there.features and all(levels) and here.target_means == there.target_means
 
 
 def _holds(

@@ -137,7 +137,6 @@ def _text(value: str | tuple[str, ...]) -> str:
 # `north.audit.jsonl`. It is never written again.
 # Promises: entries come in order, whichever file they are in; a reader sees each once, also when the writer
 # puts a file aside meanwhile.
-# Refuses: a log that is not there, or cannot be read (ConfigError).
 
 
 LogEnd = tuple[int, str]
@@ -486,7 +485,8 @@ class AuditLog:
     def _put_aside(self) -> None:
         """Give the full file the name of an older one, and begin the next. Whenever this is interrupted, the
         entries are all there, and who opens the log goes on after the last."""
-        first = self._older[-1].last + 1 if self._older else self._begins_with()
+        # The first entry of the file is not 1 where older files were moved away.
+        first = self._older[-1].last + 1 if self._older else next(lines_of(self._path)).due
         last = self.last[0]
         full = OlderFile(first, last, older_file(self._path, first, last))
         if full.path.exists():
@@ -505,10 +505,6 @@ class AuditLog:
         os.close(self._file)
         self._file, self._size = handle, 0
         self._older.append(full)
-
-    def _begins_with(self) -> int:
-        """The number of the first entry of a file, which is not 1 where older files were moved away."""
-        return next(lines_of(self._path)).due
 
     def _refusal(self, why: str) -> Refused:
         return Refused("this site cannot write its audit log", f"{self._path}: {why}")

@@ -22,8 +22,7 @@ from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY, EvaluationQuer
 from fedboost.boosting.queries.trees import BY_PARTY, EndRoundQuery, HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError
-from fedboost.holders.column_rows import ROW_SET
-from fedboost.holders.gradients import ENCRYPTED, GRADIENTS
+from fedboost.holders.column_rows import ENCRYPTED, GRADIENTS, ROW_SET
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import fewest_shown
@@ -36,7 +35,6 @@ from fedboost.results.audit import (
     Checks,
     Ended,
     Kind,
-    OfSession,
     Own,
     Released,
     Run,
@@ -75,7 +73,9 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
             continue
         session = running.get(event.session)
         if session is None or isinstance(event, Admitted) or session.ended is not None:
-            if session is None or session.over or _is_under_others(event, session):
+            known = None if session is None else session.admitted
+            other_terms = isinstance(event, Admitted) and known is not None and known.terms != event.terms
+            if session is None or session.over or other_terms:
                 session = running[event.session] = Session(name=event.session)
                 sessions.append(session)
             session.parts.append(Run(begin=entry.time, end=entry.time))
@@ -91,12 +91,6 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
             case Ended():
                 part.ended = event
     return sessions
-
-
-def _is_under_others(event: OfSession, session: Session) -> bool:
-    """Return whether an event admits a name under other terms than its session has."""
-    known = session.admitted
-    return isinstance(event, Admitted) and known is not None and known.terms != event.terms
 
 
 # ---- Warnings about one session: its questions, turn by turn, against the terms it was admitted under ----
@@ -120,10 +114,11 @@ def allowed_questions(terms: Terms) -> Mapping[str, int]:
     return {**counts, **{name: counts[kind.__name__] for name, kind in by_party.items()}}
 
 
-def turns_warnings(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """All warnings about the turns of one session."""
-    for rule in (_questions, _positions, _rosters, _vectors, _amount):
-        yield from rule(session, terms)
+def _of_one(
+    kind: str, session: Session, found: str, meaning: str, remedy: str = f"{ASK} why"
+) -> AuditWarning:
+    observation = f"session {shown(session.name)}: {found}"
+    return AuditWarning(kind, (session.name,), observation, meaning, remedy)
 
 
 def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
@@ -138,12 +133,11 @@ def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         if len(questions) > 1:
             turns.append(turn)
     if turns:
-        yield AuditWarning(
+        yield _of_one(
             "other-question",
-            (session.name,),
-            f"session {shown(session.name)}: different questions in {_turns(turns)}",
+            session,
+            f"different questions in {_turns(turns)}",
             "two answers instead of one: their difference can be of a few rows, or of one",
-            f"{ASK} why",
         )
 
 
@@ -157,13 +151,11 @@ def _positions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         if any(len(positions) > 1 for positions in stood.values()):
             turns.append(turn)
     if turns:
-        yield AuditWarning(
+        yield _of_one(
             "other-position",
-            (session.name,),
-            f"session {shown(session.name)}: one question asked again after other trees or splits, in "
-            f"{_turns(turns)}",
+            session,
+            f"one question asked again after other trees or splits, in {_turns(turns)}",
             "the two answers are sums over different rows: their difference is the sum over the rows between",
-            f"{ASK} why",
         )
 
 
@@ -180,33 +172,28 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             turns.append(turn)
             between |= frozenset.union(*rosters) - frozenset.intersection(*rosters)
     if turns:
-        yield AuditWarning(
+        yield _of_one(
             "other-roster",
-            (session.name,),
-            f"session {shown(session.name)}: sums with and without {listed(sorted(between))} in "
-            f"{_turns(turns)}",
+            session,
+            f"sums with and without {listed(sorted(between))} in {_turns(turns)}",
             f"subtracting one sum from the other gives the totals of {listed(sorted(between))} alone",
-            f"{ASK} why",
         )
     if terms is not None:
         allowed = [
             turn
             for turn, answers in session.by_turn.items()
-            if any(not _is_allowed(answer, terms) for answer in answers)
+            if any(
+                not set(answer.roster) <= set(terms.parties) or len(set(answer.roster)) < terms.min_roster
+                for answer in answers
+            )
         ]
         if allowed:
-            yield AuditWarning(
+            yield _of_one(
                 "small-roster",
-                (session.name,),
-                f"session {shown(session.name)}: sums over other parties than the terms allow in "
-                f"{_turns(allowed)}",
+                session,
+                f"sums over other parties than the terms allow in {_turns(allowed)}",
                 "a sum over fewer parties hides each of them less",
-                f"{ASK} why",
             )
-
-
-def _is_allowed(answer: Released, terms: Terms) -> bool:
-    return set(answer.roster) <= set(terms.parties) and len(set(answer.roster)) >= terms.min_roster
 
 
 def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
@@ -223,11 +210,10 @@ def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             turns[key] = answer.turn
     several = sorted({turns[key] for key, names in charges.items() if len(names) > 1})
     if several:
-        yield AuditWarning(
+        yield _of_one(
             "other-answer",
-            (session.name,),
-            f"session {shown(session.name)}: different answers to the same question at the same place, in "
-            f"{_turns(several)}",
+            session,
+            f"different answers to the same question at the same place, in {_turns(several)}",
             "the rows changed in between, and the difference is of the changed ones, with noise",
             "the operator of this site: leave the table as it is while a session runs; if nobody changed it, "
             "report this as a defect of fedboost",
@@ -246,9 +232,17 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         seen.append(f"{len(by_turn)} questions in all, where the terms allow {terms.max_turns}")
     if rounds is not None and ends > rounds + 1:  # one of them sets the constant
         seen.append(f"the ends of {ends - 1} trees, where the terms have {counted(rounds, 'round')}")
-    if terms is not None and (more := _more_than_allowed(times, allowed_questions(terms))):
-        seen += more
-    elif terms is not None:
+    more = (
+        []
+        if terms is None
+        else [
+            f"{times[kind]} times {QUERIES[kind]}, where the terms allow {most}"
+            for kind, most in allowed_questions(terms).items()
+            if times[kind] > most and kind not in END_OF_ROUND
+        ]
+    )
+    seen += more
+    if not more and terms is not None:
         histograms = _most_in_a_tree(by_turn, frozenset({HistogramQuery.__name__}), terms)
         questions = _most_in_a_tree(by_turn, OF_TREE, terms)
         if histograms > max_levels(terms):
@@ -258,22 +252,12 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
                 f"{questions} questions about one tree, where the terms allow {terms.max_turns_per_tree}"
             )
     if seen:
-        yield AuditWarning(
+        yield _of_one(
             "too-many",
-            (session.name,),
-            f"session {shown(session.name)}: {'; '.join(seen)}",
+            session,
+            "; ".join(seen),
             "this site told more about its rows than it agreed to",
-            f"{ASK} why",
         )
-
-
-def _more_than_allowed(times: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
-    """The kinds of questions that were asked too often, in words."""
-    return [
-        f"{times[kind]} times {QUERIES[kind]}, where the terms allow {most}"
-        for kind, most in allowed.items()
-        if times[kind] > most and kind not in END_OF_ROUND
-    ]
 
 
 def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
@@ -326,7 +310,8 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
             terms = admitted.get(digest or "")
             parts = [part for session in same_terms for part in session.parts]
             whole = Session(name=same_name[0].name, parts=parts)
-            warnings += turns_warnings(whole, terms if isinstance(terms, Terms) else None)
+            for rule in (_questions, _positions, _rosters, _vectors, _amount):
+                warnings += rule(whole, terms if isinstance(terms, Terms) else None)
     warnings += _similar_groups(answered, admitted)
     warnings += _central_noise(answered)
     warnings += _requests(answered)

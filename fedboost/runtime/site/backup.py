@@ -35,11 +35,12 @@ from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.parts import Part
 from fedboost.protocol.site import Standing, colluding_of, predicted_by
 from fedboost.results.audit import Admitted, Checked, Ended, Event, Released, Sent
-from fedboost.results.budget import Charged, SiteBudget, Spent
+from fedboost.results.site import Charged, SiteBudget, Spent
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.audit import (
     NO_LOG,
+    OWNER_ALONE,
     TERMS,
     AuditLog,
     Entry,
@@ -57,7 +58,6 @@ from fedboost.runtime.site.audit import (
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import (
     NAME,
-    OWNER_ALONE,
     FileMemory,
     as_row,
     charges_of,
@@ -72,6 +72,7 @@ from fedboost.runtime.site.memory import (
     put,
     put_told,
     read_spent,
+    reading,
 )
 from fedboost.runtime.site.policy_keys import spent_under
 from fedboost.terms.reading import Frozen, Name
@@ -240,15 +241,12 @@ def _check_beside_log(config: PartyConfig, end: LogEnd) -> None:
     """Compare a memory, which a party may be writing, with the entries that its audit log had before.
     ConfigError."""
     path = memory_path(config)
-    with closing(open_database(path)) as file:
-        try:
-            file.execute("BEGIN")
-            check_dataset(path, file, config.rows_name)
-            if config.audit is not None and end != NO_LOG:
-                since = entries_after(config.audit, logged(file, config.party), end[0])
-                _check_age(config, file, since or ())
-        except sqlite3.Error as error:
-            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+    with reading(path) as file:
+        file.execute("BEGIN")
+        check_dataset(path, file, config.rows_name)
+        if config.audit is not None and end != NO_LOG:
+            since = entries_after(config.audit, logged(file, config.party), end[0])
+            _check_age(config, file, since or ())
 
 
 def _missing(config: PartyConfig, audited: bool) -> ConfigError | None:
@@ -375,8 +373,6 @@ def _log_of(config: PartyConfig) -> Iterator[AuditLog]:
 
 # ---- The parts of models that a site keeps, each in a file of its own -----------------------------------
 # Promises: a part is on the disk before this site signs it.
-# Refuses: a folder that cannot be written or read (DurabilityError, ConfigError), and models of which
-# nothing is here (Refused).
 
 
 NAME_CHARS = 16

@@ -205,18 +205,19 @@ def _check_workers(config: PartyConfig, path: Path) -> None:
     """Raise ConfigError for what workers cannot do."""
     if config.workers is None:
         return
-    for key, is_set in (
-        ("query", isinstance(config.data, Database)),
-        ("scratch", config.scratch is not None),
-        ("nthread", "nthread" in config.model_fields_set),
+    for is_set, why in (
+        (
+            isinstance(config.data, Database),
+            "workers read Parquet and CSV files: write the rows of the query into some",
+        ),
+        (config.scratch is not None, "workers keep their rows in memory: take scratch away"),
+        (
+            "nthread" in config.model_fields_set,
+            "the rows are on workers, which have threads of their own: take nthread away",
+        ),
     ):
         if is_set:
-            why = {
-                "query": "workers read Parquet and CSV files: write the rows of the query into some",
-                "scratch": "workers keep their rows in memory: take scratch away",
-                "nthread": "the rows are on workers, which have threads of their own: take nthread away",
-            }
-            raise ConfigError(f"{path}: {why[key]}")
+            raise ConfigError(f"{path}: {why}")
     if config.data is None:
         raise ConfigError(f"{path}: a key holder has no rows: take [workers] away")
 

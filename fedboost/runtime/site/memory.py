@@ -54,25 +54,21 @@ from fedboost.protocol.site import (
     predicted_by,
     splits_by,
 )
-from fedboost.results.budget import USUAL_DELTA, Spent
+from fedboost.results.site import USUAL_DELTA, Spent
 from fedboost.runtime.files import folder_name, sync_folder
 from fedboost.runtime.signed_model import session_of
-from fedboost.runtime.site.audit import NO_LOG, LogEnd
+from fedboost.runtime.site.audit import NO_LOG, OWNER_ALONE, LogEnd
 from fedboost.runtime.site.policy_keys import ROUNDING, Budget
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 
 # ---- The file of a site's memory: an SQLite database, each row of it sealed by a hash -------------------
-# Promises: a file is made whole or not at all, for its owner alone; a transaction is whole or not there,
-# and no other process is in it; one that ended is there after the process is killed, and a durable one
-# after a power failure; what was deleted is overwritten.
-# Refuses: a file that is no memory, is cut short or was changed by accident (ConfigError, when it is
-# opened); a disk that is full, a file that is removed, replaced or held by another process
-# (DurabilityError).
+# Promises: a file is made whole or not at all, for its owner alone; a transaction is whole or not there, and
+# no other process is in it; one that ended is there after the process is killed, and a durable one after a
+# power failure; what was deleted is overwritten.
 
 
 NAME = "memory.sqlite"
-OWNER_ALONE = 0o600
 VERSION = 3
 APPLICATION = 0x46424C31
 """Whose file it is, by SQLite's header."""
@@ -86,17 +82,8 @@ Value = str | float | bytes | None
 TABLES = {
     "site": ("dataset", "secret"),
     "sessions": (
-        "party",
-        "session",
-        "terms",
-        "analyst",
-        "request",
-        "holders",
-        "hides",
-        "colluding",
-        "delta",
-        "planned",
-        "begun",
+        *("party", "session", "terms", "analyst", "request", "holders", "hides", "colluding", "delta"),
+        *("planned", "begun"),
     ),
     "standings": ("party", "session", "rows", "attempt", "base", "reached", "helped", "signed", "ended"),
     "secrets": ("party", "session", "secret"),
@@ -306,15 +293,22 @@ def dataset_of(file: sqlite3.Connection) -> tuple[str, bytes]:
     return name, secret
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A memory that a party may be writing, to read from. ConfigError."""
+    with closing(open_database(path)) as file:
+        try:
+            yield file
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+
+
 def read_spent(path: Path) -> Spent | None:
     """The privacy that was spent on the dataset of a memory; None where there is no file. ConfigError."""
     if not os.path.lexists(path):
         return None
-    with closing(open_database(path)) as file:
-        try:
-            return spent_in(file)
-        except sqlite3.Error as error:
-            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+    with reading(path) as file:
+        return spent_in(file)
 
 
 def charges_of(path: Path, most: int) -> list[tuple[str, str, str, float]]:
@@ -322,12 +316,9 @@ def charges_of(path: Path, most: int) -> list[tuple[str, str, str, float]]:
     cost. Empty where there is no memory. ConfigError."""
     if not os.path.lexists(path):
         return []
-    with closing(open_database(path)) as file:
-        try:
-            rows = "SELECT session, release, at, cost FROM charges ORDER BY at DESC, release DESC LIMIT ?"
-            return [(str(s), str(r), str(at), float(cost)) for s, r, at, cost in file.execute(rows, (most,))]
-        except sqlite3.Error as error:
-            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+    with reading(path) as file:
+        rows = "SELECT session, release, at, cost FROM charges ORDER BY at DESC, release DESC LIMIT ?"
+        return [(str(s), str(r), str(at), float(cost)) for s, r, at, cost in file.execute(rows, (most,))]
 
 
 def spent_in(file: sqlite3.Connection) -> Spent:
@@ -353,15 +344,12 @@ def spent_in(file: sqlite3.Connection) -> Spent:
 
 
 def _schema() -> str:
-    tables = " ".join(_create(table) for table in TABLES)
-    return f"{tables} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-
-
-def _create(table: str) -> str:
-    return (
-        f"CREATE TABLE {table} ({', '.join(TABLES[table])}, seal, "
+    tables = " ".join(
+        f"CREATE TABLE {table} ({', '.join(columns)}, seal, "
         f"PRIMARY KEY ({_KEYS.get(table, 'party, session')})) WITHOUT ROWID;"
+        for table, columns in TABLES.items()
     )
+    return f"{tables} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
 
 
 def _seal(row: tuple[Value, ...]) -> bytes:
@@ -419,7 +407,9 @@ class FileMemory:
         try:
             self.file = MemoryFile(path)
             try:
-                self._key = self._check(dataset)
+                with self.file.transaction(durable=False) as file:
+                    check_dataset(path, file, dataset)
+                    self._key = dataset_of(file)[1]
             except BaseException:
                 self.file.close()
                 raise
@@ -454,7 +444,7 @@ class FileMemory:
         """Take part in a session, or go on with it. Refused, DurabilityError."""
         name, terms = (self.party, offer.session), offer.terms
         with self.transaction() as file:
-            known, others = self._known(file, offer)
+            known, others = self.known(file, offer)
             judge(offer, known, others, limits, self.party)
             if terms.noise is not None and self.budget is not None:
                 self.budget.check_session(self.party, terms, costs(file), costs(file, *name))
@@ -498,24 +488,13 @@ class FileMemory:
             found = file.execute(query, (self.party, terms.digest, request)).fetchone()
         return None if found is None else (int(found[0]), bytes(found[1]))
 
-    def check_others(self, file: sqlite3.Connection, offer: SessionOffer, limits: Limits) -> None:
-        """Raise Refused if a session does not go with others that met."""
-        known, others = self._known(file, offer)
-        assert known is not None
-        check_others(known, others, limits, self.party)
-
-    def _known(self, file: sqlite3.Connection, offer: SessionOffer) -> tuple[Known | None, list[Known]]:
+    def known(self, file: sqlite3.Connection, offer: SessionOffer) -> tuple[Known | None, list[Known]]:
         """The session that is offered, and all others of the dataset. One session at several parties is one;
         requests are each party's."""
         own = known_session(file, self.party, offer.session)
         offered = offer.session, offer.terms.digest
         known = known_sessions(file, self.party, self._clock())
         return own, [other for other in known if (other.session, other.digest) != offered]
-
-    def _check(self, dataset: str) -> bytes:
-        with self.file.transaction(durable=False) as file:
-            check_dataset(self.file.path, file, dataset)
-            return dataset_of(file)[1]
 
 
 class FileSession:
@@ -576,7 +555,9 @@ class FileSession:
         standing = replace(self._standing, attempt=attempt)
         with self._turn(durable=bool(self._offer.terms.blocks)) as file:
             if not self._standing.attempt:
-                self._memory.check_others(file, self._offer, self._limits)
+                known, others = self._memory.known(file, self._offer)
+                assert known is not None
+                check_others(known, others, self._limits, self._memory.party)
             put(file, "standings", *self._name, *as_row(self._rows, standing), None)
         self._standing = standing
 
@@ -630,9 +611,9 @@ class FileSession:
         self._ended, self._secret = True, b""
         self._memory.file.overwrite()
 
-    def _write(self, standing: Standing, durable: bool = False, rows: bytes = b"") -> None:
+    def _write(self, standing: Standing, durable: bool = False) -> None:
         with self._turn(durable) as file:
-            put(file, "standings", *self._name, *as_row(rows or self._rows, standing), None)
+            put(file, "standings", *self._name, *as_row(self._rows, standing), None)
         self._standing = standing
 
     @contextmanager
@@ -750,7 +731,6 @@ def _unpacked(data: bytes) -> Position:
 
 
 # ---- The table that the model in terms was trained on, as a site's memory knows it ----------------------
-# Refuses nothing: what is not known is None.
 
 
 def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
@@ -770,9 +750,7 @@ def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
 
 
 # ---- What noise on labels is drawn from: one secret a label column, kept with the site's memory ---------
-# Promises: the noise of a label is the same in every session: two draws for a label would tell more than
-# one. Refuses (Refused): another epsilon or other classes than before; a column that got noise from a
-# memory that is gone.
+# Promises: the noise of a label is the same in every session: two draws for a label would tell more than one.
 
 
 _WHAT = b"fedboost/1/labels"

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -25,16 +25,25 @@ import numpy as np
 
 from fedboost.boosting.queries.ids import UNKNOWN, PlacesQuery, check_batch
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, SessionFailed, quoted
-from fedboost.holders.columns import holder_for
-from fedboost.holders.prediction import Prediction, PredictionHolder
+from fedboost.holders.columns import Prediction, PredictionHolder, holder_for
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Ask, FromParty, Leave, Offer, Relay, Report, SessionEnded, ToParty
+from fedboost.protocol.messages import (
+    Ask,
+    FromParty,
+    Leave,
+    Offer,
+    Relay,
+    Report,
+    Request,
+    SessionEnded,
+    ToParty,
+)
 from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, SessionOffer, Site
 from fedboost.results.audit import EXPIRED, STOPPED
-from fedboost.results.budget import Spent
+from fedboost.results.site import Spent
 from fedboost.runtime.analyst import Connection, OnWaiting, Training
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, rows_to_predict
@@ -49,18 +58,16 @@ from fedboost.runtime.site.backup import PartFolder, memory_path, open_log, open
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import FileMemory, check_alone, label_key, training_table
 from fedboost.runtime.site.policy_keys import naming_the_command, spent_under
-from fedboost.runtime.site.review import NO_LIMITS, CheckBook, PageState, Reviewer, analyst_of, vouched
+from fedboost.runtime.site.review import NO_LIMITS, CheckBook, PageState, Reviewer, analyst_of, check_unread
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.site.workers import rows_of
 from fedboost.runtime.telemetry import AT_HAND, terminal_ask
 from fedboost.runtime.web.serving import need_extra
+from fedboost.runtime.workers.holder import rows_of
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_party
 
 # ---- The wait of a party for an aggregator that does not answer -----------------------------------------
-# Promises: each try waits longer than the one before, up to a bound; the log says once why nobody is
-# reached.
-# Refuses: to wait longer than it was told, or for what is no aggregator of this consortium (ConfigError).
+# Promises: each try waits longer than the one before, up to a bound; the log says once why nobody is reached.
 
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
@@ -162,8 +169,8 @@ class Inbox:
 
 # ---- The thread that the sessions of a party compute in, beside that of its connection ------------------
 # Promises: one message at a time is handled; large replies come while the next is computed, and the small
-# ones with the last, so that the thread of the connection is woken once. Nothing is computed further once
-# the aggregator has hung up. Refuses nothing: what a session raises is raised where its replies are read.
+# ones with the last, so that the thread of the connection is woken once. Nothing is computed further once the
+# aggregator has hung up.
 
 
 LARGE_REPLY = 1 << 16
@@ -221,9 +228,8 @@ class SessionThread:
 
 
 # ---- Sights of a party from outside: rounds and matched rows in its log, and its metrics ----------------
-# Promises: nothing of the rows but how many were matched; the metrics of a round are the aggregator's and
-# the analyst's, no party is told them.
-# Refuses: an address for the metrics that cannot be listened on (ConfigError).
+# Promises: nothing of the rows but how many were matched; the metrics of a round are the aggregator's and the
+# analyst's, no party is told them.
 
 
 class Watch:
@@ -251,7 +257,7 @@ class Watch:
     def connected(self, here: bool) -> None:
         """The aggregator is at hand, or was lost."""
         self.metrics.connected(here)
-        self.page_state.connected(here)
+        self.page_state.live.connected = here
 
     def offered(self, offer: Offer, analyst: str) -> None:
         """A session was offered, or is offered again."""
@@ -270,7 +276,8 @@ class Watch:
     def sent(self, data: bytes) -> bytes:
         """Count a message to the aggregator, and return it."""
         self.metrics.sent(len(data))
-        self.page_state.sent(len(data))
+        if self.page_state.live.session is not None:
+            self.page_state.live.session.bytes += len(data)
         return data
 
     def asked(self, ask: Ask) -> None:
@@ -282,7 +289,9 @@ class Watch:
         assert self._asked is not None
         ask, since = self._asked
         self.metrics.turn(time.monotonic() - since)
-        self.page_state.answered()
+        live = self.page_state.live.session
+        if live is not None:
+            live.answers += 1
         if isinstance(ask.query, PlacesQuery):
             known = np.count_nonzero(ask.query.places != UNKNOWN)
             rows = ask.query.total if self._gives_all else int(known)
@@ -291,7 +300,8 @@ class Watch:
         if done > self._round:
             now = time.monotonic()
             self.metrics.round(done, now - self._since)
-            self.page_state.round(done)
+            if live is not None:
+                live.rounds = done
             about = {"round": done, "of": self._rounds, "seconds": round(now - self._since, 3)}
             self._log.info("round", session=self._session, **about)
             self._round, self._since = done, now
@@ -473,7 +483,10 @@ class PartyNode:
             await inbox.put(None)
 
     async def _decode(self, data: bytes) -> ToParty:
-        decode = partial(decode_to_party, data, partial(vouched, self._config.party, self._credentials))
+        def vouched(text: str, request: Request | None) -> None:
+            check_unread(self._config.party, self._credentials(), text, request)
+
+        decode = partial(decode_to_party, data, vouched)
         return decode() if len(data) <= LARGE_MESSAGE else await asyncio.to_thread(decode)
 
     async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
@@ -552,8 +565,12 @@ class PartyNode:
         self._rows.check_misfits()
         if self._bundle is not None and not offer.analyst:
             raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
-        with naming_the_command(offer.terms, offer.analyst):
-            limits = _permit(self._config, offer, self._ask_somebody, self._credentials())
+        config, terms = self._config, offer.terms
+        with naming_the_command(terms, offer.analyst):
+            policy = policy_for(config, terms, offer.analyst)
+            signers = signers_at(config, terms, self._credentials())
+            ask = partial(terminal_ask, stopped=self._thread.hung_up.is_set)
+            limits = policy.permit(terms, config.party, ask, offer.analyst, signers)
         self._rows.refresh()
         return limits
 
@@ -586,9 +603,6 @@ class PartyNode:
             return None
         return Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
-    def _ask_somebody(self, text: str) -> bool:
-        return terminal_ask(text, self._thread.hung_up.is_set)
-
 
 def pause_after(left: int) -> float:
     """Seconds of pause after so many sessions were left: each is a line in the log, and an aggregator may
@@ -609,15 +623,6 @@ def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog
         watch = Watch(config, log, memory.spent)
         stack.pop_all()
     return audit, memory, watch
-
-
-def _permit(
-    config: PartyConfig, offer: SessionOffer, ask: Callable[[str], bool], credentials: Credentials | None
-) -> Limits:
-    """Hold the terms of an offer to the policy that holds for them. Refused."""
-    policy = policy_for(config, offer.terms, offer.analyst)
-    signers = signers_at(config, offer.terms, credentials)
-    return policy.permit(offer.terms, config.party, ask, offer.analyst, signers)
 
 
 @asynccontextmanager
@@ -641,8 +646,6 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
 # ---- A prediction that a label holder asks for, and takes part in itself --------------------------------
 # Promises: one process asks the aggregator for the session and is the party of it; the other sites' sessions
 # are left alone; the predictions are in the order of the table.
-# Refuses: a part that is not the label holder's (ConfigError), and what other sites or the aggregator refuse
-# (SessionFailed).
 
 
 class PredictingNode(PartyNode):
@@ -734,18 +737,18 @@ def predict_with_parties(
 async def _attend(node: PartyNode, training: Training, wait: float) -> None:
     """Take part until the session is over; raises what ended it without a prediction. wait: seconds, too,
     for its end here once the aggregator says it is over: one that ended before this process never comes."""
-    loop = asyncio.get_running_loop()
-    asked: asyncio.Future[None] = loop.create_future()
+    over: Future[None] = Future()
+    over.set_running_or_notify_cancel()  # it cannot be cancelled: the thread sets it, whoever still waits
 
     def follow() -> None:
-        fault: Exception | None = None
         try:
             _ = training.model
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where it is waited for
-            fault = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, asked, fault)
+            over.set_exception(error)
+        else:
+            over.set_result(None)
 
+    asked = asyncio.wrap_future(over)
     attending = asyncio.create_task(node.run(wait, once=True))
     threading.Thread(target=follow, daemon=True).start()  # it may wait for ever, and the process end
     try:
@@ -761,12 +764,3 @@ async def _attend(node: PartyNode, training: Training, wait: float) -> None:
     finally:
         attending.cancel()
         await asyncio.gather(attending, return_exceptions=True)
-
-
-def _settle(asked: "asyncio.Future[None]", fault: Exception | None) -> None:
-    if asked.done():
-        return
-    if fault is None:
-        asked.set_result(None)
-    else:
-        asked.set_exception(fault)

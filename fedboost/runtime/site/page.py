@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -18,8 +19,7 @@ from starlette.routing import Route, Router
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.results.audit import Audit, Session
-from fedboost.results.budget import SiteBudget
-from fedboost.results.request import Asked, Counts, Decision, Overview, Request, Rule, Standing
+from fedboost.results.site import Asked, Counts, Decision, Overview, Request, Rule, SiteBudget, Standing
 from fedboost.runtime.aggregator.limits import Refusals, noting
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.locations import shown
@@ -44,16 +44,16 @@ from fedboost.runtime.site.config import PartyConfig, SitePageConfig
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.runtime.site.review import PageState
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.web.forms import asset_routes, read_form
-from fedboost.runtime.web.guard import App, Guard, Refusal, asker_of, is_loopback_name
-from fedboost.runtime.web.logins import Caller, Logins, Tokens
+from fedboost.runtime.web.forms import read_form, shared_routes
+from fedboost.runtime.web.guard import App, Guard, Refusal, is_loopback_name
+from fedboost.runtime.web.logins import Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
 from fedboost.runtime.workers.holder import check_under_workers
 from fedboost.terms.terms import Terms
 from fedboost.views import site
+from fedboost.views.as_html import ICON, SERVED_STYLE, refused
 from fedboost.views.document import Document
-from fedboost.views.shell import ICON
-from fedboost.views.site import Reader, refused
+from fedboost.views.site import Reader
 from fedboost.views.words import listed
 
 # ---- What the page of a site shows, and what a person decides there -------------------------------------
@@ -269,9 +269,7 @@ def _in_words(value: object) -> str:
 
 T = TypeVar("T")
 READERS, OFFICER = ("viewer", "officer"), "officer"
-ASSETS = {"/style.css": (site.STYLE, "text/css"), "/icon.svg": (ICON, "image/svg+xml")}
-MAX_FIELDS = 8
-"""Of a form."""
+ASSETS = {"/style.css": (SERVED_STYLE, "text/css"), "/icon.svg": (ICON, "image/svg+xml")}
 MAX_AT_ONCE = 4
 """Pages and decisions of one token's owner that are worked on, or wait for it, at a time."""
 DECISIONS = {"approve": True, "refuse": False}
@@ -290,25 +288,22 @@ PAGES: dict[str, Shown] = {
 }
 
 
-def application(office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> App:
+def application(office: SiteOffice, logins: Logins, pool: Executor) -> App:
     """The application. pool: threads that read files and rows, which sessions do not need."""
-    own = _Pages(office, logins, tokens, pool)
+    own = _Pages(office, logins, pool)
     routes = [
-        *asset_routes(ASSETS),
+        *shared_routes(logins, own.form, ASSETS),
         *(Route(path, own.page(shown)) for path, shown in PAGES.items()),
         Route("/requests/{name}", own.decide, methods=["POST"]),
-        Route("/login", own.log_in, methods=["POST"]),
-        Route("/logout", own.log_out, methods=["POST"]),
     ]
     return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
 
 class _Pages:
-    def __init__(self, office: SiteOffice, logins: Logins, tokens: Tokens, pool: Executor) -> None:
+    def __init__(self, office: SiteOffice, logins: Logins, pool: Executor) -> None:
         self._office = office
         self._pool = pool
         self._logins = logins
-        self._tokens = tokens
         self._at_once = Counter[str]()
         """By the name of the token's owner."""
 
@@ -328,9 +323,9 @@ class _Pages:
         return answer
 
     async def decide(self, request: Asking) -> Response:
-        caller = self._caller(request)
-        form = await self._form(request, caller)
-        by = self._tokens.owner(form("token").strip(), asker_of(request.scope).address)
+        caller = self._logins.caller(request.scope)
+        form = await self.form(request)
+        by = self._logins.owner(form("token"), request.scope)
         if by.role != OFFICER or by.name != caller.name:
             reason = f"to decide takes a token of the role {OFFICER}, the one of this login"
             raise Refusal(HTTPStatus.FORBIDDEN, reason)
@@ -341,19 +336,6 @@ class _Pages:
         name = request.path_params["name"]
         await self._beside(by.name, self._office.decide, name, decision)
         return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
-
-    async def log_in(self, request: Asking) -> Response:
-        form = await read_form(request, MAX_FIELDS)
-        token = form("token").strip()
-        owner = self._tokens.owner(token, asker_of(request.scope).address)
-        _check_role(owner.role)
-        cookie = self._logins.log_in(token, request.scope)
-        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
-
-    async def log_out(self, request: Asking) -> Response:
-        await self._form(request, self._caller(request))
-        cookie = self._logins.log_out(request.scope)
-        return RedirectResponse("/", HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
 
     async def _beside(self, owner: str, work: Callable[..., T], *arguments: object) -> T:
         """The result of what must not hold up the event loop. owner: of the token. Raises Refusal."""
@@ -366,29 +348,19 @@ class _Pages:
         finally:
             self._at_once[owner] -= 1
 
-    def _caller(self, request: Asking) -> Caller:
-        caller = self._logins.caller(request.scope)
-        _check_role(caller.role)
-        return caller
-
     def _reader(self, request: Asking) -> Reader:
-        caller = self._caller(request)
+        caller = self._logins.caller(request.scope)
         key = self._logins.form_key(request.scope) if caller.by_cookie else ""
         return Reader(caller.name, caller.role == OFFICER, key)
 
-    async def _form(self, request: Asking, caller: Caller) -> Callable[[str], str]:
+    async def form(self, request: Asking) -> Callable[[str], str]:
         """The fields of a form of a page that this login was shown. Raises Refusal."""
-        if not caller.by_cookie:
+        if not self._logins.caller(request.scope).by_cookie:
             raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
-        form = await read_form(request, MAX_FIELDS)
+        form = await read_form(request)
         if not hmac.compare_digest(form("key").encode(), self._logins.form_key(request.scope).encode()):
             raise Refusal(HTTPStatus.FORBIDDEN, "this form is of no page of this login: read the page again")
         return form
-
-
-def _check_role(role: str) -> None:
-    if role not in READERS:
-        raise Refusal(HTTPStatus.FORBIDDEN, f"a token of the role {role}; this needs {' or '.join(READERS)}")
 
 
 # ---- The page of a site: who may reach it, and its start and stop ---------------------------------------
@@ -417,9 +389,11 @@ class SitePage:
         tokens = Tokens(config.tokens, log)
         self._log = log
         note = noting(Refusals(log, None), EVENT)
-        logins = Logins(tokens, is_open=False, encrypted=False)
+        logins = Logins(tokens, is_open=False, encrypted=False, readers=READERS)
         self._pool = ThreadPoolExecutor(THREADS, "page")
-        app = Guard(application(office, logins, tokens, self._pool), is_loopback_name, note, log, refused)
+        app = Guard(
+            application(office, logins, self._pool), is_loopback_name, note, log, partial(refused, site.SITE)
+        )
         self._server = WebServer(WHAT, config.listen, app, log, note)
         port = self.address.rpartition(":")[2]
         logins.cookie = f"fedboost-site-{port}"  # browsers keep one jar for all ports of a machine

@@ -20,7 +20,7 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
 from fedboost.protocol.site import Limits, splits_by
-from fedboost.results.request import ModelOrigin
+from fedboost.results.site import ModelOrigin
 from fedboost.runtime.site.policy_keys import (
     COMMAND,
     MAX_ROWS_PER_LEAF,
@@ -46,12 +46,6 @@ from fedboost.views.words import delimited
 
 
 RuleByColumns = Callable[[PolicyKeys, Terms, str], Breach | None]
-
-
-def breaches_by_columns(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
-    """Every such rule that the terms break at the site called `party`, in the order they are told in."""
-    if terms.blocks:
-        yield from filter(None, (rule(policy, terms, party) for rule in BY_COLUMNS[terms.task.name]))
 
 
 def _helps(terms: Terms, party: str) -> bool:
@@ -174,8 +168,8 @@ BY_COLUMNS: dict[str, tuple[RuleByColumns, ...]] = {
         _max_predicted_rows,
     ),
 }
-"""The rules for each task that there is where parties hold different columns."""
-"""In the order in which breaches are told."""
+"""The rules for each task that there is where parties hold different columns, in the order in which breaches
+are told."""
 
 
 # ---- The rules of a site's policy about levels ----------------------------------------------------------
@@ -375,23 +369,6 @@ def _contradiction(terms: Terms, trained: Terms) -> str:
 Rule = Callable[[PolicyKeys, Terms], Breach | None]
 
 
-def breaches(
-    policy: PolicyKeys,
-    terms: Terms,
-    analyst: str = "",
-    party: str = "",
-    signers: ModelSigners = UNCHECKED,
-) -> Iterator[Breach]:
-    """Every rule that the terms break, but for approval by a person. party: this site's name in the terms;
-    signers: who signed the model in them."""
-    named = _parties(policy, terms), _analysts(policy, terms, analyst), _tasks(policy, terms)
-    yield from filter(None, named)
-    yield from _columns(policy, terms, party)
-    yield from breaches_by_columns(policy, terms, party)
-    yield from breaches_of_model(policy, terms, party, signers)
-    yield from filter(None, (rule(policy, terms) for rule in RULES[terms.task.name]))
-
-
 # ---- names -------------------------------------------------------------------------------------------
 
 
@@ -512,34 +489,33 @@ def _budget(policy: PolicyKeys, terms: Terms) -> Breach | None:
 # ---- trees and leaves --------------------------------------------------------------------------------
 
 
-def _max_rounds(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    rounds, limit = terms.trees.rounds, policy.max_rounds
-    return beyond("rounds", rounds, "max_rounds", limit) if rounds > limit else None
+_AT_MOST: dict[str, tuple[Callable[[Terms], int], str, str]] = {
+    "max_rounds": (lambda terms: terms.trees.rounds, "have rounds = {}", "set rounds = {}"),
+    "max_depth": (lambda terms: terms.trees.max_depth, "have max_depth = {}", "set max_depth = {}"),
+    "max_trees_per_round": (
+        *(lambda terms: len(terms.roots), "have {} trees a round"),
+        "lower num_parallel_tree or num_class",
+    ),
+    "max_trials": (lambda terms: len(terms.objective.candidates), "have {} candidates", "take some away"),
+    "vote_top_k": (lambda terms: terms.histograms.vote_top_k, "have vote_top_k = {}", "set vote_top_k = {}"),
+    "max_metrics": (
+        *(lambda terms: len(terms.metrics) // max(1, len(terms.objective.candidates)), "ask for {} metrics"),
+        "take some away",
+    ),
+}
+"""Keys that are the largest number that terms may have: that of the terms, what they have, the remedy."""
 
 
-def _max_depth(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    depth, limit = terms.trees.max_depth, policy.max_depth
-    return beyond("max_depth", depth, "max_depth", limit) if depth > limit else None
+def _at_most(key: str) -> Rule:
+    number_of, what, instead = _AT_MOST[key]
 
+    def rule(policy: PolicyKeys, terms: Terms) -> Breach | None:
+        number, limit = number_of(terms), getattr(policy, key)
+        if number <= limit:
+            return None
+        return Breach(key, str(limit), f"the terms {what.format(number)}", instead.format(limit), number)
 
-def _max_trees_per_round(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    trees, limit = len(terms.roots), policy.max_trees_per_round
-    if trees <= limit:
-        return None
-    why, instead = f"the terms have {trees} trees a round", "lower num_parallel_tree or num_class"
-    return Breach("max_trees_per_round", str(limit), why, instead, trees)
-
-
-def _max_trials(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    trials, limit = len(terms.objective.candidates), policy.max_trials
-    if trials <= limit:
-        return None
-    return Breach("max_trials", str(limit), f"the terms have {trials} candidates", "take some away", trials)
-
-
-def _vote_top_k(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    votes, limit = terms.histograms.vote_top_k, policy.vote_top_k
-    return beyond("vote_top_k", votes, "vote_top_k", limit) if votes > limit else None
+    return rule
 
 
 def _subsample(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -584,13 +560,6 @@ def _few_rows(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 # ---- metrics -----------------------------------------------------------------------------------------
-
-
-def _max_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    number, limit = len(terms.metrics) // max(1, len(terms.objective.candidates)), policy.max_metrics
-    if number <= limit:
-        return None
-    return Breach("max_metrics", str(limit), f"the terms ask for {number} metrics", "take some away", number)
 
 
 def _metrics_at_thresholds(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -647,13 +616,15 @@ def _evaluated_rows(policy: PolicyKeys, terms: Terms) -> Breach | None:
 _OF_EVERY_TASK: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _min_key_bits)
 _OF_TRAINING: tuple[Rule, ...] = (
     *_OF_EVERY_TASK,
-    *(_placements, _budget, _max_rounds, _max_depth, _max_trees_per_round, _max_trials, _vote_top_k),
+    *(_placements, _budget, _at_most("max_rounds"), _at_most("max_depth"), _at_most("max_trees_per_round")),
+    *(_at_most("max_trials"), _at_most("vote_top_k")),
     *(_subsample, _continue_models, _base_margin, quantile_leaves, min_rows_per_leaf, max_category_levels),
-    *(target_means, _max_metrics, _metrics_at_thresholds, _party_metrics, _validation, _few_rows),
+    *(target_means, _at_most("max_metrics"), _metrics_at_thresholds, _party_metrics, _validation, _few_rows),
 )
 _OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _placements, _budget, max_category_levels, _min_count)
 _OF_EVALUATIONS: tuple[Rule, ...] = (
-    *(*_OF_COUNTS, _base_margin, _max_metrics, _threshold, _party_metrics, _subgroups, _evaluated_rows),
+    *(*_OF_COUNTS, _base_margin, _at_most("max_metrics"), _threshold, _party_metrics, _subgroups),
+    _evaluated_rows,
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {
@@ -693,7 +664,17 @@ class Policy(PolicyKeys):
         if broken := [*self.breaches(terms, analyst, party, signers)]:
             raise broken[0].refusal(party, () if terms.task.by_analyst else broken)
         if self.approval == "ask":
-            self._ask(terms, party, ask, analyst, signers)
+            refused = f'site {party} refuses: its policy has approval = "ask", and '
+            if ask is None:
+                raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
+            who = f"\nAnalyst {delimited(analyst)} asks for this session." if analyst else ""
+            origin = origin_of(self, terms, party, signers)
+            try:
+                agreed = ask(summary(terms, (analyst,) if analyst else (), origin=origin) + who)
+            except Refused as error:
+                raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
+            if not agreed:
+                raise Refused(f"{refused}the person asked said no to the terms with digest {terms.digest}")
         return Limits(
             self.max_sessions, self.similar_groups, self.max_predicted_rows, self.max_splits, self.min_count
         )
@@ -701,25 +682,12 @@ class Policy(PolicyKeys):
     def breaches(
         self, terms: Terms, analyst: str = "", party: str = "", signers: ModelSigners = UNCHECKED
     ) -> Iterator[Breach]:
-        """Every rule that the terms break at the site called `party`, but for approval by a person."""
-        return breaches(self, terms, analyst, party, signers)
-
-    def _ask(
-        self,
-        terms: Terms,
-        party: str,
-        ask: Callable[[str], bool] | None,
-        analyst: str,
-        signers: ModelSigners,
-    ) -> None:
-        refused = f'site {party} refuses: its policy has approval = "ask", and '
-        if ask is None:
-            raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
-        try:
-            who = f"\nAnalyst {delimited(analyst)} asks for this session." if analyst else ""
-            origin = origin_of(self, terms, party, signers)
-            agreed = ask(summary(terms, (analyst,) if analyst else (), origin=origin) + who)
-        except Refused as error:
-            raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
-        if not agreed:
-            raise Refused(f"{refused}the person asked said no to the terms with digest {terms.digest}")
+        """Every rule that the terms break, but for approval by a person. party: this site's name in the
+        terms; signers: who signed the model in them."""
+        named = _parties(self, terms), _analysts(self, terms, analyst), _tasks(self, terms)
+        yield from filter(None, named)
+        yield from _columns(self, terms, party)
+        if terms.blocks:
+            yield from filter(None, (rule(self, terms, party) for rule in BY_COLUMNS[terms.task.name]))
+        yield from breaches_of_model(self, terms, party, signers)
+        yield from filter(None, (rule(self, terms) for rule in RULES[terms.task.name]))

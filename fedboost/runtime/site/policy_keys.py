@@ -1,7 +1,4 @@
-"""The keys of a site's `[policy]` table in party.toml, their defaults, and the reason for each; the budget.
-
-Refuses: keys that do not exist, and values that are not of their kind (ConfigError).
-"""
+"""The keys of a site's `[policy]` table in party.toml, their defaults and the reason for each; the budget."""
 
 import math
 import re
@@ -16,10 +13,9 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.privacy import noise
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS
-from fedboost.results.budget import Spent
+from fedboost.results.site import Spent
 from fedboost.runtime.config import to_toml
-from fedboost.terms.hiding import ProtectionName
-from fedboost.terms.noise import MAX_DELTA, MIN_EPSILON, Placement
+from fedboost.terms.hiding import MAX_DELTA, MIN_EPSILON, Placement, ProtectionName
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.session import TaskName
 from fedboost.terms.terms import Terms

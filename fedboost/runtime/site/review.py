@@ -6,7 +6,6 @@ Promises: an analyst whom the site's policy or its approval of these terms names
 against the terms: rules, budget, columns that lack or have another type. Any other caller is told no more
 than the first sentence of a refusal. Nobody is told what depends on a value of a row: whether the rows fit is
 told in a session, where it is counted. No person is asked.
-Refuses: nothing; what cannot be read is a reason.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,17 @@ from fedboost.protocol.key_exchange import CHECK, SESSION, Credentials
 from fedboost.protocol.messages import Offer, Request
 from fedboost.protocol.party import check_rows
 from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
-from fedboost.results.request import Asked, Live, LiveSession
+from fedboost.results.site import Asked, Live, LiveSession
 from fedboost.runtime.files import folder_name, write_atomically
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import (
-    OWNER_ALONE,
     lacks_approval,
     policy_for,
     read_past,
     signers_at,
     with_past,
 )
-from fedboost.runtime.site.audit import AuditLog
+from fedboost.runtime.site.audit import OWNER_ALONE, AuditLog
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import make_folder
 from fedboost.runtime.site.policy import Policy
@@ -67,14 +66,6 @@ def check_unread(
     key_exchange.check_unread(credentials, text, request, wish)
 
 
-def vouched(
-    party: str, credentials: Callable[[], Credentials | None], text: str, request: Request | None
-) -> None:
-    """Raise PeerError or Refused unless terms of this text are signed for a session, by what is trusted
-    now."""
-    check_unread(party, credentials(), text, request)
-
-
 def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
     """The analyst who signed an offer; '' where nobody did, for which the session leaves it."""
     if credentials is None or offer.request is None:
@@ -86,10 +77,8 @@ def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
 
 
 # ---- The checks of terms that a site answered: counted, in its audit log, and on its page ---------------
-# Promises: a check is in the audit log before its answer leaves: the analyst, the terms and whether this
-# site would take part, once a day for the same answer.
-# Refuses: checks of more different terms in a day than `MAX_CHECKS_A_DAY`, of one analyst (Refused); a log
-# that cannot be written (DurabilityError, Refused).
+# Promises: a check is in the audit log before its answer leaves: the analyst, the terms and whether this site
+# would take part, once a day for the same answer.
 
 
 MAX_CHECKS_A_DAY = 100
@@ -105,15 +94,15 @@ def today() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime())
 
 
+@dataclass(eq=False)
 class CheckBook:
     """The checks of one process, by analyst; '' where analysts have no keys. told: is told of each."""
 
-    def __init__(self, audit: AuditLog | None, told: Told) -> None:
-        self._audit = audit
-        self._told = told
-        self._day = ""
-        self._answers: dict[str, dict[str, set[bool]]] = {}
-        """By analyst and digest of terms what was answered on this day."""
+    _audit: AuditLog | None
+    _told: Told
+    _day: str = ""
+    _answers: dict[str, dict[str, set[bool]]] = field(default_factory=dict)
+    """By analyst and digest of terms what was answered on this day."""
 
     def check(self, party: str, terms: Terms, analyst: str) -> None:
         """Raise Refused for more different terms of this analyst than a day has."""
@@ -151,27 +140,19 @@ LATER = "it still works on the check before this one; ask again later"
 UNWRITTEN = "it cannot write its audit log; its own log says why"
 
 
+@dataclass(eq=False)
 class Reviewer:
     """The answers of a site to checks. credentials: what it trusts now, None without keys; busy: tells if
     a session is under way; book: where they are counted and noted."""
 
-    def __init__(
-        self,
-        config: PartyConfig,
-        rows: SiteRows,
-        credentials: Callable[[], Credentials | None],
-        busy: Callable[[], bool],
-        book: CheckBook,
-        log: Any,
-    ) -> None:
-        self._config = config
-        self._rows = rows
-        self._credentials = credentials
-        self._busy = busy
-        self._book = book
-        self._log = log
-        self._answering = threading.Lock()
-        """Held while a check is answered: one of a connection that was lost may still be under way."""
+    _config: PartyConfig
+    _rows: SiteRows
+    _credentials: Callable[[], Credentials | None]
+    _busy: Callable[[], bool]
+    _book: CheckBook
+    _log: Any
+    _answering: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a check is answered: one of a connection that was lost may still be under way."""
 
     async def serve(self, opened: Any) -> None:
         """Answer checks over a connection until it is lost, or until cancelled."""
@@ -458,10 +439,6 @@ class PageState:
         """True while a session is under way."""
         return self.live.session is not None
 
-    def connected(self, here: bool) -> None:
-        """The aggregator was reached, or lost."""
-        self.live.connected = here
-
     def checked(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
         """Terms were checked without a session, from any thread."""
         if self.requests is not None:
@@ -471,21 +448,6 @@ class PageState:
         """A session was offered. analyst: who signed it, '' where nobody did, or without keys."""
         self.live.session = LiveSession(offer.session, analyst, offer.terms, time.time())
         self._note(ANSWERING)
-
-    def sent(self, size: int) -> None:
-        """So many bytes left for the aggregator."""
-        if self.live.session is not None:
-            self.live.session.bytes += size
-
-    def answered(self) -> None:
-        """A question was answered."""
-        if self.live.session is not None:
-            self.live.session.answers += 1
-
-    def round(self, done: int) -> None:
-        """A round ended."""
-        if self.live.session is not None:
-            self.live.session.rounds = done
 
     def ended(self, answer: str) -> None:
         """The session is over. answer: why this site left it, '' if it did not."""

@@ -3,8 +3,6 @@
 Promises: each reading is a line in the log; a session keeps the rows that it began with. How often the rows
 did not fit what was offered is counted, whoever asked. A check of terms is told of the names and types of
 columns, and nothing that depends on a value of a row.
-Refuses: tables that cannot be read (ConfigError when the process starts, Refused later); further questions
-after MAX_MISFITS that did not fit.
 """
 
 import re
@@ -32,8 +30,8 @@ from fedboost.runtime.data.database import Database, ReadOptions
 from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.locations import shown as shown_source
 from fedboost.runtime.data.shard import column_faults, to_shard, type_faults, undeclared, with_label_noise
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import Table, dense_of, renamed, site_table
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import Frozen, Name, read_model
@@ -44,8 +42,6 @@ from fedboost.views.words import delimited, shown
 # ---- Names that a site gives its columns and levels in terms: a TOML file that stays at the site --------
 # Promises: terms reach the named columns and levels alone, and others see their names in the terms, never
 # those in the table; what the site's own people read has both.
-# Refuses: a name for a column that the table does not have, a level with two names (ConfigError with the
-# file).
 
 
 IDS = "\x1frow_id"

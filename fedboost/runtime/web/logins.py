@@ -13,6 +13,7 @@ import secrets
 import stat
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from http import HTTPStatus
@@ -166,10 +167,13 @@ class Caller:
 
 class Logins:
     """The callers of pages. tokens: None where there are none; open: anybody who reaches the pages may read
-    them."""
+    them; readers: roles whose tokens may read, all unless given."""
 
-    def __init__(self, tokens: Tokens | None, is_open: bool, encrypted: bool) -> None:
+    def __init__(
+        self, tokens: Tokens | None, is_open: bool, encrypted: bool, readers: Sequence[str] = ()
+    ) -> None:
         self.is_open = is_open
+        self._readers = readers
         self.cookie = "__Host-fedboost" if encrypted else "fedboost"
         self._encrypted = encrypted
         self._tokens = tokens
@@ -184,7 +188,7 @@ class Logins:
             kind, _, token = offered.partition(" ")
             if kind.lower() != "bearer":
                 raise _unknown("give the token as: Authorization: Bearer TOKEN")
-            by_token = self._owner(token.strip(), scope)
+            by_token = self.owner(token, scope)
             return Caller(by_token.name, by_token.role)
         login = self._logins.get(_hashed(self._cookie_of(scope)))
         if login is not None and self._tokens is not None:
@@ -206,7 +210,7 @@ class Logins:
 
     def log_in(self, token: str, scope: Scope) -> str:
         """The header Set-Cookie for a browser that gave a token. Raises Refusal."""
-        owner, now = self._owner(token.strip(), scope), time.monotonic()
+        owner, now = self.owner(token, scope), time.monotonic()
         self._logins = {key: login for key, login in self._logins.items() if login[1] > now}
         value = secrets.token_urlsafe(32)
         self._logins[_hashed(value)] = owner, now + LOGIN_SECONDS
@@ -226,10 +230,15 @@ class Logins:
         self._logins.pop(_hashed(self._cookie_of(scope)), None)
         return self._set_cookie("", 0)
 
-    def _owner(self, token: str, scope: Scope) -> Token:
+    def owner(self, token: str, scope: Scope) -> Token:
+        """The entry of a token that a request has. Raises Refusal."""
         if self._tokens is None:
             raise _unknown("this process has no tokens")
-        return self._tokens.owner(token, asker_of(scope).address)
+        owner = self._tokens.owner(token.strip(), asker_of(scope).address)
+        if self._readers and owner.role not in self._readers:
+            needed = " or ".join(self._readers)
+            raise Refusal(HTTPStatus.FORBIDDEN, f"a token of the role {owner.role}; this needs {needed}")
+        return owner
 
     def _cookie_of(self, scope: Scope) -> str:
         cookies = only_header(scope, b"cookie") or ""

@@ -3,7 +3,6 @@
 Promises: a function runs on the worker that it was given, once; the loss of a worker is found soon; the
 scheduler needs no fedboost, and a worker with none, or another version, says so and lives on; what Dask logs
 in this process does not reach the terminal.
-Refuses: a cluster that does not answer, and to run without the extra `dask` (ConfigError).
 """
 
 import asyncio

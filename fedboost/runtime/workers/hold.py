@@ -1,5 +1,4 @@
-"""What runs on a worker: it reads some of a site's rows, holds them, and answers for them. And what a site
-needs of a cluster: the workers there are, and a function that runs on one of them.
+"""What runs on a worker: it reads some of a site's rows, holds them, and answers for them.
 
 Promises: the process that called is the only one that is served; once it hangs up, or does not call within
 CALLED_WITHIN, the rows are dropped. A fault of rows or files is told as the site itself would be told it.
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import grpc
 import numpy as np
@@ -28,7 +27,6 @@ from fedboost.boosting.state import BoostingState
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SchemaMismatch, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.holders.columns import holder_for
-from fedboost.holders.shard import Ranges, Shard
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy.identity import SERVER_NAME, issue, new_root, to_pem
 from fedboost.privacy.packing import Words, chunks_of, signed
@@ -60,31 +58,6 @@ class Worker:
     host: str
     threads: int
     memory: int
-
-
-class Running(Protocol):
-    """A function that runs on a worker."""
-
-    def result(self) -> Any:
-        """What it returns, once it does. Raises WorkerLost, or what the function raised."""
-
-
-class Engine(Protocol):
-    """A cluster."""
-
-    @property
-    def name(self) -> str:
-        """Its name, for people."""
-
-    def workers(self) -> list[Worker]:
-        """The workers there are, in the order of their addresses. ConfigError if the cluster does not
-        answer."""
-
-    def run(self, worker: Worker, name: str, function: Callable[..., Any], *arguments: Any) -> Running:
-        """Run a function of a module on this worker. name: for its users' eyes. WorkerLost."""
-
-    def close(self) -> None:
-        """Leave the cluster; end it if it is this process's own."""
 
 
 # ---- Rows of a site as its workers read them: Parquet or CSV files by row range, or parts in memory -----
@@ -232,7 +205,8 @@ def heads_of(source: str, options: dict[str, Any]) -> Heads:
 
 def stamp_of(source: str) -> list[tuple[str, int, int, int]]:
     """What tells that files have changed: path, time of the last change, size and inode of each."""
-    paths = [Path(name) for name in _text_files(source)] or local_files(source)
+    texts, others = _sorted_out(source)
+    paths = tuple(map(Path, texts)) if texts and not others else local_files(source)
     states = ((path, path.stat()) for path in paths if path.is_file())
     return [(str(path), state.st_mtime_ns, state.st_size, state.st_ino) for path, state in states]
 
@@ -240,12 +214,6 @@ def stamp_of(source: str) -> list[tuple[str, int, int, int]]:
 def group_end_of(source: str, options: dict[str, Any], column: str, at: int) -> int:
     """See `Files.group_end`."""
     return Files(source, ReadOptions(**options)).group_end(column, at)
-
-
-def _text_files(source: str) -> list[str]:
-    """The CSV files of a folder or a glob, in the order of their names; none where it holds others."""
-    texts, others = _sorted_out(source)
-    return [] if others else texts
 
 
 def _sorted_out(source: str) -> tuple[list[str], list[str]]:
@@ -549,7 +517,7 @@ def hold(load: Load, *parts: Any) -> Held:
         table = _table(load, terms, parts, ranges)
         if table.num_rows != (due := sum(last - first for first, last in ranges)):
             raise ConfigError(f"{table.num_rows} rows where {due} were counted: they have changed; try again")
-        read = partial(_read, table, load.party, ranges)
+        read = partial(to_shard, table, site=load.party, ranges=ranges)
         shard = read(terms)
         strange = tuple(undeclared(table, terms.blocks.columns_of(load.party)))
         groups = b"" if shard.group is None else np.unique(shard.group).tobytes()
@@ -566,10 +534,6 @@ def hold(load: Load, *parts: Any) -> Held:
         return Held(fault=failed(error))
     except Exception as error:  # noqa: BLE001 - whatever a library raises is told in one line
         return Held(fault=failed(_of_library(error)))
-
-
-def _read(table: Table, party: str, ranges: Ranges, terms: Terms) -> Shard:
-    return to_shard(table, terms, party, ranges)
 
 
 def _table(load: Load, terms: Terms, parts: Sequence[Any], ranges: Sequence[Range]) -> Table:

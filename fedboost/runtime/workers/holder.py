@@ -12,7 +12,8 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
@@ -26,16 +27,39 @@ from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import Tree
+from fedboost.holders.other_tasks import TableOf
 from fedboost.holders.shard import add_hashes
 from fedboost.holders.whole_rows import votes
 from fedboost.protocol.contracts import Answering, Holder
 from fedboost.protocol.site import KEY_BYTES
+from fedboost.results.check import Checked, Oddity
+from fedboost.runtime.config import cores
+from fedboost.runtime.data.check import absent, of_ids, unfit
+from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import check_labels
+from fedboost.runtime.data.table import dense_of
+from fedboost.runtime.data.values import column_of
+from fedboost.runtime.site.config import LOCAL, PartyConfig, WorkersConfig
+from fedboost.runtime.site.rows import KeyOf, ModelOf, SiteRows, SiteTable, Stamp, named, names_of
+from fedboost.runtime.telemetry import logger
 from fedboost.runtime.workers import hold
-from fedboost.runtime.workers.dask_engine import DaskEngine
-from fedboost.runtime.workers.hold import Door, Engine, Held, Link, Load, Range, Running, Worker, WorkerLost
-from fedboost.runtime.workers.hold import hold as hold_rows
+from fedboost.runtime.workers.dask_engine import DaskEngine, RunningAtDask
+from fedboost.runtime.workers.hold import (
+    Door,
+    Heads,
+    Held,
+    Link,
+    Load,
+    Range,
+    Worker,
+    WorkerLost,
+    group_end_of,
+    heads_of,
+    schema_in,
+    stamp_of,
+)
 from fedboost.terms.terms import Terms
+from fedboost.views.words import shorten
 
 WORKERS_WITHIN = 60.0
 """Seconds that a site waits for a worker when all are lost."""
@@ -61,7 +85,7 @@ class Share:
 
 
 Loading = Callable[[Worker, Share], Any]
-"""Begins to load a share on a worker: a `Running` whose result is `Held`."""
+"""Begins to load a share on a worker: a `RunningAtDask` whose result is `Held`."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +102,12 @@ class WorkersHolder:
     """The rows of a party in one session, on the workers of an engine."""
 
     def __init__(
-        self, engine: Engine, shares: Sequence[tuple[Worker, Share]], load: Loading, terms: Terms, log: Any
+        self,
+        engine: DaskEngine,
+        shares: Sequence[tuple[Worker, Share]],
+        load: Loading,
+        terms: Terms,
+        log: Any,
     ) -> None:
         self.state = NOTHING_YET
         self._engine, self._load, self._terms, self._log = engine, load, terms, log
@@ -293,10 +322,9 @@ def _raise(error: WorkerLost) -> None:
 
 
 # ---- How the rows of a site are shared out among its workers, and what is checked over all of them ------
-# Promises: contiguous rows, as many as a worker has threads; groups of rows that are ranked stay whole
-# where rows of a group stand together. What one worker cannot see is checked here: a label of more than two
-# values, a group whose rows are at two workers.
-# Refuses: rows that do not fit in the workers' memory (ConfigError, before any is read); what is checked.
+# Promises: contiguous rows, as many as a worker has threads; groups of rows that are ranked stay whole where
+# rows of a group stand together. What one worker cannot see is checked here: a label of more than two values,
+# a group whose rows are at two workers.
 
 
 BYTES_A_VALUE, BYTES_A_ROW, BYTES_BESIDE = 6.6, 48, 280 << 20
@@ -390,7 +418,6 @@ def check_under_workers(terms: Terms, party: str) -> None:
 
 # ---- Collections of Dask as the rows of a site: each worker holds the partitions that it has ------------
 # Promises: rows come in the order of the partitions; partitions are computed once, and stay where they are.
-# Refuses: a collection without a client, with partitions of other columns, or without rows (ConfigError).
 
 
 def is_collection(data: object) -> bool:
@@ -439,13 +466,13 @@ class CollectionRows:
         if self._holder is not None:
             self._holder.close()
 
-    def _load(self, terms: str, worker: Worker, share: Share) -> Running:
+    def _load(self, terms: str, worker: Worker, share: Share) -> RunningAtDask:
         parts = [
             self._computed.get(number) or self._engine.compute(self._partitions[number], worker)
             for number in share.parts
         ]
         asked = Load(self._party, terms, share.ranges, min(self._threads, worker.threads), worker.host)
-        return self._engine.run(worker, f"load rows of {self._party}", hold_rows, asked, *parts)
+        return self._engine.run(worker, f"load rows of {self._party}", hold.hold, asked, *parts)
 
 
 def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker, Share]]:
@@ -463,3 +490,238 @@ def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker,
         ranges, numbers = zip(*own, strict=True)
         shares.append((worker, Share(ranges, numbers)))
     return shares
+
+
+# ---- The rows of a site whose file names workers --------------------------------------------------------
+# They read and hold the rows, the site's process never does. What a session and a check are told of the rows
+# is what they would be told of a table on this machine; before each session the files are looked at, and a
+# session keeps the rows that it began with.
+
+
+def engine_of(config: WorkersConfig) -> DaskEngine:
+    """The cluster that a site's file names. ConfigError."""
+    if config.dask != LOCAL:
+        return DaskEngine.at(config.dask)
+    threads = config.threads or 1
+    return DaskEngine.local(config.count or max(cores() // threads, 1), threads)
+
+
+def rows_of(config: PartyConfig, log: Any) -> SiteRows:
+    """The rows that a site's file names. ConfigError."""
+    return SiteRows(config, log) if config.workers is None else WorkerRows(config, log)
+
+
+class WorkerRows(SiteRows):
+    """The rows of a site's files, on workers. ConfigError."""
+
+    def __init__(self, config: PartyConfig, log: Any) -> None:
+        assert config.workers is not None
+        self._engine = engine_of(config.workers)
+        self._heads = Heads()
+        self._holder: WorkersHolder | None = None
+        self._files = str(config.data), config.read.chosen
+        try:
+            super().__init__(config, log)
+        except BaseException:
+            self._engine.close()
+            raise
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self._heads.rows
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self.release()
+        self._engine.close()
+
+    def release(self) -> None:
+        """Let the workers drop the rows of the last session."""
+        if self._holder is not None:
+            self._holder.close()
+
+    def refresh(self) -> SiteTable | None:
+        """The table without its rows, as its files are now. Refused if they cannot be read."""
+        with self._at_hand():
+            return super().refresh()
+
+    @contextmanager
+    def _at_hand(self) -> Iterator[None]:
+        """Keep what is said of the cluster and its files at this site."""
+        try:
+            yield
+        except ConfigError as error:
+            raise Refused(
+                f"party {self._party}: its rows cannot be read at the moment; its own log says why",
+                str(error),
+            ) from None
+
+    def hold(
+        self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf, table_of: TableOf
+    ) -> Holder:
+        """What holds the rows of a session, on the workers that there are now."""
+        self.release()
+        check_under_workers(terms, self._party)
+        site = self.refresh()
+        assert site is not None
+        with self._at_hand(), self._counting_misfits(), self._explaining(site):
+            shares = self._shares(terms)
+            load = partial(self._load, terms.canonical(), True)
+            self._holder = WorkersHolder(self._engine, shares, load, terms, self._log)
+            check_together(terms, self._holder.held, self._party)
+        self._warn(site, undeclared_of(self._holder.held))
+        return self._holder
+
+    def faults(self, terms: Terms) -> list[str]:
+        """As of any table, and what rows on workers cannot follow."""
+        try:
+            check_under_workers(terms, self._party)
+        except Refused as error:
+            return [error.public, *super().faults(terms)]
+        return super().faults(terms)
+
+    def looked(self, terms: Terms) -> list[Held]:
+        """What each worker says of its rows under these terms, which it reads and drops. Refused unless they
+        fit; ConfigError where workers cannot read them."""
+        loading = [self._load(terms.canonical(), False, *each) for each in self._shares(terms)]
+        held: list[Held] = []
+        for each in loading:
+            try:
+                held.append(each.result())
+            except WorkerLost as error:
+                raise self._lost(error) from None
+        for told in held:
+            hold.raise_failed(told.fault)
+        check_together(terms, held, self._party)
+        return held
+
+    def _lost(self, error: WorkerLost) -> ConfigError:
+        return ConfigError(
+            f"{self._engine.name}: a worker was lost while it read the rows; its own log says why, and too "
+            f"little memory is a usual reason",
+            str(error),
+        )
+
+    def _shares(self, terms: Terms) -> list[tuple[Worker, Share]]:
+        """The rows of each worker. ConfigError where they do not fit in its memory."""
+        workers = self._workers()
+        edge = partial(self._group_end, workers[0], terms.columns.group) if terms.columns.group else int
+        shares = shares_of(self.rows, workers, edge)
+        check_memory(terms, shares)
+        return shares
+
+    def _group_end(self, worker: Worker, column: str, at: int) -> int:
+        name = f"find where a group of {self._party} ends"
+        column = names_of(self._config).names.get(column, column)
+        return int(self._result(worker, name, group_end_of, *self._files, column, at))
+
+    def _load(self, terms: str, keep: bool, worker: Worker, share: Share) -> RunningAtDask:
+        names = names_of(self._config)
+        asked = Load(
+            self._party,
+            terms,
+            share.ranges,
+            worker.threads,
+            worker.host,
+            *self._files,
+            {} if self._config.names is None else names.model_dump(),
+            keep,
+            tuple(self._heads.sizes),
+        )
+        name = f"{'load' if keep else 'check'} rows of {self._party}"
+        return self._engine.run(worker, name, hold.hold, asked)
+
+    def _workers(self) -> list[Worker]:
+        """The workers of the cluster. ConfigError if there are none."""
+        if not (workers := self._engine.workers()):
+            raise ConfigError(f"{self._engine.name} has no workers: start some")
+        return workers
+
+    def _result(self, worker: Worker, name: str, function: Any, *arguments: Any) -> Any:
+        """What a function returns on a worker. ConfigError if the worker is lost over it."""
+        try:
+            return self._engine.run(worker, name, function, *arguments).result()
+        except WorkerLost as error:
+            raise self._lost(error) from None
+
+    def _read(self) -> SiteTable:
+        """The table without its rows, under the names that the site gives its columns."""
+        worker = self._workers()[0]
+        heads = Heads(*self._result(worker, f"look at files of {self._party}", heads_of, *self._files))
+        if heads.fault[0]:
+            public, detail = heads.fault
+            raise ConfigError(f"at worker {worker.address}, {public}", detail)
+        if not heads.rows:
+            raise ConfigError(f"{shown(self._config.data)}: the table has no rows")
+        self._heads = heads
+        table, names = schema_in(heads.columns), names_of(self._config)
+        named_file = self._config.names
+        return SiteTable(table, names) if named_file is None else named(table, names, str(named_file))
+
+    def _stamp_now(self) -> Stamp:
+        """What tells that files have changed, as a worker sees them."""
+        worker = self._workers()[0]
+        states = self._result(worker, f"look at files of {self._party}", stamp_of, self._files[0])
+        return tuple(map(tuple, states))
+
+
+# ---- A look at a site's rows that are on workers, for its own people ------------------------------------
+# The columns and whether rows fit terms.
+# Promises: no row is read in this process; what workers read, they drop again.
+
+
+COLUMNS_ALONE = "looked at the columns alone; with --terms they read the rows, too, unless a column is absent"
+ROWS_TOO = "read all rows, and held them against the terms; what else may be odd in them was not looked for"
+
+
+@contextmanager
+def workers_of(site: PartyConfig) -> Iterator[tuple[WorkerRows, SiteTable]]:
+    """The rows of a site's file, and the table without them, until the block is left. ConfigError."""
+    rows = WorkerRows(site, logger("check", log_level="warning"))
+    try:
+        assert rows.table is not None
+        yield rows, rows.table
+    finally:
+        rows.close()
+
+
+def check_workers(
+    site: PartyConfig, terms: Terms | None, label: str | None, exclude: Sequence[str]
+) -> Checked:
+    """What is odd in the rows of a site: of columns, and with terms of rows. ConfigError, Refused."""
+    if terms is not None:
+        check_under_workers(terms, site.party)
+    with workers_of(site) as (rows, table):
+        head = dense_of(table.under(None if terms is None else terms.columns.row_id))
+        for name in (*exclude, *([] if label is None else [label])):
+            column_of(head, name)
+        sizes = rows.rows, 0, len(head.column_names)
+        result = Checked.of(shown(site.data), *sizes, workers=COLUMNS_ALONE)
+        if terms is None:
+            return result
+        odd = _of_terms(rows, table, terms)
+        odd = [replace(oddity, column=table.both(oddity.column)) for oddity in odd]
+        if any(oddity.kind == "absent" for oddity in odd):
+            return result.model_copy(update={"oddities": odd})
+        seen = {"rows_checked": rows.rows, "oddities": odd, "workers": ROWS_TOO}
+        return result.model_copy(update=seen)
+
+
+def _of_terms(rows: WorkerRows, table: SiteTable, terms: Terms) -> list[Oddity]:
+    """What of the rows does not fit the terms."""
+    schema = terms.columns
+    head = dense_of(table.under(schema.row_id))
+    named = (*schema.others, *schema.features)
+    there = {*head.column_names}
+    others = [name for name in head.column_names if name not in {*named}]
+    if odd := [absent(name, others) for name in named if name not in there]:
+        return odd
+    odd = of_ids(rows.rows, terms)
+    try:
+        held = rows.looked(terms)
+    except Refused as error:
+        return [*odd, unfit(error, named, schema.label)]
+    for column, category, count in undeclared_of(held):
+        odd.append(Oddity("undeclared", column, count, rows.rows, (shorten(repr(category)),)))
+    return odd

@@ -18,7 +18,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import noise as accounting
-from fedboost.terms import noise as noise_of_terms
+from fedboost.terms import hiding
 
 
 @pytest.mark.parametrize("method", ["additive", "hist"])
@@ -212,7 +212,7 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
         answers = [party.answer(query) for party in parties]
         if not isinstance(query, EndRoundQuery):
             what = query.release(terms).what
-            name = next(name for name in moved if getattr(noise_of_terms, name) == what)
+            name = next(name for name in moved if getattr(hiding, name) == what)
             moved[name].append(math.dist(*answers))
         try:
             query = program.send(answers[0])

@@ -21,7 +21,7 @@ from fedboost.privacy.protection import Tag
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Report
 from fedboost.protocol.site import Limits, SessionOffer, Spending, TransientMemory
-from fedboost.terms import noise as noise_of_terms
+from fedboost.terms import hiding
 
 
 def spending_of(terms, memory, session="s"):
@@ -129,7 +129,7 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
 def test_a_number_of_rows_cannot_be_found_out_by_what_is_refused():
     X, _ = data(rows=10)
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL)
-    RangeQuery(noise_of_terms.ROWS, 3).check(terms)
+    RangeQuery(hiding.ROWS, 3).check(terms)
     for query in (RangeQuery(5, 3), SumsQuery(1 << 39, 0, (), (0,))):
         with pytest.raises(Refused, match="which nobody may know"):
             query.check(terms)

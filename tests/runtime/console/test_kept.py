@@ -11,7 +11,7 @@ from consoles import served
 from fedboost.runtime import console as api
 from fedboost.runtime import console as live
 from fedboost.runtime.console import ConsoleQueries
-from fedboost.views import console as pages
+from fedboost.views import aggregator as pages
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def live(console):
     """The tokens that the console knows."""
     app = console.one.server.pages.console._server._server.config.loaded_app._app
     (page,) = [route.endpoint for route in app.routes if route.path == "/login"]
-    return page.__self__._logins._tokens
+    return page.args[0]._tokens
 
 
 def known_to(console):

@@ -10,8 +10,8 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles, count_cells, first_bits
 from fedboost.runtime.data.draft import split_by_site, split_by_weights
 from fedboost.runtime.data.shard import to_features
-from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_table, read_table
+from fedboost.runtime.data.text import SparseTable
 
 ROWS, COLUMNS = 300, 80
 
@@ -55,7 +55,7 @@ def test_the_model_is_that_of_the_dense_table(tmp_path):
 def test_rows_are_made_dense_some_at_a_time(monkeypatch):
     X, y = data()
     table = as_table({"f": scipy.sparse.csc_array(X), "label": y})
-    monkeypatch.setattr("fedboost.runtime.data.sparse.DENSE", 7 * COLUMNS)
+    monkeypatch.setattr("fedboost.runtime.data.text.DENSE", 7 * COLUMNS)
     parts = [*table.parts()]
     assert [part.num_rows for part in parts] == [7] * 42 + [6]
     schema = fb.Terms.draft(table, label="label").columns

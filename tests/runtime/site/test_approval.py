@@ -131,10 +131,10 @@ def test_analysts_of_sites_with_keys(folder, typed):
     end = run()
     assert end.code == 0, end.err
     assert "analyst      marie, jo, bob: get the model and the metrics" in end.out
-    assert re.search(r"\nAlready approved at \S+ \S+ UTC for marie, jo; bob is added\n", end.out)
+    assert re.search(r"\nApproved on \S+ \S+ UTC for marie, jo; an approval adds bob\.\n", end.out)
     assert [permits(offered(), name) for name in ("marie", "jo", "bob")] == ["", "", ""]
     end = run("--yes", "--analyst", "jo")
-    assert re.search(r"\nAlready approved at \S+ \S+ UTC for marie, jo, bob\n", end.out)
+    assert re.search(r"\nApproved on \S+ \S+ UTC for marie, jo, bob\.\n", end.out)
     assert permits(offered(), "marie") == ""
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\npolicy = { analysts = ["ann"] }\n')
     assert run("--yes").code == 0

@@ -10,7 +10,7 @@ from sites import Log, fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.messages import Offer
-from fedboost.results.request import LiveSession
+from fedboost.results.site import LiveSession
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.site import review as asked
 from fedboost.runtime.site.approval import policy_for, refusal_of, refuse

@@ -10,7 +10,7 @@ from site_page import SiteWithPage, Visitor
 from sites import PATIENCE, fedboost, rows, terms
 
 from fedboost.errors import Refused
-from fedboost.results.request import LiveSession
+from fedboost.results.site import LiveSession
 from fedboost.runtime.site import approval, page
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.page import MAX_AT_ONCE, SiteOffice

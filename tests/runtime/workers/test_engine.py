@@ -13,9 +13,9 @@ from processes import free_port
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.site.config import WorkersConfig
-from fedboost.runtime.site.workers import engine_of
 from fedboost.runtime.workers import dask_engine
 from fedboost.runtime.workers.dask_engine import DaskEngine
+from fedboost.runtime.workers.holder import engine_of
 
 
 @pytest.fixture
