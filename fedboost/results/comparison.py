@@ -1,7 +1,7 @@
 """Models compared on held-out rows: each site's alone, the federated and the pooled one."""
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ConfigDict, Field, model_serializer
 
@@ -9,13 +9,7 @@ from fedboost.results.base import Part
 
 ALONE, FEDERATED, POOLED = "alone", "federated", "pooled"
 Verdict = Literal["worth it", "not worth it", "cannot be told", "cannot train alone", "too few rows"]
-VERDICTS: tuple[Verdict, ...] = (
-    "worth it",
-    "not worth it",
-    "cannot be told",
-    "cannot train alone",
-    "too few rows",
-)
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 MIN_ROWS = 10
 """Fewer different rows than this decide nothing about a site."""
 

@@ -2,7 +2,6 @@
 
 Promises: every party, column, metric, category and label value that the terms name is shown, whole, within 80
 columns, and every setting that is not its default; no name can pose as another line or move the cursor.
-Refuses: nothing.
 """
 
 import json
@@ -26,6 +25,7 @@ from fedboost.views.document import (
     MAX_NAMES,
     Block,
     Brief,
+    Code,
     Document,
     Entries,
     Fold,
@@ -241,7 +241,6 @@ IN_LINES = {
 
 TOLD, COLUMNS = "Who learns what", "Columns"
 """Titles of groups of lines."""
-SENDS_GRADIENTS = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
 
 
 def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
@@ -367,7 +366,7 @@ def _participants(terms: Terms) -> list[Entry]:
         *_other_sites(terms),
         (
             "colluders",
-            _colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
+            colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
         ),
     ]
 
@@ -384,11 +383,7 @@ def _other_sites(terms: Terms) -> list[Entry]:
     return [
         *lines,
         ("rows", rows_of_blocks(terms)),
-        (
-            "label holder",
-            ("sends every row's gradient, encrypted," if terms.hides_columns else SENDS_GRADIENTS)
-            + " to the other parties of its rows; sees which rows go left at each of their splits",
-        ),
+        ("label holder", label_holder_sees(terms)),
         (
             "other sites",
             "with the same rows see which go left at each split, not leaf values; "
@@ -401,7 +396,15 @@ def _other_sites(terms: Terms) -> list[Entry]:
     ]
 
 
-def _colluders(terms: Terms) -> str:
+def label_holder_sees(terms: Terms) -> str:
+    """Return what a label holder sends and sees."""
+    loud = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
+    sends = "sends every row's gradient, encrypted," if terms.hides_columns else loud
+    return f"{sends} to the other parties of its rows; sees which rows go left at each of their splits"
+
+
+def colluders(terms: Terms, whose: str = "this site's") -> str:
+    """Return what the aggregator and parties learn together. whose: the numbers that they would learn."""
     if terms.hides_columns:
         return (
             "the aggregator and the label holder together learn the other sites' columns, bin by bin; the "
@@ -409,14 +412,13 @@ def _colluders(terms: Terms) -> str:
         )
     if not terms.protection.hides:
         return "the aggregator needs none"
-    number = Group.of(terms.parties, terms.hiding.colluding).colluding
-    if not number:
-        holder = " and the key holder" if terms.protection.uses_key_holder else ""
-        return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
-    others = "1 other site" if number == 1 else f"up to {number} other sites"
-    return f"{others} may work with the aggregator without learning this site's numbers" + (
-        ", the key holder counted first" if terms.protection.uses_key_holder else ""
-    )
+    key_holder, group = terms.protection.uses_key_holder, Group.of(terms.parties, terms.hiding.colluding)
+    if not group.colluding:
+        holder = " and the key holder" if key_holder else ""
+        return f"if another site works with the aggregator{holder}, they can learn {whose} numbers"
+    others = "1 other site" if group.colluding == 1 else f"up to {group.colluding} other sites"
+    first = ", the key holder counted first" if key_holder else ""
+    return f"{others} may work with the aggregator without learning {whose} numbers{first}"
 
 
 def _model(terms: Terms) -> list[tuple[str, str]]:
@@ -633,20 +635,22 @@ def approval(view: ApprovalView) -> Document:
         blocks.append(Paragraph(_earlier(*view.earlier, view.analysts)))
     blocks.append(Section("site", "This site", [Entries([*_site(view)])]))
     for title, lines in groups:
-        lines = [("terms", view.terms.digest), *lines] if title == TOLD else lines
         of_title = _of_columns(lines, view.counts) if title == COLUMNS else [Entries(lines)]
         blocks.append(Section(title.split()[0].lower(), title, of_title))
+    blocks.append(Section("digest", "Digest of the terms", [Paragraph(Code(view.terms.digest))]))
     return Document(f"Terms for {view.party}", f"terms {view.terms.digest}", blocks)
 
 
 def _verdict(view: ApprovalView) -> Verdict:
     broken = f"The terms break {counted(len(view.rules), 'rule')} of this site's policy."
+    loud = [rule.loud for rule in view.rules if rule.loud]
     if view.fault:
         why = capital(view.fault) + ("" if view.fault.endswith(".") else ".")
-        return Verdict("No approval can allow these terms.", "bad", [why, *([broken] if view.rules else [])])
+        more = [why, *([broken] if view.rules else []), *loud]
+        return Verdict("No approval can allow these terms.", "bad", more)
     if view.rules:
         them = "it" if len(view.rules) == 1 else "them"
-        return Verdict(broken, "bad", [f"An approval allows {them} for these terms only."])
+        return Verdict(broken, "bad", [*loud, f"An approval allows {them} for these terms only."])
     pins = "An approval pins the names of their parties, analysts and columns."
     return Verdict("The terms break no rule of this site's policy.", "good", [pins])
 
@@ -658,8 +662,6 @@ def _rule(rule: Rule) -> Iterator[Entry]:
     yield "", f"Why the rule: {rule.purpose}."
     if rule.instead:
         yield "", f"If you refuse, the analyst can: {rule.instead}."
-    if rule.loud:
-        yield "", rule.loud
 
 
 def _earlier(time: str, kept: Sequence[str], analysts: Sequence[str]) -> str:

@@ -43,8 +43,6 @@ from fedboost.views.document import (
 )
 from fedboost.views.words import all_shown, counted, delimited, moment, shown, size
 
-ANSWER_WIDTH = 43
-"""Columns of the words for an answer."""
 MAX_IN_FULL = 5
 """Sessions that a terminal shows in full; of more a row each."""
 MAX_SESSIONS, RECENT, MAX_CHECKS = 200, 20, 10
@@ -125,7 +123,7 @@ def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]
         yield note(f"The last {len(known)} of {len(result.sessions)}.")
     rows = []
     for number, session in reversed(known):
-        rank = f" ({session.number} of {session.total})" if session.total > 1 else ""
+        rank = _rank(session)
         name = quoted(session.name, 24 - len(rank)) + rank
         ended: tuple[Inline, ...] = (end(session),)
         if session.over and session.ended and session.ended.reason and not in_full:
@@ -204,13 +202,18 @@ def session(each: Session) -> Document:
 
 def _title(session: Session) -> str:
     """Return the name of a session, with the numbers of the warnings."""
-    rank = f" ({session.number} of {session.total})" if session.total > 1 else ""
-    title = f"Session {shown(session.name)}{rank}{', after it had ended' if session.after_end else ''}"
+    title = (
+        f"Session {shown(session.name)}{_rank(session)}{', after it had ended' if session.after_end else ''}"
+    )
     numbers = [*map(str, session.warnings)]
     if not numbers:
         return title
     noun = "warning" if len(numbers) == 1 else "warnings"
     return f"{title}: see {noun} {' and '.join(filter(None, [', '.join(numbers[:-1]), numbers[-1]]))}"
+
+
+def _rank(session: Session) -> str:
+    return f" ({session.number} of {session.total})" if session.total > 1 else ""
 
 
 def _session(each: Session, listed: bool) -> Iterator[Block]:

@@ -13,9 +13,9 @@ import numpy as np
 
 from fedboost.errors import printable
 from fedboost.gbdt.tree import NO_CHILD, Tree
-from fedboost.views.document import Bars, Chart, Intervals, Lines, Pairs, Points, Series
+from fedboost.views.document import Bars, Chart, Lines, Pairs, Points, Series
 from fedboost.views.markup import Markup, element, joined, lines
-from fedboost.views.words import shorten
+from fedboost.views.words import amount, shorten
 
 WIDTH, HEIGHT = 440, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 22, 12, 46
@@ -23,7 +23,7 @@ _LINE, _LEGEND, _MARK = 24, 20, 26
 """Pixels: of a bar with its name, of a line of the legend, of the mark before a name."""
 _NAMES = 156
 """Pixels for the names of bars."""
-_MAX_NAME, _MAX_SERIES_NAME = 20, 24
+_MAX_NAME, _MAX_SERIES_NAME = 18, 24
 MAX_SERIES = 8
 """Lines of a chart that can be told apart."""
 MAX_BARS = 20
@@ -34,20 +34,35 @@ _LARGEST = 1e300
 _DASHES = "", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "9 3 2 3 2 3"
 
 Places = list[tuple[float, float]]
+Rows = Sequence[tuple[str, list[float]]]
+"""Names, each with its values."""
 
 
 def draw(chart: Chart) -> Markup:
     """Return a chart; nothing where it has no finite value."""
+    if isinstance(chart, Lines):
+        return _lines(chart)
+    named: Rows = [(name, values) for name, *values in chart.values if all(map(_is_finite, values))]
+    shown, kinds = named[:MAX_BARS], chart.kinds if isinstance(chart, Pairs) else ()
+    if not shown:
+        return Markup("")
     match chart:
-        case Lines():
-            return _lines(chart)
         case Bars():
-            return _bars(chart)
-        case Points():
-            return _points(chart)
+            height, parts = _bars(shown)
         case Pairs():
-            return _pairs(chart)
-    return _intervals(chart)
+            height, parts = _pairs(shown, kinds)
+        case Points(unit=unit):
+            height, parts = _points(shown, unit)
+    described = "; ".join(f"{name} {_in_words(values, kinds)}" for name, values in shown)
+    return _figure(chart.title, f"{chart.unit}: {described}.", height, parts)
+
+
+def _in_words(values: Sequence[float], kinds: Sequence[str]) -> str:
+    """A value and its interval if it has one, or a value of each kind."""
+    if kinds:
+        return ", ".join(f"{kind} {value:.3g}" for kind, value in zip(kinds, values, strict=True))
+    value, *interval = (f"{each:.4g}" for each in values)
+    return f"{value}, {' to '.join(interval)}" if interval else value
 
 
 def thinned(points: Places) -> Places:
@@ -122,77 +137,50 @@ def _lines(chart: Lines) -> Markup:
     return _figure(chart.title, description, HEIGHT + legend, parts)
 
 
-def _bars(chart: Bars) -> Markup:
-    shown = [(name, value) for name, value in chart.values if _is_finite(value)][:MAX_BARS]
-    if not shown:
-        return Markup("")
-    low, high = min(0.0, *(v for _, v in shown)), max(0.0, *(v for _, v in shown))
+def _bars(shown: Rows) -> tuple[float, list[Markup]]:
+    """The height, and the parts."""
+    values = [value for _, (value,) in shown]
+    low, high = min(0.0, *values), max(0.0, *values)
     axis = _Axis(low, high if high > low else low + 1.0, _NAMES, WIDTH - 74)
     parts = []
-    for number, (name, value) in enumerate(shown):
+    for number, (name, (value,)) in enumerate(shown):
         y, ends = _TOP + number * _LINE, sorted((axis.at(0.0), axis.at(value)))
         parts += [
             _name(name, y + 15),
             _bar("bar", ends[0], y + 3, ends[1] - ends[0], 16),
-            _text(ends[1] + 6, y + 15, _plain(value), "start"),
+            _text(ends[1] + 6, y + 15, amount(value), "start"),
         ]
-    described = "; ".join(f"{name} {value:.4g}" for name, value in shown)
-    return _figure(chart.title, f"{chart.unit}: {described}.", 2 * _TOP + len(shown) * _LINE, parts)
+    return 2 * _TOP + len(shown) * _LINE, parts
 
 
-def _points(chart: Points) -> Markup:
-    shown = [(name, value) for name, value in chart.values if _is_finite(value)][:MAX_BARS]
-    if not shown:
-        return Markup("")
-    axis, parts = _dotted([value for _, value in shown], len(shown), chart.unit)
-    for number, (name, value) in enumerate(shown):
-        y = _TOP + (number + 0.5) * _LINE
-        line = _straight(_NAMES, y, WIDTH - _RIGHT, y, "grid")
-        parts += [_name(name, y + 4), line, _dot(axis.at(value), y)]
-    described = "; ".join(f"{name} {value:.4g}" for name, value in shown)
-    return _figure(chart.title, f"{chart.unit}: {described}.", _TOP + len(shown) * _LINE + _BOTTOM, parts)
-
-
-def _pairs(chart: Pairs) -> Markup:
-    shown = [each for each in chart.values if _is_finite(each[1]) and _is_finite(each[2])][:MAX_BARS]
-    if not shown:
-        return Markup("")
-    high = max(max(first, second) for _, first, second in shown)
+def _pairs(shown: Rows, kinds: Sequence[str]) -> tuple[float, list[Markup]]:
+    high = max(max(both) for _, both in shown)
     axis = _Axis(0.0, high if high > 0 else 1.0, _NAMES, WIDTH - 74)
     top, pair = _TOP + _LEGEND, _LINE + 10
-    parts = [*_keys(chart.kinds)]
-    for number, (name, *both) in enumerate(shown):
+    parts = [*_keys(kinds)]
+    for number, (name, both) in enumerate(shown):
         y = top + number * pair
         parts.append(_name(name, y + 19))
         for value, kind, down in zip(both, ("bar", "bar second"), (3, 16), strict=True):
             width = axis.at(value) - axis.start
             parts.append(_bar(kind, axis.start, y + down, width, 11))
             parts.append(_text(axis.start + max(width, 1.0) + 6, y + down + 10, f"{value:.3g}", "start"))
-    kinds = chart.kinds
-    described = "; ".join(f"{name} {kinds[0]} {a:.3g}, {kinds[1]} {b:.3g}" for name, a, b in shown)
-    return _figure(chart.title, f"{chart.unit}: {described}.", top + _TOP + len(shown) * pair, parts)
+    return top + _TOP + len(shown) * pair, parts
 
 
-def _intervals(chart: Intervals) -> Markup:
-    shown = [each for each in chart.values if all(map(_is_finite, each[1:]))][:MAX_BARS]
-    if not shown:
-        return Markup("")
-    every = [0.0, *(number for each in shown for number in each[1:])]
-    axis, parts = _dotted(every, len(shown), chart.unit)
-    bottom = float(_TOP + len(shown) * _LINE)
-    parts.append(_straight(axis.at(0.0), _TOP, axis.at(0.0), bottom, "faint"))
-    for number, (name, value, low, high) in enumerate(shown):
+def _points(shown: Rows, unit: str) -> tuple[float, list[Markup]]:
+    has_intervals, bottom = len(shown[0][1]) > 1, float(_TOP + len(shown) * _LINE)
+    every = [number for _, values in shown for number in values] + [0.0] * has_intervals
+    axis = _Axis(*_range(every, 0.08), _NAMES, WIDTH - _RIGHT)
+    parts = [*_ticks_across(axis, bottom, unit)]
+    if has_intervals:
+        parts.append(_straight(axis.at(0.0), _TOP, axis.at(0.0), bottom, "faint"))
+    for number, (name, (value, *interval)) in enumerate(shown):
         y = _TOP + (number + 0.5) * _LINE
-        line = _straight(axis.at(low), y, axis.at(high), y, "line s0")
+        start, end = map(axis.at, interval) if interval else (axis.start, axis.end)
+        line = _straight(start, y, end, y, "line s0" if interval else "grid")
         parts += [_name(name, y + 4), line, _dot(axis.at(value), y)]
-    described = "; ".join(f"{name} {value:.4g}, {low:.4g} to {high:.4g}" for name, value, low, high in shown)
-    return _figure(chart.title, f"{chart.unit}: {described}.", bottom + _BOTTOM, parts)
-
-
-def _dotted(values: Sequence[float], names: int, unit: str) -> tuple[_Axis, list[Markup]]:
-    """The axis of a chart of one point a name, and its drawing."""
-    axis = _Axis(*_range(values, 0.08), _NAMES, WIDTH - _RIGHT)
-    return axis, [*_ticks_across(axis, float(_TOP + names * _LINE), unit)]
+    return bottom + _BOTTOM, parts
 
 
 def ends(values: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -313,12 +301,7 @@ def _number(value: float, axis: _Axis) -> str:
     """A value at an axis: 0 where it is nothing beside the ends."""
     if abs(value) < 1e-9 * (axis.high - axis.low):
         return "0"
-    return f"{value:.4g}"
-
-
-def _plain(value: float) -> str:
-    """A value beside its bar: whole numbers whole."""
-    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+    return amount(value)
 
 
 def _is_finite(value: float) -> bool:

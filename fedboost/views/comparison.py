@@ -25,10 +25,10 @@ from fedboost.views.document import (
     Block,
     Document,
     Fold,
-    Intervals,
     Items,
     Line,
     Paragraph,
+    Points,
     Section,
     State,
     Table,
@@ -233,14 +233,14 @@ def _overview(result: Comparison) -> Table:
     return Table("Gain by site", ["metric", *_QUANTILES], rows, folded=False)
 
 
-def _chart(sites: Sequence[SiteComparison], metric: str) -> Intervals:
+def _chart(sites: Sequence[SiteComparison], metric: str) -> Points:
     ranked, few = _ranked(sites, metric), ""
     if len(ranked) > MAX_BARS:
         few = f", the {MAX_BARS} that gain most and least of {len(ranked)}"
         ranked = [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
     gains = [(site.site, site.better_by[metric]) for site in ranked]
     values = [(name, gain.value, gain.low, gain.high) for name, gain in gains]
-    return Intervals(f"Gain of joining in {metric}, by site{few}", values, f"better by ({metric})")
+    return Points(f"Gain of joining in {metric}, by site{few}", values, f"better by ({metric})")
 
 
 def _figures(

@@ -218,21 +218,25 @@ class Lines:
     whole: bool = False
 
 
+Named: TypeAlias = tuple[str, *tuple[float, ...]]
+"""A name and its values."""
+
+
 @dataclass(frozen=True)
 class Bars:
     """Horizontal bars from 0, each with its value."""
 
     title: str
-    values: Sequence[tuple[str, float]]
+    values: Sequence[Named]
     unit: str
 
 
 @dataclass(frozen=True)
 class Points:
-    """One point a name, on an axis."""
+    """One point a name, on an axis; of (name, value, low, high) within its interval, with a line at 0."""
 
     title: str
-    values: Sequence[tuple[str, float]]
+    values: Sequence[Named]
     unit: str
 
 
@@ -241,21 +245,12 @@ class Pairs:
     """Two bars a name, from 0. kinds: what the first and the second bar are."""
 
     title: str
-    values: Sequence[tuple[str, float, float]]
+    values: Sequence[Named]
     kinds: tuple[str, str]
     unit: str
 
 
-@dataclass(frozen=True)
-class Intervals:
-    """One point a name within its interval, with a line at 0. values: name, value, low, high."""
-
-    title: str
-    values: Sequence[tuple[str, float, float, float]]
-    unit: str
-
-
-Chart: TypeAlias = Lines | Bars | Points | Pairs | Intervals
+Chart: TypeAlias = Lines | Bars | Points | Pairs
 Block: TypeAlias = (
     Verdict | Figures | Paragraph | Items | Entries | Table | Pre | Fold | Beside | Section | Chart | Markup
 )

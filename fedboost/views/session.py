@@ -8,12 +8,11 @@ import json
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Ended, Result, Row, Traffic
 from fedboost.results.privacy import PrivacyCard
 from fedboost.terms.terms import Terms
-from fedboost.views.approval import SENDS_GRADIENTS, given_to_analyst, not_hidden
-from fedboost.views.charts import MAX_BARS
+from fedboost.views.approval import colluders, given_to_analyst, label_holder_sees, not_hidden
+from fedboost.views.charts import MAX_BARS, ends
 from fedboost.views.document import (
     Bars,
     Block,
@@ -171,15 +170,6 @@ def by_party(traffic: Traffic) -> Table:
     return Table("Traffic of each party", ["party", "sent", "received"], rows)
 
 
-def ends(values: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Return named values that fit a chart: all of them, or where they are many the MAX_BARS / 2 highest and
-    as many lowest, highest first."""
-    if len(values) <= MAX_BARS:
-        return [*values]
-    ranked = sorted(values, key=lambda pair: -pair[1])
-    return [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
-
-
 def _in_short(session: Ended) -> str:
     seconds = [row["seconds"] for row in session.rounds]
     text = size(sum(map(sum, session.traffic.values())))
@@ -246,7 +236,9 @@ def _seen_by(rows: Iterator[tuple[str, str]]) -> Table:
 def _who_saw_a_training(terms: Terms) -> Iterator[tuple[str, str]]:
     yield "aggregator", _aggregator(terms)
     if terms.blocks:
-        yield from _of_columns(terms)
+        for block in terms.blocks:
+            yield f"label holder {block.label_holder}", label_holder_sees(terms)
+        yield "each feature holder", "which of the rows it shares go left at each split, and no leaf value"
     else:
         told = "the terms, who takes part, and the model as it grows: every split and every leaf value"
         yield "each other site", told
@@ -294,7 +286,7 @@ def _who_saw_a_result(terms: Terms) -> Iterator[tuple[str, str]]:
 def _helpers(terms: Terms) -> Iterator[tuple[str, str]]:
     if terms.keyholder is not None and terms.protection.hides:
         yield f"key holder {terms.keyholder}", "of sums numbers with a blind added, which say nothing"
-    yield "aggregator and sites together", _of_colluders(terms)
+    yield "aggregator and sites together", colluders(terms, "another site's")
 
 
 def _aggregator(terms: Terms, of_rows: str = "") -> str:
@@ -304,31 +296,3 @@ def _aggregator(terms: Terms, of_rows: str = "") -> str:
     noise = " with noise on them" if terms.noise is not None and terms.noise.placement != "central" else ""
     sums = f"sums over the rows of all parties{noise}{of_rows or ','}"
     return f"{sums} and never the numbers of a single party{own}"
-
-
-def _of_columns(terms: Terms) -> Iterator[tuple[str, str]]:
-    sends = "sends every row's gradient, encrypted," if terms.hides_columns else SENDS_GRADIENTS
-    for block in terms.blocks:
-        who = f"label holder {block.label_holder}"
-        yield (
-            who,
-            f"{sends} to the other parties of its rows; sees which rows go left at each of their splits",
-        )
-    yield "each feature holder", "which of the rows it shares go left at each split, and no leaf value"
-
-
-def _of_colluders(terms: Terms) -> str:
-    """Return what the aggregator and sites learn together."""
-    if terms.hides_columns:
-        return (
-            "aggregator and label holder: the other sites' columns, bin by bin; aggregator and another site: "
-            "the labels"
-        )
-    if not terms.protection.hides:
-        return "nothing more: the aggregator needs none of them"
-    number = Group.of(terms.parties, terms.hiding.colluding).colluding
-    if not number:
-        holder = " and the key holder" if terms.protection.uses_key_holder else ""
-        return f"one site with the aggregator{holder} can learn another site's numbers"
-    sites = "one site" if number == 1 else f"up to {number} sites"
-    return f"with {sites}: still no single other site's numbers; with more that is not promised"

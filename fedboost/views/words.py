@@ -1,7 +1,6 @@
 """Terminal text: names, numbers, paragraphs and tables as people read them.
 
 Promises: a name from outside neither poses as another line nor moves the cursor; paragraphs fit 80 columns.
-Refuses: nothing.
 """
 
 import re
@@ -104,6 +103,11 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.2f} GB"
+
+
+def amount(value: float) -> str:
+    """Return a number to four digits; from ten thousand on to the unit."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.views.approval import summary
 
 ASKED = "Approve these terms for the rows of this site? [y/N] "
+BROKEN = "They break 1 rule (min_rows_per_leaf). "
 
 
 @pytest.fixture
@@ -263,9 +264,9 @@ def test_the_question_names_the_analysts(folder, monkeypatch):
     assert run("--analyst", "marie", "--analyst", "Paul B").code == 1
     assert run().code == 1
     assert asked == [
-        "Approve these terms, for analyst marie, for the rows of this site? [y/N] ",
-        'Approve these terms, for analysts marie, "Paul B", for the rows of this site? [y/N] ',
-        ASKED,
+        f"{BROKEN}Approve these terms, for analyst marie, for the rows of this site? [y/N] ",
+        f'{BROKEN}Approve these terms, for analysts marie, "Paul B", for the rows of this site? [y/N] ',
+        f"{BROKEN}{ASKED}",
     ]
 
 

@@ -379,7 +379,7 @@ def test_who_saw_what_follows_from_the_terms():
     trio = ["a", "b", "c"]
     masked = said(terms(trio, protection="masked", colluding=1))
     assert "sums over the rows of all parties, and never the numbers of a single party<" in masked
-    assert "with one site: still no single other site" in masked
+    assert "1 other site may work with the aggregator without learning another site" in masked
     own = said(terms(trio, protection="masked", party_metrics=True))
     assert "never the numbers of a single party; metrics of each site" in own
     columns = {**terms().columns.model_dump(mode="json"), "held": {"b": ["dose", "ward"]}, "row_id": "id"}
@@ -388,4 +388,4 @@ def test_who_saw_what_follows_from_the_terms():
     assert "label holder a" in hidden
     assert "encrypted, to the other parties of its rows" in hidden
     assert "the structure of the model" in hidden
-    assert "aggregator and another site: the labels" in hidden
+    assert "aggregator and another site the labels" in hidden
