@@ -222,10 +222,8 @@ def privacy(terms: Terms) -> Section:
 
 
 def _privacy_of_a_result(terms: Terms) -> Iterator[Block]:
-    if terms.task.trains:
-        yield _seen_by(_who_saw_a_training(terms))
-    else:
-        yield _seen_by(_who_saw_a_result(terms))
+    yield _seen_by(_who_saw_a_result(terms))
+    if not terms.task.trains:
         yield note(_LEFT_OUT)
 
 
@@ -243,9 +241,7 @@ def _who_saw_a_training(terms: Terms) -> Iterator[tuple[str, str]]:
         told = "the terms, who takes part, and the model as it grows: every split and every leaf value"
         yield "each other site", told
     yield from _helpers(terms)
-    tried = bool(terms.objective.candidates)
     model = "the structure of the model" if terms.keeps_parts else "this model"
-    model = "the best settings, no model" if tried else model
     alone = ", and those of each site's rows alone" if terms.evaluation.party_metrics else ""
     metrics = "no metrics"
     if terms.metrics:
@@ -254,8 +250,6 @@ def _who_saw_a_training(terms: Terms) -> Iterator[tuple[str, str]]:
         )
     yield "analyst", f"{model}; {metrics}; bytes of each party"
     yield _ON_THE_NETWORK
-    if tried:
-        return
     yield (
         "anyone with the model file",
         "thresholds, gains, covers and leaf values, which are made from sums over the rows of all parties"
