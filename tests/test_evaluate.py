@@ -662,9 +662,9 @@ def test_a_person_reads_what_is_asked_and_what_is_found(model, capsys):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert "900 rows of all parties" in out
-    assert re.search(r"^apart by .*-.*\n\nA dash: no further apart than rounding", out, re.MULTILINE)
+    assert re.search(r"^difference .*-.*\n\nA dash: rounding alone", out, re.MULTILINE)
     print_text(blocks_of(view(fb.evaluate(model, among(3), min_count=1, by=["ward"]))))
-    assert re.search(r"^apart by +0\.\d", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^difference +0\.\d", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4])

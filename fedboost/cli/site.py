@@ -1,6 +1,6 @@
 """Commands of a site: approve, audit, backup, restore, columns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -103,7 +103,11 @@ def approve(
     review = looked.review
     print_text(text(approval(looked.view), "--full shows", full))
     print()
-    if not review.fault and not yes and not _agreed(review.analysts):
+    if (
+        not review.fault
+        and not yes
+        and not _agreed(review.analysts, [rule.key for rule in looked.view.rules])
+    ):
         notice("not approved: nothing was written")
         raise typer.Exit(REFUSED)
     path = write_approval(site, agreed, review, datetime.now(UTC))
@@ -161,9 +165,10 @@ def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:
         return count_columns(site, agreed, read, rows.rows)
 
 
-def _agreed(analysts: tuple[str, ...]) -> bool:
+def _agreed(analysts: tuple[str, ...], broken: Sequence[str]) -> bool:
     names = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
-    question = f"Approve these terms{names} for the rows of this site? [y/N] "
+    still = f"They break {counted(len(broken), 'rule')} ({', '.join(broken)}). " if broken else ""
+    question = f"{still}Approve these terms{names} for the rows of this site? [y/N] "
     return is_agreed(question, "--yes approves without a question")
 
 

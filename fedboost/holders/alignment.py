@@ -353,11 +353,6 @@ class CommonRows:
             self._hold(self._alignment.repeated(places, None))
         return True
 
-    def must_meet(self, places: PlacesQuery | None) -> bool:
-        """True if the label holder must tell the others again how often ids are repeated, since one of them
-        may have lost it."""
-        return places is not None and self._terms.vertical.repeated_ids
-
     def repeat(self) -> Exchange:
         """Have the label holder tell how often it has each common id, where it may repeat ids, and hold the
         rows. PeerError if this differs from what it told before."""

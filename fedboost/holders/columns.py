@@ -295,9 +295,9 @@ class VerticalHolder(BaseHolder):
     def go_to(self, state: BoostingState) -> None:
         """Move to this state, whatever was answered before. What is needed of other parties for that is
         relayed before the next answer."""
-        self._has_met = (
-            len(state.rounds) <= 1 and not state.levels and not self._common.must_meet(state.places)
-        )
+        # The label holder tells again how often ids are repeated, since one of the others may have lost it.
+        repeats = state.places is not None and self._terms.vertical.repeated_ids
+        self._has_met = len(state.rounds) <= 1 and not state.levels and not repeats
         if state.position == self.state.position and self._is_whole:
             return
         if self._common.match(state.places):

@@ -105,7 +105,8 @@ class Settings(Flat):
     @cached_property
     def blocks(self) -> Blocks:
         """Parties that hold different columns of the same rows; none where each party has all columns."""
-        return self.vertical.blocks_and_columns(self.parties, self.task.read(self.columns))
+        vertical = self.vertical
+        return Blocks(vertical.blocks_of(self.parties), self.task.read(self.columns), vertical.aligns)
 
     @property
     def protection(self) -> Protection:

@@ -222,10 +222,6 @@ class Vertical(Group):
             return self.blocks
         return (Block.model_construct(parties=parties, label_holder=self.label_holder),)
 
-    def blocks_and_columns(self, parties: tuple[str, ...], columns: Schema) -> Blocks:
-        """The blocks of these parties, and who holds which of these columns."""
-        return Blocks(self.blocks_of(parties), columns, self.aligns)
-
     def keeps_parts(self, hides_columns: bool) -> bool:
         """True if each party keeps its part of a model. hides_columns: where nobody else knows cut points,
         that is the default."""

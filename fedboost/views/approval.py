@@ -25,6 +25,7 @@ from fedboost.views.document import (
     MAX_NAMES,
     Block,
     Brief,
+    Code,
     Document,
     Entries,
     Fold,
@@ -634,20 +635,22 @@ def approval(view: ApprovalView) -> Document:
         blocks.append(Paragraph(_earlier(*view.earlier, view.analysts)))
     blocks.append(Section("site", "This site", [Entries([*_site(view)])]))
     for title, lines in groups:
-        lines = [("terms", view.terms.digest), *lines] if title == TOLD else lines
         of_title = _of_columns(lines, view.counts) if title == COLUMNS else [Entries(lines)]
         blocks.append(Section(title.split()[0].lower(), title, of_title))
+    blocks.append(Section("digest", "Digest of the terms", [Paragraph(Code(view.terms.digest))]))
     return Document(f"Terms for {view.party}", f"terms {view.terms.digest}", blocks)
 
 
 def _verdict(view: ApprovalView) -> Verdict:
     broken = f"The terms break {counted(len(view.rules), 'rule')} of this site's policy."
+    loud = [rule.loud for rule in view.rules if rule.loud]
     if view.fault:
         why = capital(view.fault) + ("" if view.fault.endswith(".") else ".")
-        return Verdict("No approval can allow these terms.", "bad", [why, *([broken] if view.rules else [])])
+        more = [why, *([broken] if view.rules else []), *loud]
+        return Verdict("No approval can allow these terms.", "bad", more)
     if view.rules:
         them = "it" if len(view.rules) == 1 else "them"
-        return Verdict(broken, "bad", [f"An approval allows {them} for these terms only."])
+        return Verdict(broken, "bad", [*loud, f"An approval allows {them} for these terms only."])
     pins = "An approval pins the names of their parties, analysts and columns."
     return Verdict("The terms break no rule of this site's policy.", "good", [pins])
 
@@ -659,8 +662,6 @@ def _rule(rule: Rule) -> Iterator[Entry]:
     yield "", f"Why the rule: {rule.purpose}."
     if rule.instead:
         yield "", f"If you refuse, the analyst can: {rule.instead}."
-    if rule.loud:
-        yield "", rule.loud
 
 
 def _earlier(time: str, kept: Sequence[str], analysts: Sequence[str]) -> str:

@@ -160,8 +160,9 @@ def _section(section: Section) -> Markup:
     if section.live:
         content = element("div", content, id=name)
     elif section.folded:
+        content = element("div", content, id=name)  # inside, so that a link to it unfolds it
         content = element("details", element("summary", heading), content)
-        return element("section", content, id=name, aria_labelledby=f"{name}-title")
+        return element("section", content, aria_labelledby=f"{name}-title")
     here = None if section.live else name
     return element("section", heading, content, id=here, aria_labelledby=f"{name}-title")
 

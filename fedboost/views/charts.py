@@ -15,7 +15,7 @@ from fedboost.errors import printable
 from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.views.document import Bars, Chart, Lines, Pairs, Points, Series
 from fedboost.views.markup import Markup, element, joined, lines
-from fedboost.views.words import shorten
+from fedboost.views.words import amount, shorten
 
 WIDTH, HEIGHT = 440, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 22, 12, 46
@@ -23,7 +23,7 @@ _LINE, _LEGEND, _MARK = 24, 20, 26
 """Pixels: of a bar with its name, of a line of the legend, of the mark before a name."""
 _NAMES = 156
 """Pixels for the names of bars."""
-_MAX_NAME, _MAX_SERIES_NAME = 20, 24
+_MAX_NAME, _MAX_SERIES_NAME = 18, 24
 MAX_SERIES = 8
 """Lines of a chart that can be told apart."""
 MAX_BARS = 20
@@ -148,7 +148,7 @@ def _bars(shown: Rows) -> tuple[float, list[Markup]]:
         parts += [
             _name(name, y + 15),
             _bar("bar", ends[0], y + 3, ends[1] - ends[0], 16),
-            _text(ends[1] + 6, y + 15, _plain(value), "start"),
+            _text(ends[1] + 6, y + 15, amount(value), "start"),
         ]
     return 2 * _TOP + len(shown) * _LINE, parts
 
@@ -301,12 +301,7 @@ def _number(value: float, axis: _Axis) -> str:
     """A value at an axis: 0 where it is nothing beside the ends."""
     if abs(value) < 1e-9 * (axis.high - axis.low):
         return "0"
-    return f"{value:.4g}"
-
-
-def _plain(value: float) -> str:
-    """A value beside its bar: whole numbers whole."""
-    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+    return amount(value)
 
 
 def _is_finite(value: float) -> bool:

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fedboost.boosting.programs.tasks import rows_of_group, within_of_rate
-from fedboost.results.evaluation import Evaluation, ScoreBin, Split
+from fedboost.results.evaluation import Evaluation, ScoreBin, SetFigures, Split
+from fedboost.terms.tasks import class_names, is_binary
+from fedboost.terms.terms import Terms
 from fedboost.views.charts import MAX_BARS, ends
 from fedboost.views.document import (
     Beside,
@@ -46,13 +48,20 @@ def evaluation(result: Evaluation) -> Document:
     blocks = (
         key_figures(result),
         *warnings([*rows_warnings(result), *session_warnings(result.session)]),
-        *quality(result, note(" ".join(remarks(result))) if result.unit > 1 else None),
+        *quality(
+            result, note(" ".join(remarks(result))) if result.unit > 1 else None, labels_of(result.terms)
+        ),
         *(
             Section(f"split-{number}", f"By {column}", [*_split(column, split, result)])
             for number, (column, split) in enumerate(result.splits.items())
         ),
     )
     return result_document(result, "Evaluation of a model", lead, blocks)
+
+
+def labels_of(terms: Terms) -> Sequence[str]:
+    """Return the names of both labels, of two classes."""
+    return class_names(terms) if is_binary(terms) else ("0", "1")
 
 
 def key_figures(result: Evaluation) -> Figures:
@@ -68,10 +77,15 @@ def key_figures(result: Evaluation) -> Figures:
     return Figures([*shown, Figure("rows", f"{result.rows:,}", result.about)])
 
 
-def quality(result: Evaluation, remark: Paragraph | None) -> Iterator[Section]:
-    """Yield the section on predictions and labels. remark: on how coarse the figures are."""
+def quality(
+    result: Evaluation, remark: Paragraph | None, labels: Sequence[str] = ("0", "1")
+) -> Iterator[Section]:
+    """Yield the section on predictions and labels. remark: on how coarse the figures are; labels: names
+    of the two classes."""
     if result.outcomes is not None:
-        yield Section("quality", "Predictions and labels", unless_empty(*_of_two_classes(result), remark))
+        yield Section(
+            "quality", "Predictions and labels", unless_empty(*_of_two_classes(result, labels), remark)
+        )
     elif result.classes:
         yield Section("quality", "Predictions and labels", unless_empty(_matrix(result), remark))
     elif remark is not None:
@@ -126,15 +140,15 @@ def _too_few(result: Evaluation) -> Iterator[str]:
 # ---- Two classes ----------------------------------------------------------------------------------------
 
 
-def _of_two_classes(result: Evaluation) -> Iterator[Block | None]:
+def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block | None]:
     outcomes, rates = result.outcomes, result.rates
     assert outcomes is not None
     assert rates is not None
     counts = [
-        ("label 0", count(outcomes.tn), count(outcomes.fp)),
-        ("label 1", count(outcomes.fn), count(outcomes.tp)),
+        (f"label {labels[0]}", count(outcomes.tn), count(outcomes.fp)),
+        (f"label {labels[1]}", count(outcomes.fn), count(outcomes.tp)),
     ]
-    headings = ["rows of", "predicted 0", "predicted 1"]
+    headings = ["rows of", *(f"predicted {label}" for label in labels)]
     known = []
     for key, words in RATES.items():
         value: float | None = getattr(rates, key)
@@ -145,7 +159,7 @@ def _of_two_classes(result: Evaluation) -> Iterator[Block | None]:
     yield Beside(
         [
             Table(f"Rows by label and prediction, 1 above {limit}", headings, counts, folded=False),
-            Table(f"Rates at {limit}", ["rate", "value", "within"], known, folded=False),
+            Table(f"Rates at {limit}", ["rate", "value", "±"], known, folded=False),
         ]
     )
     if not result.bins:
@@ -233,28 +247,43 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
     known = {key: [each.figures[key] for each in sets.values()] for key in shown}
     told = [key for key, values in known.items() if any(value is not None for value in values)]
     rows = [
-        (name, f"{each.rows:,}", *(shown[key](each.figures[key]) for key in told))
+        (name, f"{each.rows:,}", *(_of_group(each, key, shown[key]) for key in told))
         for name, each in sets.items()
         if any(value is not None for value in each.figures.values())
     ]
     small = [name for name, each in sets.items() if name not in {row[0] for row in rows}]
     if len(rows) > 1:
         apart = (shown[key](split.gaps[key]) if key in split.gaps else "-" for key in told)
-        rows.append(("apart by", "", *apart))
+        rows.append(("difference", "", *apart))
     if rows:
         yield Table(f"Figures by {title}", [title, "rows", *(RATES.get(key, key) for key in told)], rows)
-    yield Beside([*_charts(title, split, [k for k in told if k in (*metrics[:1], "selection_rate")])])
+    yield Beside(
+        [
+            *_charts(
+                title, split, [k for k in told if k in split.gaps and k in (*metrics[:1], "selection_rate")]
+            )
+        ]
+    )
     missing = [RATES.get(key, key) for key in shown if key not in told]
-    few = f"the {rows_of_group(result.unit)} rows, or rows of a label, that decide"
+    few = f"under {rows_of_group(result.unit)} rows, or rows of a label"
     if missing and told:
-        yield note(f"No group has {few} {', '.join(missing)}. A lower --min-count shows more.")
+        yield note(
+            f"Too few rows in each group ({few}) for {', '.join(missing)}. A lower --min-count shows more."
+        )
     if small:
-        yield note(f"Without {few} a figure: ", Names(small), ". A lower --min-count shows more.")
+        yield note(f"Too few rows for a figure ({few}): ", Names(small), ". A lower --min-count shows more.")
     if len(rows) > 1:
-        yield note("A dash: no further apart than rounding may make them. A gap of few rows may be chance.")
+        yield note("A dash: rounding alone may make the difference. A difference of few rows may be chance.")
     if split.left_out:
-        why = f"fewer than {result.unit} rows{' or none' if result.unit > 1 else ''}"
-        yield note(f"Left out, with {why}: ", Names(split.left_out))
+        few = f"fewer than {result.unit} rows{', or none' if result.unit > 1 else ''}"
+        yield note(f"Left out ({few}): ", Names([f"“{name}”" for name in split.left_out]))
+
+
+def _of_group(each: SetFigures, key: str, shown: Callable[[float | None], str]) -> str:
+    """A figure of a group, and how far rounding may have moved it where that is much of it."""
+    within = each.resolution.get(key)
+    unsure = _within(within) if within is not None and each.figures[key] is not None else ""
+    return f"{shown(each.figures[key])} {unsure}".rstrip()
 
 
 def _charts(title: str, split: Split, keys: Sequence[str]) -> Iterator[Block]:
@@ -273,7 +302,7 @@ def _charts(title: str, split: Split, keys: Sequence[str]) -> Iterator[Block]:
 
 
 def _within(within: float | None) -> str:
-    return "" if within is None or within < SHOWN_WITHIN else f"within {within:.1g}"
+    return "" if within is None or within < SHOWN_WITHIN else f"± {within:.1g}"
 
 
 def number(value: float | None) -> str:

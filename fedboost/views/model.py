@@ -40,7 +40,7 @@ from fedboost.views.document import (
     unless_empty,
     warnings,
 )
-from fedboost.views.evaluation import key_figures, number, quality, remarks
+from fedboost.views.evaluation import key_figures, labels_of, number, quality, remarks, rows_warnings
 from fedboost.views.markup import Markup, element
 from fedboost.views.privacy import strength
 from fedboost.views.session import NO_NOISE, agreed, part_of, privacy, traffic
@@ -62,15 +62,15 @@ MODERATE_EPSILON = 3.0
 def report(result: ModelReport) -> Document:
     """Return the report as people read it."""
     terms, rows = result.model.terms, result.rows
-    of_rows = [*_of_rows(rows)] if rows is not None else []
+    of_rows = [*_of_rows(rows, labels_of(terms))] if rows is not None else []
     blocks = (
         _key_figures(result),
         *warnings([*_warnings(result)]),
         Section("curves", "Learning curves and importance", [*_first_charts(result)]),
         *of_rows,
         *_dependence(rows, result.classes),
-        *_by_site(result),
         *([] if rows is not None else [note(_MORE)]),
+        *_by_site(result),
         _trees(result),
         agreed(terms, [*_parties(result)]),
         privacy(terms),
@@ -107,6 +107,8 @@ def _key_figures(result: ModelReport) -> Figures:
     if result.training_rows is not None:
         figures.append(Figure("rows", f"{result.training_rows:,}", "of all parties"))
     of_parties = "all signed" if signed == len(terms.parties) else f"{signed} signed"
+    known = result.verification
+    of_parties += ", not checked" if known is None else ", checked" if known.holds else ", WRONG"
     figures.append(Figure("parties", str(len(terms.parties)), of_parties))
     hides = "hides each party's sums" if terms.protection.hides else "hides nothing from the aggregator"
     figures.append(Figure("protection", terms.hiding.protection, hides))
@@ -124,7 +126,7 @@ def _warnings(result: ModelReport) -> Iterator[str]:
     if not model.signed_by:
         yield "Nobody signed this model: anybody may have made it."
     elif known is None:
-        yield "The signatures were not checked for this page (--keys)."
+        yield "Signatures were not checked for this page: fedboost report with --keys checks them."
     elif not known.holds:
         yield f"The signatures do NOT hold: {known.conclusion}."
     absent = len(set(terms.parties) - set(model.signed_by))
@@ -270,8 +272,8 @@ def _by_site(result: ModelReport) -> Iterator[Section]:
     lines = [(party, *(_value(own.get(kind)) for kind in kinds)) for party, own in last.items()]
     blocks: list[Block] = [
         Paragraph("Over the rows of one site alone, which its policy allowed. The aggregator saw them, too."),
-        Beside(charts),
         Table("Metrics of each site after the last round of the model", headings, lines),
+        Beside(charts),
     ]
     yield Section("sites", "By site", blocks)
 
@@ -296,11 +298,13 @@ def _value(value: float | None) -> str:
 # ---- Rows that were given for the report ----------------------------------------------------------------
 
 
-def _of_rows(rows: GivenRows) -> Iterator[Section]:
+def _of_rows(rows: GivenRows, labels: Sequence[str]) -> Iterator[Section]:
     result = rows.evaluation
     where = f"On {result.rows:,} rows of {rows.source}, predicted for this page ({result.about})."
-    first, *others = quality(result, note(" ".join(remarks(result))) if result.unit > 1 else None)
-    blocks = [Paragraph(where), key_figures(result), *first.blocks]
+    remark = note(" ".join(remarks(result))) if result.unit > 1 else None
+    first, *others = quality(result, remark, labels)
+    unsure = [Items(found, warnings=True)] if (found := [*rows_warnings(result)]) else []
+    blocks = [Paragraph(where), *unsure, key_figures(result), *first.blocks]
     yield Section("quality", "Quality on given rows", blocks)
     yield from others
 

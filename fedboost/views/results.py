@@ -32,7 +32,7 @@ from fedboost.views.document import (
 )
 from fedboost.views.evaluation import count, evaluation, number
 from fedboost.views.session import result_document, session_warnings
-from fedboost.views.words import capital, counted, delimited, listed
+from fedboost.views.words import amount, capital, counted, delimited, listed
 
 # ---- A description of the rows: what to change, then the columns, levels and label ----------------------
 
@@ -266,9 +266,9 @@ MAX_DRAWN_BINS = 8
 """Columns whose bins are drawn."""
 MAX_NAMED = 5
 """Columns that the verdict names."""
-MOVED_BY_CHANCE = (
-    "By chance: draws of so many of the same rows stay below it 999 times in 1,000. A column is stable below "
-    "that, slight below 0.1, moved below 0.25, and shifted from there on."
+GRADES = (
+    "Limit by chance: draws of so many of the same rows stay below it 999 times in 1,000. A column is stable "
+    "below that, slight below 0.1, moved below 0.25, and shifted from there on."
 )
 """The verdicts in words."""
 
@@ -279,6 +279,7 @@ def drift(result: Drift) -> Document:
     ranked = [*sorted(columns, key=lambda each: -(each.psi or 0)), score]
     far = [each for each in ranked if each.verdict != "stable" and each.psi is not None]
     others = [each for each in ranked if each not in far]
+    stable = len([each for each in others if each is not score])
     blocks = (
         verdict(result),
         Figures(
@@ -294,10 +295,10 @@ def drift(result: Drift) -> Document:
         *warnings([*session_warnings(result.session)]),
         *([Section("columns", "What moved", [*_moved(far)])] if far else []),
         note(
-            f"PSI is the population stability index. {MOVED_BY_CHANCE} Bins of fewer than "
+            f"PSI is the population stability index. {GRADES} Bins of fewer than "
             f"{result.min_count} rows are merged."
         ),
-        Section("others", f"Stable columns ({len(others)})", unless_empty(_indices(others)), folded=True),
+        Section("others", f"Stable columns ({stable})", unless_empty(_indices(others)), folded=True),
         Section("bins", "Rows by bin of each column", [_bins(ranked)], folded=True),
     )
     lead = f"{result.rows:,} rows of all parties, against {result.reference_rows:,} of the training"
@@ -319,14 +320,20 @@ def verdict(result: Drift) -> Verdict:
     else:
         text = "No column moved by more than chance."
     of_score = {
-        "moved": "The score of the model moved: look at its predictions before you use them.",
-        "shifted": "The score of the model moved far: look at its predictions before you use them.",
+        "moved": "The score of the model moved.",
+        "shifted": "The score of the model moved far.",
         "slight": "The score of the model moved slightly.",
         "stable": "The score of the model did not move.",
     }
     is_slight = bool(slight) or score.verdict == "slight"
     state: State = "bad" if moved or score.has_moved else "unclear" if is_slight else "good"
-    return Verdict(text, state, [of_score[score.verdict]] if score.verdict in of_score else [])
+    about = [of_score[score.verdict]] if score.verdict in of_score else []
+    if state != "good":
+        about.append(
+            "That alone does not make the model worse: measure it on rows whose outcome is known (fedboost "
+            "evaluate)."
+        )
+    return Verdict(text, state, about)
 
 
 def _moved(columns: Sequence[DriftColumn]) -> Iterator[Block]:
@@ -347,12 +354,12 @@ def _indices(columns: Sequence[DriftColumn]) -> Table:
         )
         for each in columns
     ]
-    headings = ["column", "psi", "by chance", "verdict", "most moved"]
+    headings = ["column", "psi", "limit by chance", "verdict", "most moved"]
     return Table("How far each column moved", headings, rows, (1, 2))
 
 
 def _chart(column: DriftColumn) -> Pairs:
-    values = [(_short(one), 100 * before, 100 * after) for one, before, after in _shares(column)]
+    values = [(values_of(one), 100 * before, 100 * after) for one, before, after in _shares(column)]
     few = f", the first {MAX_BARS} of {len(values)} bins" if len(values) > MAX_BARS else ""
     title = f"Percent of the rows by {column.name}{few}"
     return Pairs(title, values, ("training", "today"), "percent of the rows")
@@ -365,7 +372,7 @@ def _bins(columns: Sequence[DriftColumn]) -> Table:
         for one, before, after in _shares(each)
     ]
     headings = ["column", "values", "rows of the training", "share", "rows today", "share today"]
-    return Table("Rows by bin of each column", headings, rows, range(2, 6), folded=True)
+    return Table("Rows by bin of each column", headings, rows, range(2, 6), folded=False)
 
 
 def _shares(column: DriftColumn) -> Iterator[tuple[DriftBin, float, float]]:
@@ -392,16 +399,9 @@ def values_of(one: DriftBin) -> str:
         return " or ".join(map(delimited, one.levels[:3])) + (" ..." if len(one.levels) > 3 else "")
     if "low" not in one.model_fields_set:
         return "missing"
-    ends = [f"from {one.low:.4g}"] if one.low is not None else []
-    ends += [f"below {one.high:.4g}"] if one.high is not None else []
-    return " ".join(ends or ["any value"]) + (" or missing" if one.missing else "")
-
-
-def _short(one: DriftBin) -> str:
-    """The values of a bin in few characters."""
-    if one.low is None or one.high is None:
-        return values_of(one)
-    return f"{one.low:.4g} to {one.high:.4g}" + (" or missing" if one.missing else "")
+    low, high = ("" if end is None else amount(end) for end in (one.low, one.high))
+    text = f"{low} to below {high}" if low and high else f"from {low}" if low else f"below {high}"
+    return (text if low or high else "any value") + (" or missing" if one.missing else "")
 
 
 # ---- Trials of settings side by side: the best settings, and the table of trials ------------------------
@@ -428,7 +428,10 @@ def tuning(result: Tuning) -> Document:
         Figure("trials", str(len(trials))),
     ]
     blocks = (
-        Verdict(f"Trial {result.best} is the best: {_settings(best)}."),
+        Verdict(
+            f"Trial {result.best} is the best: {_settings(best)}.",
+            more=[] if result.best else ["No trial beats the settings of the terms."],
+        ),
         Figures(figures),
         *warnings([*session_warnings(result.session)]),
         Section(

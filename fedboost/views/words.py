@@ -105,6 +105,11 @@ def size(count: float) -> str:
     return f"{count:.2f} GB"
 
 
+def amount(value: float) -> str:
+    """Return a number to four digits; from ten thousand on to the unit."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
 def duration(seconds: float) -> str:
     """Return a number of seconds for people."""
     for length, unit in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min")):

@@ -10,13 +10,14 @@ from approvals import SITE, THREE, approvals, keyboard, offered, permits, run, w
 from pyarrow import csv
 from sites import fedboost, rows, terms
 
-from fedboost.cli import site
+from fedboost.cli import common
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.policy_keys import COMMAND
 from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.views.approval import summary
 
 ASKED = "Approve these terms for the rows of this site? [y/N] "
+BROKEN = "They break 1 rule (min_rows_per_leaf). "
 
 
 @pytest.fixture
@@ -258,14 +259,14 @@ def test_digest_says_how_to_approve(folder):
 
 def test_the_question_names_the_analysts(folder, monkeypatch):
     asked = []
-    monkeypatch.setattr(site, "ask_terminal", lambda question: asked.append(question) or "n")
+    monkeypatch.setattr(common, "ask_terminal", lambda question: asked.append(question) or "n")
     assert run("--analyst", "marie").code == 1
     assert run("--analyst", "marie", "--analyst", "Paul B").code == 1
     assert run().code == 1
     assert asked == [
-        "Approve these terms, for analyst marie, for the rows of this site? [y/N] ",
-        'Approve these terms, for analysts marie, "Paul B", for the rows of this site? [y/N] ',
-        ASKED,
+        f"{BROKEN}Approve these terms, for analyst marie, for the rows of this site? [y/N] ",
+        f'{BROKEN}Approve these terms, for analysts marie, "Paul B", for the rows of this site? [y/N] ',
+        f"{BROKEN}{ASKED}",
     ]
 
 

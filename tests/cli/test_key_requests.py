@@ -11,7 +11,7 @@ from cryptography.x509.oid import AttributeOID, NameOID
 from key_folders import secrets_in
 from sites import fedboost
 
-from fedboost.cli import keys
+from fedboost.cli import common
 from fedboost.runtime.net.keys import read_bundle, read_certificates
 
 
@@ -67,7 +67,7 @@ def test_a_bundle_whose_key_never_left_the_site(here, role):
 def test_a_person_sees_who_asks_and_says_yes_or_no(here, monkeypatch):
     run("request", "north", "--folder", "site")
     asked, answers = [], ["n", "y"]
-    monkeypatch.setattr(keys, "ask_terminal", lambda question: asked.append(question) or answers.pop(0))
+    monkeypatch.setattr(common, "ask_terminal", lambda question: asked.append(question) or answers.pop(0))
     end = fedboost("keys", "sign", "site/north/request.pem", "--folder", "root")
     assert (end.code, end.err) == (1, "not signed: nothing was written\n")
     assert {path.name for path in (here / "root").iterdir()} == {"consortium-key.pem", "consortium.pem"}

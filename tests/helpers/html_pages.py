@@ -63,8 +63,9 @@ def altered(result, **values):
 
 def section(page, name):
     """The text of one section."""
-    found = re.search(rf'<section id="{name}".*?</section>', page, re.DOTALL)
-    return Page(found[0]).text
+    found = re.search(rf'<(section|div) id="{name}".*?</section>', page, re.DOTALL)
+    folded = found[1] == "div"
+    return Page(found[0].removesuffix("</details></section>") if folded else found[0]).text
 
 
 def check(page):

@@ -51,7 +51,7 @@ def test_an_evaluation_is_drawn_as_it_is(evaluation, trained, tmp_path):
     said = section(page, "quality")
     head = " ".join(re.findall(r"<d[td][^>]*>([^<]*)", page.partition('id="quality"')[0]))
     assert f"logloss {summary['metrics']['logloss']:.5g}" in head
-    assert f"area under the ROC curve {summary['auc']['value']:.5g} within" in head
+    assert f"area under the ROC curve {summary['auc']['value']:.5g} ±" in head
     outcomes = summary["confusion"]
     assert f"label 0 {outcomes['tn']} {outcomes['fp']} label 1 {outcomes['fn']} {outcomes['tp']}" in said
     for name, split in (("split-0", summary["subgroups"]["ward"]), ("split-1", summary["sites"])):
@@ -68,7 +68,7 @@ def test_a_group_without_a_figure_is_named_and_not_a_row_of_dots(evaluation):
     nothing = {**first, "metrics": {"logloss": None}, "rates": dict.fromkeys(first["rates"])}
     few = altered(evaluation, sites={**sites, "sets": {**sites["sets"], "north": nothing}})
     said = section(few.report(), "split-1")
-    assert "Without the 100 rows, or rows of a label, that decide a figure: north." in said
+    assert "Too few rows for a figure (under 100 rows, or rows of a label): north." in said
     assert "--min-count" in said
     assert "north 160" not in said
 

@@ -1,4 +1,4 @@
-"""Sessions that are over, with their models: what the console shows of the past.
+"""Sessions that are over, with their models; those that are submitted; and the status of an aggregator.
 
 Each session has a file NAME.json with its facts, and NAME.model with its model if it has one, in the folder
 `ended` of the state folder. Beyond MAX_ENDED of those that are done, and MAX_FAILED of the others, the

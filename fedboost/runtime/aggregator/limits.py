@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
@@ -248,14 +248,14 @@ class _Lines:
     left_out: int = 0
 
 
+@dataclass(eq=False)
 class Refusals:
     """Lines about refused callers, and their count in the metrics, if there are any."""
 
-    def __init__(self, log: Any, metrics: AggregatorMetrics | None) -> None:
-        self._log = log
-        self._metrics = metrics
-        self._peers: dict[tuple[str, str], _Lines] = {}
-        self._lock = threading.Lock()
+    _log: Any
+    _metrics: AggregatorMetrics | None
+    _peers: dict[tuple[str, str], _Lines] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, event: str, peer: str, reason: str, **values: str) -> None:
         """Log a refusal of a peer, unless it had its lines."""
@@ -298,16 +298,16 @@ End = tuple[str, int]
 """A client's end of a connection: address and port."""
 
 
+@dataclass(eq=False)
 class Connections:
     """The connections to one port of this process."""
 
-    def __init__(self, port: int, refusals: Refusals) -> None:
-        self._port = port
-        self._refusals = refusals
-        self._since: dict[End, float] = {}
-        """Connections without a call, and when they were first looked at."""
-        self._flooding: dict[str, float] = {}
-        """Networks that had too many, and when they last had."""
+    _port: int
+    _refusals: Refusals
+    _since: dict[End, float] = field(default_factory=dict)
+    """Connections without a call, and when they were first looked at."""
+    _flooding: dict[str, float] = field(default_factory=dict)
+    """Networks that had too many, and when they last had."""
 
     def look(self, calling: Iterable[str], now: float) -> None:
         """Shut down what is too much. `calling` has gRPC's name of the peer of each open call."""

@@ -5,7 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -42,17 +42,17 @@ WRITE_SECONDS = 2.0
 """Seconds between two writes, at least."""
 
 
+@dataclass(eq=False)
 class Seen:
     """The names of parties, and when they were last here (seconds since 1970). Without a folder it ends with
     the process."""
 
-    def __init__(self, log: Any) -> None:
-        self.times: dict[str, int] = {}
-        self._log = log
-        self._path: Path | None = None
-        self._changed = False
-        self._written = 0.0
-        self._failed = False
+    _log: Any
+    times: dict[str, int] = field(default_factory=dict)
+    _path: Path | None = None
+    _changed: bool = False
+    _written: float = 0.0
+    _failed: bool = False
 
     def open(self, folder: Path) -> None:
         """Go on with the file in this folder. ConfigError."""
@@ -111,16 +111,16 @@ class Arrival:
     version: str
 
 
+@dataclass(eq=False)
 class ConnectedParties:
     """Names of the connected parties, each with its outgoing messages, and of those that were here."""
 
-    def __init__(self, seen: Seen, metrics: AggregatorMetrics) -> None:
-        self._metrics = metrics
-        self.outgoing: dict[str, Outgoing] = {}
-        self.arrivals: dict[str, Arrival] = {}
-        self.seen = seen
-        self.changed = asyncio.Event()
-        """Set, and replaced by a new event, at each change that analysts may wait for."""
+    seen: Seen
+    _metrics: AggregatorMetrics
+    outgoing: dict[str, Outgoing] = field(default_factory=dict)
+    arrivals: dict[str, Arrival] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced by a new event, at each change that analysts may wait for."""
 
     def __contains__(self, party: str) -> bool:
         return party in self.outgoing

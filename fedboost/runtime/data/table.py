@@ -18,8 +18,7 @@ from pyarrow import ipc
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
 from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, first_line, locations_of
-from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, read_query
-from fedboost.runtime.data.sql import normal_table, opened
+from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, normal_table, opened, read_query
 from fedboost.runtime.data.text import (
     COMPRESSIONS,
     Delimited,

@@ -210,7 +210,7 @@ _CONVERSION = re.compile(
 @contextmanager
 def opened(location: Location) -> "Iterator[pa.NativeFile]":
     """Open a file to read from its beginning, unpacked as its suffix says."""
-    method = next((kind for suffix, kind in COMPRESSIONS.items() if location.name.endswith(suffix)), None)
+    method = COMPRESSIONS.get(_packed(location.name))
     with location.open() as file:
         if method is None:
             yield file

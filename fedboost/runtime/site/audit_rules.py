@@ -44,10 +44,11 @@ from fedboost.results.audit import (
 from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Entry, read_admitted
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import QUERIES, queries_of
-from fedboost.views.words import counted, shown
+from fedboost.views.words import capital, counted, shown
 
 MAX_LISTED = 5
-ASK = "Keep this log, and ask the operator of the aggregator"
+ASK_TOO = "keep this log, and ask the operator of the aggregator"
+ASK = capital(ASK_TOO)
 AdmittedTerms = Mapping[str, Terms | ConfigError]
 """The terms of a log by their digest, or why they cannot be read."""
 
@@ -117,8 +118,7 @@ def allowed_questions(terms: Terms) -> Mapping[str, int]:
 def _of_one(
     kind: str, session: Session, found: str, meaning: str, remedy: str = f"{ASK} why"
 ) -> AuditWarning:
-    observation = f"session {shown(session.name)}: {found}"
-    return AuditWarning(kind, (session.name,), observation, meaning, remedy)
+    return AuditWarning(kind, (session.name,), f"session {shown(session.name)}: {found}", meaning, remedy)
 
 
 def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
@@ -332,7 +332,7 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
             (name,),
             f"session {shown(name)} begins in this log with attempt {first.attempt}",
             "what this site answered in the attempts before is not in this log, and cannot be compared",
-            f"if the log was moved away meanwhile, audit the old one too; if not: {lower(ASK)} why",
+            f"if the log was moved away meanwhile, audit the old one too; if not: {ASK_TOO} why",
         )
     digests = list(dict.fromkeys(session.digest or "" for session in sessions))
     if len(digests) > 1:
@@ -398,7 +398,7 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
                 f"session {shown(session.name)} was taken up again in attempt {part.attempt}, after answers "
                 f"in attempt {answered}",
                 "numbers of attempts only grow: this site was put back to an earlier state, or runs twice",
-                f"the operator of this site knows; if it was neither: {lower(ASK)} why",
+                f"the operator of this site knows; if it was neither: {ASK_TOO} why",
             )
         answered = max([answered, *(release.attempt for release in part.answers)])
 
@@ -535,11 +535,6 @@ def listed(names: list[str]) -> str:
     if more > 1:
         return f"{', '.join(names)} and {more} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def lower(text: str) -> str:
-    """A sentence as the rest of one."""
-    return text[0].lower() + text[1:]
 
 
 def _names(sessions: list[Session]) -> tuple[str, ...]:

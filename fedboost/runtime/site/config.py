@@ -193,9 +193,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         tokens = from_folder(path, {"tokens": config.console.tokens})
         config = config.model_copy(update={"console": config.console.model_copy(update=tokens)})
     audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
-    alone = config.rows_name == config.party  # else other parties may have the same folder
-    folder = "models" if alone else f"{folder_name(config.party)}.models"
-    models = config.models or state_folder(config) / folder
+    models = config.models or folder_of(config, "models")
     config = config.model_copy(update={"audit": audit, "models": models})
     config._file = path
     return config
@@ -240,3 +238,9 @@ def state_folder(config: PartyConfig) -> Path:
     file is called plays no part."""
     assert config.state is not None
     return config.state / folder_name(config.rows_name)
+
+
+def folder_of(config: PartyConfig, what: str) -> Path:
+    """The folder of what one party keeps there, where other parties may have the same state folder."""
+    own = what if config.rows_name == config.party else f"{folder_name(config.party)}.{what}"
+    return state_folder(config) / own

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from os import urandom
@@ -76,15 +77,17 @@ SAY_SO = 1.0
 """Seconds of waiting before the log says that the aggregator is waited for."""
 
 
+@dataclass(eq=False)
 class Dialling:
     """The tries to reach one aggregator, which may be lost and reached again. wait: seconds it may take."""
 
-    def __init__(self, address: str, wait: float, log: Any) -> None:
-        self._address = address
-        self._wait = wait
-        self._log = log
-        self._waited, self._pause, self._reported = 0.0, FIRST_RETRY, ""
-        self._fault: TlsFault | None = None
+    _address: str
+    _wait: float
+    _log: Any
+    _waited: float = 0.0
+    _pause: float = FIRST_RETRY
+    _reported: str = ""
+    _fault: TlsFault | None = None
 
     async def reached(self, opened: Any, bundle: Bundle | None, attended: bool) -> bool:
         """Try to reach it over this connection. attended: whether it has let this party in before, and is

@@ -27,7 +27,7 @@ from fedboost.protocol.messages import Offer, Request
 from fedboost.protocol.party import check_rows
 from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.results.site import Asked, Live, LiveSession
-from fedboost.runtime.files import folder_name, write_atomically
+from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import (
     lacks_approval,
@@ -37,7 +37,7 @@ from fedboost.runtime.site.approval import (
     with_past,
 )
 from fedboost.runtime.site.audit import OWNER_ALONE, AuditLog
-from fedboost.runtime.site.config import PartyConfig, state_folder
+from fedboost.runtime.site.config import PartyConfig, folder_of
 from fedboost.runtime.site.memory import make_folder
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import with_the_command
@@ -311,10 +311,8 @@ class RequestLog:
     """The requests of a site."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
-        alone = config.rows_name == config.party  # else other parties may have the same folder
-        folder = "asked" if alone else f"{folder_name(config.party)}.asked"
         self._config = config
-        self._folder = state_folder(config) / folder
+        self._folder = folder_of(config, "asked")
         self._log = log
         self._lock = threading.Lock()
         self._known: dict[str, Asked] = {}

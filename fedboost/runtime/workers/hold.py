@@ -376,11 +376,6 @@ def total(contents: Sequence[bytes], query: OfTurn) -> Int64:
     return query.from_cells(signed(words, query.segments))
 
 
-def done(content: bytes = b"") -> bytes:
-    """An answer of bytes."""
-    return _DONE + content
-
-
 def failed(error: FedboostError) -> bytes:
     """An answer that says why there is none."""
     kind = type(error).__name__
@@ -527,9 +522,9 @@ def hold(load: Load, *parts: Any) -> Held:
         rows = [shard]
         del shard
         holder = holder_for(lambda terms: rows.pop() if rows else read(terms), load.party, load.threads)
-        kept = _Kept(holder(terms, b""), load.party)
+        answered = partial(_answered, holder(terms, b""), load.party)
         give_back()
-        return replace(held, door=asdict(_serve(kept, load.party, load.host)))
+        return replace(held, door=asdict(_serve(answered, load.party, load.host)))
     except FedboostError as error:
         return Held(fault=failed(error))
     except Exception as error:  # noqa: BLE001 - whatever a library raises is told in one line
@@ -546,23 +541,27 @@ def _table(load: Load, terms: Terms, parts: Sequence[Any], ranges: Sequence[Rang
     return named(table, Names(**load.names), "names").under(terms.columns.row_id)
 
 
-class _Kept:
-    """A holder, and what it does with requests."""
-
-    def __init__(self, holder: Holder, party: str) -> None:
-        self._holder, self._party = holder, party
-
-    def serve(self, request: bytes) -> bytes:
-        """The answer to a request."""
-        kind, content = request[:1], request[1:]
-        try:
-            return _KINDS[kind](self._holder, content)
-        except FedboostError as error:
-            return failed(error)
-        except Exception as error:  # noqa: BLE001 - else the caller would take it for the end of a worker
-            return failed(_of_library(error))
-        finally:
-            last_done[self._party] = _named(self._holder.state)
+def _answered(holder: Holder, party: str, request: bytes) -> bytes:
+    """What a holder answers to a request."""
+    kind, content = request[:1], request[1:]
+    try:
+        if kind == GO_TO:
+            holder.go_to(state_in(content))
+            return _DONE
+        if kind == HASH:
+            return _DONE + holder.rows_hashed(content)
+        query = query_in(content)
+        if kind == ANSWER:
+            return packed(finished(holder.answering(query)), query)
+        if not isinstance(query, VoteQuery) or not isinstance(holder, HorizontalHolder):
+            raise PeerError("own histograms are asked for where there is no vote")
+        return _DONE + holder.own_histograms(query).tobytes()
+    except FedboostError as error:
+        return failed(error)
+    except Exception as error:  # noqa: BLE001 - else the caller would take it for the end of a worker
+        return failed(_of_library(error))
+    finally:
+        last_done[party] = _named(holder.state)
 
 
 def _of_library(error: Exception) -> Refused:
@@ -582,35 +581,6 @@ def shown() -> str:
     return "; ".join(f"{party}: {done}" for party, done in last_done.items())
 
 
-def _answer(holder: Holder, content: bytes) -> bytes:
-    query = query_in(content)
-    return packed(finished(holder.answering(query)), query)
-
-
-def _histograms(holder: Holder, content: bytes) -> bytes:
-    query = query_in(content)
-    if not isinstance(query, VoteQuery) or not isinstance(holder, HorizontalHolder):
-        raise PeerError("own histograms are asked for where there is no vote")
-    return done(holder.own_histograms(query).tobytes())
-
-
-def _go_to(holder: Holder, content: bytes) -> bytes:
-    holder.go_to(state_in(content))
-    return done()
-
-
-def _hash(holder: Holder, content: bytes) -> bytes:
-    return done(holder.rows_hashed(content))
-
-
-_KINDS: dict[bytes, Callable[[Holder, bytes], bytes]] = {
-    ANSWER: _answer,
-    HISTOGRAMS: _histograms,
-    GO_TO: _go_to,
-    HASH: _hash,
-}
-
-
 def finished(answering: Answering) -> Int64:
     """The integers of an answer for which nothing is needed of others. PeerError if something is."""
     try:
@@ -621,7 +591,7 @@ def finished(answering: Answering) -> Int64:
     raise PeerError("an answer needs what other parties relay, which workers do not get")
 
 
-def _serve(kept: _Kept, party: str, host: str) -> Door:
+def _serve(answered: Callable[[bytes], bytes], party: str, host: str) -> Door:
     """Let the caller in, at a port that the system chooses."""
     token = secrets.token_hex(32)
     server = grpc.server(ThreadPoolExecutor(1, "fedboost"), options=OPTIONS)
@@ -633,7 +603,7 @@ def _serve(kept: _Kept, party: str, host: str) -> Door:
         called.set()
         server.stop(1.0)
 
-    server.add_generic_rpc_handlers((Doorkeeper(token, kept.serve, called.set, ended),))
+    server.add_generic_rpc_handlers((Doorkeeper(token, answered, called.set, ended),))
     shown = f"[{host}]" if ":" in host else host
     address, certificate = f"{shown}:0", ""
     if is_loopback(address):

@@ -1,4 +1,4 @@
-"""The holder of a site whose rows are on workers: its answer is the sum of theirs.
+"""The holder of rows that are on workers, whose answer is the sum of theirs; and the rows of such a site.
 
 Promises: the vector is the one that a holder of all rows would answer, however the rows are shared out; a
 worker that is lost is replaced by others, which read its rows and go where the training stands, and nothing

@@ -22,7 +22,6 @@ from sites import fedboost, rows, terms
 import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.runtime.data import parquet as stream
-from fedboost.runtime.data import sql
 from fedboost.runtime.data.database import Database, database_of
 from fedboost.runtime.data.parquet import keep
 from fedboost.runtime.data.table import as_table, read_table, site_table
@@ -181,7 +180,7 @@ def test_nothing_is_written(folder, uri):
 def test_no_second_statement_hides_in_quotes(folder, begin):
     """What looks like a text or a comment, and is none to the database, hides nothing from the check."""
     query = f"{begin}; COPY (SELECT 1) TO '{folder}/written.csv' -- $$ '"
-    for check in (nullcontext(), mock.patch.object(sql, "check_query", lambda query, source: query)):
+    for check in (nullcontext(), mock.patch.object(stream, "check_query", lambda query, source: query)):
         with check, pytest.raises(ConfigError, match="one SELECT is read"):
             read_table(Database("duckdb:///rows.duckdb", query))
         assert not (folder / "written.csv").exists()
@@ -259,7 +258,7 @@ def test_a_semicolon_or_a_comment_in_quotes_ends_no_query(folder):
 
 def test_a_column_of_several_kinds_is_named_with_a_cast(folder):
     query = "SELECT 1 AS one, CASE WHEN rowid < 180 THEN 1 ELSE 'x' END AS kind FROM rows"
-    with mock.patch("fedboost.runtime.data.sql.BATCH_ROWS", 100), pytest.raises(ConfigError) as error:
+    with mock.patch("fedboost.runtime.data.parquet.BATCH_ROWS", 100), pytest.raises(ConfigError) as error:
         read_table(Database("sqlite:///rows.db", query))
     assert "column 'kind' holds values of several types" in str(error.value)
     assert "CAST(kind AS TEXT)" in str(error.value)
