@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,30 +79,12 @@ MinRowsPerLevel = Annotated[
     int, typer.Option(help="Rows that a level has at least; others are left out.", min=1)
 ]
 _TABLES: dict[str, Any] = {"rich_help_panel": "How the table is read", "show_default": False}
-_READ = {
-    "separator": Annotated[
-        str | None,
-        typer.Option(help="What stands between columns of a text (a comma; in a .tsv a tab).", **_TABLES),
-    ],
-    "decimal": Annotated[
-        str | None, typer.Option(help="What stands in numbers of a text: . or ,", **_TABLES)
-    ],
-    "encoding": Annotated[
-        str | None, typer.Option(help="Of a text, such as latin-1 or utf-16 (utf-8).", **_TABLES)
-    ],
-    "na": Annotated[
-        list[str] | None,
-        typer.Option(help="A word that means a missing value (may be repeated).", **_TABLES),
-    ],
-    "query": Annotated[str | None, typer.Option(help="SELECT ...: the rows of a database.", **_TABLES)],
-    "query_file": Annotated[Path | None, typer.Option(help="A file that has the query.", **_TABLES)],
-    "sheet": Annotated[str | None, typer.Option(help="Of a workbook (the first one).", **_TABLES)],
-}
 
 
-def gathers(name: str, options: Mapping[str, Any], make: Callable[..., Any], **defaults: Any) -> Decorator:
-    """A decorator that adds options to a command, which receives what `make` makes of their values, as
-    `name`. options: their annotations; defaults: their values where those are not None."""
+def gathers(name: str, make: Callable[..., Any]) -> Decorator:
+    """A decorator that adds the parameters of `make` to a command as options. The command receives what
+    `make` returns, as `name`."""
+    options = inspect.signature(make).parameters
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -110,21 +92,42 @@ def gathers(name: str, options: Mapping[str, Any], make: Callable[..., Any], **d
             made = make(**{option: arguments.pop(option) for option in options})
             command(**arguments, **{name: made})
 
-        own, keyword = inspect.signature(command), inspect.Parameter.KEYWORD_ONLY
+        own = inspect.signature(command)
         parameters = [parameter for parameter in own.parameters.values() if parameter.name != name]
-        parameters += [
-            inspect.Parameter(option, keyword, default=defaults.get(option), annotation=kind)
-            for option, kind in options.items()
-        ]
+        parameters += [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options.values()]
         run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {**command.__annotations__, **options}
-        del run.__annotations__[name]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
 
     return decorate
 
 
-def _reading(query: str | None, query_file: Path | None, **values: Any) -> Reading:
+def _reading(
+    separator: Annotated[
+        str | None,
+        typer.Option(help="What stands between columns of a text (a comma; in a .tsv a tab).", **_TABLES),
+    ] = None,
+    decimal: Annotated[
+        str | None, typer.Option(help="What stands in numbers of a text: . or ,", **_TABLES)
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Of a text, such as latin-1 or utf-16 (utf-8).", **_TABLES)
+    ] = None,
+    na: Annotated[
+        list[str] | None,
+        typer.Option(help="A word that means a missing value (may be repeated).", **_TABLES),
+    ] = None,
+    query: Annotated[str | None, typer.Option(help="SELECT ...: the rows of a database.", **_TABLES)] = None,
+    query_file: Annotated[Path | None, typer.Option(help="A file that has the query.", **_TABLES)] = None,
+    sheet: Annotated[str | None, typer.Option(help="Of a workbook (the first one).", **_TABLES)] = None,
+) -> Reading:
+    values: dict[str, Any] = {
+        "separator": separator,
+        "decimal": decimal,
+        "encoding": encoding,
+        "na": na,
+        "sheet": sheet,
+    }
     try:
         options = ReadOptions(**{name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
@@ -133,7 +136,7 @@ def _reading(query: str | None, query_file: Path | None, **values: Any) -> Readi
     return Reading(options, query, query_file)
 
 
-reads_a_table = gathers("read", _READ, _reading)
+reads_a_table = gathers("read", _reading)
 """Give a command the options by which a table is read; it gets them as `read`."""
 
 

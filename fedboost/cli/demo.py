@@ -23,7 +23,7 @@ from pyarrow import csv
 from fedboost.cli.common import Force, Json, Site, reads_a_table
 from fedboost.cli.compare import IN_ORDER, one_party
 from fedboost.cli.output import notice, show
-from fedboost.cli.serve import site_and_keys
+from fedboost.cli.serve import compile_usual, site_and_keys
 from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
@@ -42,7 +42,6 @@ from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable, folder_name, party_stems
 from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.local.warm_up import compile_usual
 from fedboost.runtime.model import Model, assemble
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.backup import PartFolder

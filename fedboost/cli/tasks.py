@@ -7,7 +7,7 @@ not hidden.
 import os
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -135,10 +135,7 @@ class Run:
             result.report(self.report)
 
 
-_FIELDS = fields(Run)
-runs_a_session = gathers(
-    "run", {each.name: each.type for each in _FIELDS}, Run, **{each.name: each.default for each in _FIELDS}
-)
+runs_a_session = gathers("run", Run)
 """Give a command the options of `Run`; it gets them as `run`."""
 
 

@@ -151,11 +151,6 @@ class Training:
             raise SessionFailed("the training ended without a model")
         return self._model
 
-    @property
-    def is_ending(self) -> bool:
-        """True if the training is to end with the round under way."""
-        return self._enough
-
     def stop(self) -> None:
         """End the session at the aggregator, which forgets it. Who only stops listening can come back with
         the same terms."""

@@ -276,7 +276,7 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
         yield note("A dash: rounding alone may make the difference. A difference of few rows may be chance.")
     if split.left_out:
         few = f"fewer than {result.unit} rows{', or none' if result.unit > 1 else ''}"
-        yield note(f"Left out ({few}): ", Names([f"“{name}”" for name in split.left_out]))
+        yield note(f"Groups of {few} are left out: ", Names(split.left_out))
 
 
 def _of_group(each: SetFigures, key: str, shown: Callable[[float | None], str]) -> str:

@@ -27,7 +27,7 @@ from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.tasks import terms_to_toml
-from fedboost.views import status
+from fedboost.views import aggregator
 from fedboost.wire.messages import (
     Objections,
     Review,
@@ -276,7 +276,7 @@ def test_words_of_a_site_cannot_pose_as_another_line():
     """Escapes, and lines, of a site that does not go by the rules."""
     words = "no\x1b[2J\nsouth  yes"
     answers = decode_check_reply(encode_check_reply([SiteReply("no\x1brth", True, (words,))]))
-    shown = "\n".join(status.check(answers))
+    shown = "\n".join(aggregator.check(answers))
     assert "\x1b" not in shown
     assert r"no\x1b[2J\nsouth  yes" in shown
 

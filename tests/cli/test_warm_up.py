@@ -11,15 +11,15 @@ from pyarrow import csv
 from sites import fedboost, rows
 from unprivileged import ROOT
 
+from fedboost.cli import serve as warm_up
+from fedboost.cli.serve import compile_usual
 from fedboost.errors import ConfigError
 from fedboost.kernel_cache import COMPILING, Folders, folders, unready
-from fedboost.runtime.local import warm_up
-from fedboost.runtime.local.warm_up import compile_usual
 
 LACKING = """
 import sys
 from numba.core.dispatcher import Dispatcher
-from fedboost.runtime.local.warm_up import compile_all
+from fedboost.cli.serve import compile_all
 compile_all()
 modules = [module for name, module in sys.modules.items() if name.startswith("fedboost.")]
 kernels = {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}
