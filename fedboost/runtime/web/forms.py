@@ -12,8 +12,8 @@ from starlette.routing import Route
 from fedboost.runtime.web.guard import Refusal
 from fedboost.runtime.web.logins import Logins
 
-MAX_FIELDS = 8
-"""Of a form of any page."""
+MAX_FIELDS, MAX_LOGIN_FIELDS = 8, 4
+"""Of a form of any page, and of the form for a token."""
 ReadForm = Callable[[Request], Awaitable[Callable[[str], str]]]
 
 
@@ -30,7 +30,7 @@ def shared_routes(
 
 
 async def _log_in(logins: Logins, request: Request) -> Response:
-    form = await read_form(request)
+    form = await read_form(request, MAX_LOGIN_FIELDS)
     return _to_overview(logins.log_in(form("token"), request.scope))
 
 
@@ -49,11 +49,11 @@ async def _asset(content: str, kind: str, request: Request) -> Response:
     return Response(content, media_type=kind)
 
 
-async def read_form(request: Request) -> Callable[[str], str]:
+async def read_form(request: Request, most: int = MAX_FIELDS) -> Callable[[str], str]:
     """The first value of each field of a form, '' of one that it lacks. Refusal for other bodies, and for
-    forms of more fields than any page has."""
+    forms of more fields than `most`."""
     try:
-        found = parse_qs((await request.body()).decode("latin-1"), max_num_fields=MAX_FIELDS)
+        found = parse_qs((await request.body()).decode("latin-1"), max_num_fields=most)
     except ValueError:
         raise Refusal(HTTPStatus.BAD_REQUEST, "this is no form of a page") from None
     return lambda name: found.get(name, [""])[0]
