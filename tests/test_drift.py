@@ -367,8 +367,13 @@ def test_what_comes_from_an_aggregator_fits_the_model(model):
     held = dataclasses.replace(own, terms=agreed, summary={"present": reference})
     assert {each["psi"] for each in fb.Drift.held_against(counted, held, {}).summary["columns"]} == {0.0}
     columns, score = reference["columns"], reference["score"]
+    none = {
+        "columns": [{**each, "counts": [0] * len(each["counts"])} for each in columns],
+        "score": {**score, "counts": [0] * len(score["counts"])},
+    }
     for present in (
         None,
+        {**reference, **none, "rows": 0},
         {**reference, "rows": 2999},
         {**reference, "rows": "3000"},
         {**reference, "columns": columns[:2]},

@@ -1,9 +1,9 @@
 """The description of the rows of all parties: counts and quantiles."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, Strict, field_validator
 
 from fedboost.boosting.programs.tasks import unit_of
 from fedboost.results.base import Count, Number, Part, Result
@@ -26,7 +26,7 @@ class Column(Part):
     undeclared: Count | None = 0
     levels: dict[str, Count | None] = Field(default={})
     quantiles: dict[str, Interval | None] = Field(default={})
-    constant: bool = False
+    constant: Annotated[bool, Strict()] = False
     gap: Interval | None = None
 
     @field_validator("gap")
@@ -50,10 +50,10 @@ class Column(Part):
 
     def fits(self, name: str, levels: Sequence[str] | None, is_exact: bool) -> bool:
         """True for the column of this name. levels: of a category, None of a number; is_exact: no noise."""
-        if self.name != name:
+        if self.name != name or (is_exact and None in (self.missing, self.undeclared, *self.levels.values())):
             return False
         if levels is not None:
-            return not self.quantiles and self.levels.keys() == {*levels}
+            return not self.quantiles and not self.constant and self.levels.keys() == {*levels}
         numbers = {"constant", "gap"} if is_exact else {"constant"}
         is_whole = self.quantiles.keys() == {f"{share:g}" for share in SHARES}
         return is_whole and not self.levels and numbers <= self.model_fields_set
@@ -93,12 +93,7 @@ class Description(Result):
                 each.fits(name, own, is_exact)
                 and each.kind == ("numeric" if own is None else "categorical")
                 and {"missing", *(["undeclared"] if own is not None else [])} <= each.model_fields_set
-                and (not is_exact or None not in (each.missing, each.undeclared, *each.levels.values()))
                 for each, (name, own) in zip(self.columns, levels.items(), strict=True)
             )
-            and (
-                self.label.fits(schema.label, classes or None, is_exact)
-                if told
-                else self.label.name == schema.label
-            )
+            and self.label.fits(schema.label, None if told and not classes else classes, is_exact)
         )

@@ -85,7 +85,8 @@ class BinCounts(Part):
         known += [(name, levels, len(levels) + 1) for name, levels in schema.categorical.items()]
         score = class_names(terms) if bins.classes else bins.score.tolist()
         return (
-            len(known) == len(self.columns)
+            self.rows > 0
+            and len(known) == len(self.columns)
             and all(each.fits(*own, self.rows) for each, own in zip(self.columns, known, strict=True))
             and self.score.fits("", score, bins.of_score, self.rows)
         )

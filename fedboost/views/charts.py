@@ -292,7 +292,7 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
     low, high = min(values), max(values)
     span = high - low
     if span <= 1e-9 * max(abs(low), abs(high), 1e-290):
-        half = abs(low) * 0.1 or 0.5
+        half = abs(low) * 0.1 if abs(low) > 1e-290 else 0.5
         return low - half, high + half
     return low - margin * span, high + margin * span
 

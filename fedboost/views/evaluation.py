@@ -216,9 +216,17 @@ def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
         if rows >= least or number == len(bins):
             positives = sum(one.positives for one in part)
             predicted = sum(one.mean_prediction * one.rows for one in part) / rows
-            known = {"low": part[0].low, "high": part[-1].high, "mean_prediction": predicted}
-            counts = {"rows": rows, "positives": positives, "rate": positives / rows}
-            out.append(ScoreBin.model_validate(known | counts))
+            ends = {"low": part[0].low, "high": part[-1].high}
+            out.append(  # numbers within bounds may have a mean that is not
+                ScoreBin.model_construct(
+                    None,
+                    **ends,
+                    rows=rows,
+                    positives=positives,
+                    mean_prediction=predicted,
+                    rate=positives / rows,
+                )
+            )
             part = []
     return out
 

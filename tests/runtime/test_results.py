@@ -122,3 +122,66 @@ def test_what_is_another_result_is_refused(summary):
     for read in (described, tuned, evaluated):
         with pytest.raises(PeerError, match="the aggregator ended the session without"):
             read(summary, model)
+
+
+def read(kind, model, **changed):
+    """The result of a model whose summary has other values, or PeerError."""
+    return kind.from_model(
+        dataclasses.replace(model, summary=json.loads(json.dumps(model.summary)) | changed), {}
+    )
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        {"name": "y", "levels": {"0": 10, "1": None}},
+        {"name": "y", "levels": {"0": 10, "1": 20}, "constant": True},
+        {"name": "y", "levels": {"0": 10, "1": 20}, "quantiles": {"0.5": [0, 1]}},
+    ],
+)
+def test_a_label_of_classes_has_counts_alone(label):
+    model = signed_model_of(run_session(terms_to_describe(terms()), shared_out(2))[0])
+    assert read(Description, model, label={"name": "y", "levels": {"0": 10, "1": 20}})
+    with pytest.raises(PeerError):
+        read(Description, model, label=label)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"levels": {"x": 0}}, {"quantiles": {"0.5": [0, 1]}}, {"constant": True}],
+    ids=lambda more: next(iter(more)),
+)
+def test_a_label_that_was_not_counted_has_its_name_alone(more):
+    noisy = {"noise": {"epsilon": 1.0, "delta": 1e-6}, "protection": "masked"}
+    agreed = terms_to_describe(
+        terms(columns=NOISY | {"label_range": [0, 1]}, objective="reg:squarederror", **noisy)
+    )
+    model = signed_model_of(run_session(agreed, shared_out(3))[0])
+    label = json.loads(json.dumps(model.summary))["label"]
+    assert [*text(document(read(Description, model, label=label)))]
+    with pytest.raises(PeerError):
+        read(Description, model, label=label | more)
+
+
+def test_a_column_is_constant_or_not():
+    model = signed_model_of(run_session(terms_to_describe(terms()), shared_out(2))[0])
+    columns = json.loads(json.dumps(model.summary))["columns"]
+    columns[0]["constant"] = "no"
+    with pytest.raises(PeerError):
+        read(Description, model, columns=columns)
+
+
+def test_figures_of_any_size_can_be_drawn():
+    parts = shared_out(3, rows(400))
+    trained = fb.simulate(terms(), parts).model
+    agreed = evaluation_terms(trained, by_site=True)
+    model = signed_model_of(run_session(agreed, parts)[0])
+    known = json.loads(json.dumps(model.summary))
+    bins = [each | {"rows": 2**40, "mean_prediction": 9e299} for each in known["bins"]]
+    sites = known["sites"]
+    for each in sites["sets"].values():
+        each["metrics"] = dict.fromkeys(each["metrics"], 4e-323)
+    sites["gaps"] = dict.fromkeys(known["metrics"], 1.0)
+    result = read(Evaluation, model, bins=bins, sites=sites)
+    assert [*text(document(result), full=True)]
+    assert "3.9525e-323" in result.report()
