@@ -4,15 +4,24 @@ The message of each is a sentence for people: the command line prints it alone a
 other exception that escapes is a defect of fedboost.
 """
 
+import re
+
 MAX_QUOTE_LENGTH = 500
 """Characters of foreign text in a message."""
+_UNSEEN = re.compile(
+    r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    r"\U000e0100-\U000e01ef]"
+)
+"""Letters and marks without ink, beside the characters that Python does not print."""
 
 
 def printable(text: str) -> str:
-    """A text on one line, with escapes for control characters."""
-    if text.isprintable():
+    """A text on one line, with escapes for characters that are not seen: two names that differ look
+    different."""
+    if text.isprintable() and (text.isascii() or not _UNSEEN.search(text)):
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    seen = (c.isprintable() and not _UNSEEN.match(c) for c in text)
+    return "".join(c if s else c.encode("unicode_escape").decode() for c, s in zip(text, seen, strict=True))
 
 
 def quoted(text: str, longest: int = MAX_QUOTE_LENGTH) -> str:

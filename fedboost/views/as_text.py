@@ -4,7 +4,6 @@ is folded.
 Promises: paragraphs fit 80 columns; a name from outside neither poses as another line nor moves the cursor.
 """
 
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 
@@ -28,8 +27,8 @@ from fedboost.views.document import (
     Verdict,
     plain,
 )
-from fedboost.views.words import WIDTH, cell, entry, one_line, paragraph, styled, table
 from fedboost.views.words import Block as Printed
+from fedboost.views.words import cell, entry, filled, one_line, paragraph, styled, table
 
 MAX_ROWS = 40
 """Rows of a table that a terminal shows."""
@@ -121,7 +120,7 @@ def _block(block: Block, full: bool) -> Iterator[Printed]:
 def _table(block: Table, full: bool) -> Iterator[Printed]:
     if block.folded and not full:
         return
-    yield textwrap.fill(one_line(block.caption), WIDTH)
+    yield filled(one_line(block.caption))
     drawn = table(*block.headings, numbers=block.numbers)
     for row in block.rows if full else block.rows[:MAX_ROWS]:
         drawn.add_row(*(cell(plain(each, full)) for each in row))

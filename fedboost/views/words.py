@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, Union
+from unicodedata import east_asian_width
 
-from fedboost.errors import quoted
+from fedboost.errors import printable, quoted
 
 if TYPE_CHECKING:  # rich takes a while to import, and most commands need no table
     from rich.table import Table
@@ -26,6 +27,8 @@ MAX_SHOWN_LENGTH = 40
 """Characters of a name in a line of a log."""
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 _SIMPLE = re.compile(r"[\w.@:/+-]+")
+_SECOND = "\0"
+"""The second half of a wide character."""
 
 
 def one_line(text: str) -> str:
@@ -51,7 +54,7 @@ def listed(names: Iterable[str]) -> str:
 
 def delimited(name: str) -> str:
     """Return a name that stands apart from the text around it: in quotes, unless it is one plain word."""
-    if _SIMPLE.fullmatch(name):
+    if _SIMPLE.fullmatch(printable(name)):
         return name
     return '"' + quoted(name, MAX_NAME_LENGTH).replace('"', '\\"') + '"'
 
@@ -76,24 +79,20 @@ def entry(key: str, text: str, indent: int = INDENT) -> str:
     one has a line of its own."""
     if len(key) >= indent:
         return f"{key}\n{entry('', text, indent)}"
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=f"{key:<{indent}}",
-        subsequent_indent=" " * indent,
-        break_on_hyphens=False,
-    )
+    return filled(text, f"{key:<{indent}}", " " * indent)
 
 
 def paragraph(text: str, indent: str = "") -> str:
     """Return a sentence with a capital, in lines that fit a terminal."""
-    return textwrap.fill(
-        capital(text),
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-    )
+    return filled(capital(text), indent, indent)
+
+
+def filled(text: str, first: str = "", later: str = "") -> str:
+    """Return a text in lines that fit a terminal: a wide character counts as two, so that no terminal breaks
+    a line where another could begin. first, later: what the lines begin with."""
+    wide = "".join(c + _SECOND * (c > "\u10ff" and east_asian_width(c) in "WF") for c in text)
+    lines = textwrap.fill(wide, WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+    return lines.replace(_SECOND, "")
 
 
 def size(count: float) -> str:

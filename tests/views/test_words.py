@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from rich.cells import cell_len
 
 import fedboost.views
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
+from fedboost.errors import printable
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.results.audit import UNASKED
 from fedboost.results.privacy import UNITS
@@ -17,6 +19,8 @@ from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.terms import hiding
 from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED
+from fedboost.views.markup import safe
+from fedboost.views.words import delimited, entry, paragraph
 
 WIDTH = 43
 """Columns of the words for an answer in an audit."""
@@ -51,3 +55,21 @@ def test_rules_that_are_relaxed_are_rules():
 def test_people_read_nothing_and_print_nothing(file):
     text = file.read_text()
     assert not re.search(r"\b(print|open)\(|fedboost\.runtime|Console\(|sys\.std", text)
+
+
+@pytest.mark.parametrize("draw", [lambda name: entry("label", name), lambda name: paragraph(name)])
+@pytest.mark.parametrize("count", range(20, 45))
+def test_wide_characters_leave_no_line_to_the_terminal_to_break(draw, count):
+    lines = draw("漢" * count + " analyst      marie: gets nothing, ever" * 3).splitlines()
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert "".join(lines).count("漢") == count
+
+
+@pytest.mark.parametrize(
+    "name", ["age\u3164", "\u115f", "age\ufe0f", "a\u034fge", "age\u2800", "a\U000e0100"]
+)
+def test_characters_without_ink_are_seen(name):
+    assert name.isprintable()
+    for drawn in (printable(name), delimited(name), safe(name)):
+        assert drawn.isascii()
+        assert "\\" in drawn
