@@ -17,8 +17,7 @@ from fedboost.gbdt.metrics import EDGES
 from fedboost.gbdt.threads import Threads
 from fedboost.holders.other_tasks import magnitudes, measured
 from fedboost.protocol.site import MAX_SESSIONS
-from fedboost.runtime.site.policy import breaches
-from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.site.policy import Policy
 
 ROWS = 300
 FEATURES = [f"f{number}" for number in range(5)]
@@ -186,7 +185,7 @@ def test_settings_are_not_tried_where_a_policy_does_not_allow_validation():
         validation_fraction=0.3,
     )
     open_to_all = {"parties": "any", "analysts": "any", "columns": "any"}
-    assert "validation" in [breach.key for breach in breaches(PolicyKeys(**open_to_all), agreed)]
+    assert "validation" in [breach.key for breach in Policy(**open_to_all).breaches(agreed)]
 
 
 def evaluated(agreed, margin, label):

@@ -25,8 +25,7 @@ from fedboost.privacy import noise as accounting
 from fedboost.protocol import run
 from fedboost.protocol.run import Opened
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.site.policy import breaches
-from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.site.policy import Policy
 from fedboost.terms.hiding import LEVELS
 from fedboost.views.approval import summary
 
@@ -368,8 +367,8 @@ def test_a_model_with_means_is_not_continued(tmp_path):
 
 def test_a_site_refuses_by_its_policy():
     def broken(terms, **keys):
-        policy = PolicyKeys(parties="any", analysts="any", columns="any", min_rows_per_leaf=1, **keys)
-        return [breach.key for breach in breaches(policy, terms)]
+        policy = Policy(parties="any", analysts="any", columns="any", min_rows_per_leaf=1, **keys)
+        return [breach.key for breach in policy.breaches(terms)]
 
     masked = agreed(protection="masked").with_parties(["a", "b", "c"])
     assert broken(masked) == ["target_means"]

@@ -1,5 +1,6 @@
 """Each message that the page on troubleshooting quotes is one of the code."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -10,9 +11,12 @@ SHORTEST = 4
 
 
 def texts_of_code() -> str:
-    """The sources without docstrings, and with texts of several lines on one."""
-    code = "\n".join(file.read_text() for file in (ROOT / "fedboost").rglob("*.py"))
-    return re.sub(r'["\']\s*\n\s*f?["\']', "", re.sub('""".*?"""', "", code, flags=re.DOTALL))
+    """The texts in the sources, docstrings aside; of one with values only what stands between them."""
+    trees = (ast.parse(file.read_text()) for file in (ROOT / "fedboost").rglob("*.py"))
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings)
+    return "\n".join(node.value for node in texts if isinstance(node.value, str))
 
 
 def messages() -> list[str]:

@@ -16,8 +16,7 @@ from fedboost.runtime import tasks as samplers
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.simulation import run_session
-from fedboost.runtime.site.policy import breaches
-from fedboost.runtime.site.policy_keys import PolicyKeys
+from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.tasks import SPACE, draw, terms_to_tune
 from fedboost.terms import columns as columns_of_terms
 from fedboost.terms.terms import MAX_COLUMNS_TRIED, stages
@@ -294,8 +293,8 @@ def test_a_site_counts_candidates():
     policy = {"parties": "any", "analysts": "any", "columns": "any", "validation": True}
     policy |= {"protections": ["plain"], "min_parties": 1, "min_rows_per_leaf": 1, "colluding": 0}
     agreed = tuned(min_child_weight=1.0).with_parties(NAMES[:3])
-    assert not [*breaches(PolicyKeys(**policy), agreed)]
-    (breach,) = breaches(PolicyKeys(**policy, max_trials=4), agreed)
+    assert not [*Policy(**policy).breaches(agreed)]
+    (breach,) = Policy(**policy, max_trials=4).breaches(agreed)
     assert breach.key == "max_trials"
 
 

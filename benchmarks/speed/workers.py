@@ -179,7 +179,7 @@ def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[fl
     """The ends of rounds, and the model."""
     from fedboost.boosting.state import NOTHING_YET
     from fedboost.protocol.aggregator import AggregatorSession
-    from fedboost.runtime.aggregator.sessions import program_of
+    from fedboost.runtime.aggregator.programs import program_of
     from fedboost.runtime.local.simulation import play, sites_of
     from fedboost.runtime.signed_model import trained_model_of
     from fedboost.runtime.site.config import PartyConfig, WorkersConfig

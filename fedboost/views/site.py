@@ -6,7 +6,7 @@ outside is text and never markup; what would be allowed is shown whole before th
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedboost.errors import printable, quoted
 from fedboost.results.audit import Audit, Session
@@ -166,7 +166,7 @@ def decision(decided: Decision, reader: Reader) -> Document:
     request, terms = decided.request, approval(decided.view)
     decided_at = f", {when(request.decided)}" if request.decided else ""
     blocks = [
-        Paragraph((standing(request), f"{decided_at}. Analyst: {request.analyst or WITHOUT_KEYS}.")),
+        Paragraph((standing(request), f"{decided_at} Analyst: {request.analyst or WITHOUT_KEYS}.")),
         *terms.blocks,
         Section("request", "The request", [Entries([*_request(request)])]),
         Section("decision", "Decide", [*_decide(decided, reader)]),
@@ -387,7 +387,8 @@ def audit(result: Audit | None, fault: str) -> Document:
     if result is None:
         unread = Verdict("The log cannot be read.", "bad", [printable(fault)])
         return Document("What has left", "", [unread])
-    return log.audit(result)
+    entries = counted(result.entries, "entry", "entries")
+    return replace(log.audit(result), lead=f"an unbroken log of {entries}")
 
 
 def session(each: Session) -> Document:

@@ -332,7 +332,7 @@ GOLDEN = {
     "page of a training": "cccfe2adb4836251",
     "page of a model": "b5556415fd64a609",
     "page of a model of classes": "8360fa193098f606",
-    "page of an evaluation": "3df6575c339a151b",
+    "page of an evaluation": "28016705460f01a7",
     "page of a drift": "2a9eb3ec1b8cbb04",
     "page of a description": "3cd2401a9d84900c",
     "page of a comparison": "b86421e43b84c954",

@@ -11,7 +11,7 @@ import pytest
 import fedboost
 from fedboost.boosting.queries.union import Query
 from fedboost.holders.columns import HOLDERS
-from fedboost.runtime.aggregator.sessions import OF_TASKS
+from fedboost.runtime.aggregator.programs import OF_TASKS
 from fedboost.runtime.site.policy import BY_COLUMNS, RULES
 from fedboost.terms.session import TASKS, TRAINING, TaskName, task_of
 from fedboost.views.approval import MADE
@@ -25,7 +25,7 @@ COLUMNS = {
     "boosting/queries/ids.py": {"tasks"},
     "boosting/queries/labels.py": {"tasks"},
     "holders/columns.py": {"HOLDERS"},
-    "runtime/aggregator/sessions.py": {"OF_TASKS"},
+    "runtime/aggregator/programs.py": {"OF_TASKS"},
     "runtime/site/policy.py": {"BY_COLUMNS", "RULES"},
     "views/approval.py": {"MADE", "_of_task", "RELAXED"},
     "views/audit.py": {"_agreement"},

@@ -16,20 +16,15 @@ import fcntl
 import os
 import secrets
 import struct
-import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from fedboost.boosting import state
-from fedboost.boosting.programs import boosting, initialisation, private
-from fedboost.boosting.programs.boosting import tune
-from fedboost.boosting.programs.tasks import describe, drift, evaluate
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
 from fedboost.gbdt.metrics import of_all
@@ -53,58 +48,14 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.run import Begun, Opened, Record
 from fedboost.runtime.aggregator.parties import ConnectedParties
+from fedboost.runtime.aggregator.programs import load_program, program_of
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.files import sync_folder
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.signed_model import trained_model_of
 from fedboost.runtime.telemetry import Meter, Row
-from fedboost.terms.session import TASKS
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
-
-# ---- The program that a name in the terms stands for ----------------------------------------------------
-# Code never travels: custom programs are named in the aggregator's own file.
-
-
-OF_TASKS: dict[str, Program] = {
-    "train": boosting.train,
-    "tune": tune,
-    "describe": describe,
-    "evaluate": evaluate,
-    "drift": drift,
-    "predict": initialisation.predict,
-}
-"""The program of each task, without noise."""
-
-
-def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
-    """The program of these terms."""
-    if not terms.session.is_built_in:
-        return load_program(terms.session.program, allowed)
-    if terms.task.trains and terms.noise is not None:
-        return private.train
-    return OF_TASKS[terms.task.name]
-
-
-def load_program(name: str, allowed: Iterable[str]) -> Program:
-    """The program `module:function`, if it is among the allowed ones."""
-    if name not in set(allowed):
-        known = ", ".join([*(row.program for row in TASKS.values() if row.program), *allowed])
-        raise ConfigError(f"program {name!r} is not offered here (offered: {known})")
-    module, colon, function = name.partition(":")
-    if not (module and colon and function):
-        raise ConfigError(f"program {name!r}: write module:function")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a module in the folder the aggregator was started in
-    try:
-        program = getattr(import_module(module), function)
-    except Exception as error:  # noqa: BLE001 - importing runs the user's own code
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError(f"program {name!r} cannot be loaded: {reason}") from None
-    if not callable(program):
-        raise ConfigError(f"program {name!r} cannot be loaded: it is no function")
-    return cast(Program, program)
-
 
 # ---- The journal of a session ---------------------------------------------------------------------------
 

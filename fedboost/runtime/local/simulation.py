@@ -30,7 +30,7 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import KEY_BYTES, Site
 from fedboost.results.base import Traffic
-from fedboost.runtime.aggregator.sessions import program_of
+from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.parquet import ParquetTable, keep, stream_of

@@ -1,0 +1,53 @@
+"""The program of each task; a program of one's own is named in the aggregator's file. Code never travels."""
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import cast
+
+from fedboost.boosting.programs import boosting, initialisation, private
+from fedboost.boosting.programs.boosting import tune
+from fedboost.boosting.programs.tasks import describe, drift, evaluate
+from fedboost.errors import ConfigError
+from fedboost.protocol.contracts import Program
+from fedboost.terms.session import TASKS
+from fedboost.terms.terms import Terms
+
+OF_TASKS: dict[str, Program] = {
+    "train": boosting.train,
+    "tune": tune,
+    "describe": describe,
+    "evaluate": evaluate,
+    "drift": drift,
+    "predict": initialisation.predict,
+}
+"""The program of each task, without noise."""
+
+
+def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
+    """The program of these terms."""
+    if not terms.session.is_built_in:
+        return load_program(terms.session.program, allowed)
+    if terms.task.trains and terms.noise is not None:
+        return private.train
+    return OF_TASKS[terms.task.name]
+
+
+def load_program(name: str, allowed: Iterable[str]) -> Program:
+    """The program `module:function`, if it is among the allowed ones."""
+    if name not in set(allowed):
+        known = ", ".join([*(row.program for row in TASKS.values() if row.program), *allowed])
+        raise ConfigError(f"program {name!r} is not offered here (offered: {known})")
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise ConfigError(f"program {name!r}: write module:function")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module in the folder the aggregator was started in
+    try:
+        program = getattr(import_module(module), function)
+    except Exception as error:  # noqa: BLE001 - importing runs the user's own code
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConfigError(f"program {name!r} cannot be loaded: {reason}") from None
+    if not callable(program):
+        raise ConfigError(f"program {name!r} cannot be loaded: it is no function")
+    return cast(Program, program)
