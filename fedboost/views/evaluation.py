@@ -67,8 +67,8 @@ def labels_of(terms: Terms) -> Sequence[str]:
 def key_figures(result: Evaluation) -> Figures:
     """Return the metrics, and the area under the ROC curve."""
     shown = [
-        Figure(name, number(value), _within(within))
-        for (name, value), within in zip(result.metrics.items(), result.resolution.values(), strict=True)
+        Figure(name, number(value), _within(result.resolution[name]))
+        for name, value in result.metrics.items()
     ]
     if result.auc is not None and "auc" not in result.metrics:
         shown.insert(

@@ -185,3 +185,13 @@ def test_figures_of_any_size_can_be_drawn():
     result = read(Evaluation, model, bins=bins, sites=sites)
     assert [*text(document(result), full=True)]
     assert "3.9525e-323" in result.report()
+
+
+def test_a_figure_has_its_own_uncertainty_in_whatever_order_they_come():
+    parts = shared_out(3, rows(400))
+    trained = fb.simulate(terms(eval_metric=["logloss", "error"]), parts).model
+    model = signed_model_of(run_session(evaluation_terms(trained), parts)[0])
+    known = read(Evaluation, model)
+    turned = read(Evaluation, model, resolution=dict(reversed(known.resolution.items())))
+    assert len({*known.resolution.values()}) == 2
+    assert document(turned).blocks[0] == document(known).blocks[0]
