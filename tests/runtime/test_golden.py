@@ -348,7 +348,7 @@ GOLDEN = {
     "console, refused": "f14a68ef7c013e37",
     "console, style and script": "0ba7bfcaa526c37a",
     "site, budget": "5d54f4774ee3749e",
-    "pages of a site": "c26c748a471ab959",
+    "pages of a site": "35ac18df14cfeea7",
 }
 
 
