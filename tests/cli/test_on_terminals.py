@@ -41,7 +41,7 @@ def test_aggregator_party_and_training_on_terminals(folder):
                 attending.until(lambda text: "session done" in text)
                 assert interrupted(party) == 0
         assert interrupted(aggregator) == 0
-    assert any(line.endswith("of 3000 rounds") for line in training.lines)
+    assert any(line.rstrip().endswith("of 3000 rounds.") for line in training.lines)
     for shown in (aggregating, attending, training):
         assert "Traceback" not in shown.written
         logged = [line for line in shown.lines if "[info]" in line]
