@@ -15,7 +15,6 @@ from fedboost.views.document import (
     Figures,
     Lines,
     Names,
-    Paragraph,
     Points,
     Section,
     Series,
@@ -45,12 +44,10 @@ _BY_GROUP = [key for key in RATES if key != "precision"]
 def evaluation(result: Evaluation) -> Document:
     """Return the evaluation as people read it."""
     lead = f"{result.rows:,} rows of all parties: {result.about}"
-    blocks = (
+    blocks = unless_empty(
         key_figures(result),
         *warnings([*rows_warnings(result), *session_warnings(result.session)]),
-        *quality(
-            result, note(" ".join(remarks(result))) if result.unit > 1 else None, labels_of(result.terms)
-        ),
+        quality(result, labels_of(result.terms)),
         *(
             Section(f"split-{number}", f"By {column}", [*_split(column, split, result)])
             for number, (column, split) in enumerate(result.splits.items())
@@ -77,19 +74,19 @@ def key_figures(result: Evaluation) -> Figures:
     return Figures([*shown, Figure("rows", f"{result.rows:,}", result.about)])
 
 
-def quality(
-    result: Evaluation, remark: Paragraph | None, labels: Sequence[str] = ("0", "1")
-) -> Iterator[Section]:
-    """Yield the section on predictions and labels. remark: on how coarse the figures are; labels: names
-    of the two classes."""
+def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
+    """Return the section on predictions and labels, and on how coarse the figures are; None where nothing is
+    to be said of either. labels: names of the two classes."""
+    title, blocks = "Predictions and labels", list[Block]()
     if result.outcomes is not None:
-        yield Section(
-            "quality", "Predictions and labels", unless_empty(*_of_two_classes(result, labels), remark)
-        )
+        blocks += _of_two_classes(result, labels)
     elif result.classes:
-        yield Section("quality", "Predictions and labels", unless_empty(_matrix(result), remark))
-    elif remark is not None:
-        yield Section("quality", "How sure the figures are", [remark])
+        blocks.append(_matrix(result))
+    else:
+        title = "How sure the figures are"
+    if result.unit > 1:
+        blocks.append(note(" ".join(remarks(result))))
+    return Section("quality", title, blocks) if blocks else None
 
 
 def rows_warnings(result: Evaluation) -> Iterator[str]:
@@ -110,8 +107,6 @@ def rows_warnings(result: Evaluation) -> Iterator[str]:
 def remarks(result: Evaluation) -> Iterator[str]:
     """Yield sentences: how coarse the figures are, why some are missing, and the option that shows more."""
     unit = result.unit
-    if unit == 1:
-        return
     yield f"Counts are within {unit} rows, and {unit} rows move the last digit of the other figures."
     for name, cap in result.caps.items():
         yield f"In {name} the loss of a row counts as {cap:g} at most: fewer than {unit} rows have more."
@@ -140,7 +135,7 @@ def _too_few(result: Evaluation) -> Iterator[str]:
 # ---- Two classes ----------------------------------------------------------------------------------------
 
 
-def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block | None]:
+def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block]:
     outcomes, rates = result.outcomes, result.rates
     assert outcomes is not None
     assert rates is not None
@@ -149,11 +144,11 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
         (f"label {labels[1]}", count(outcomes.fn), count(outcomes.tp)),
     ]
     headings = ["rows of", *(f"predicted {label}" for label in labels)]
-    known = []
+    known, counted = [], outcomes.model_dump()
     for key, words in RATES.items():
         value: float | None = getattr(rates, key)
         exact = result.unit == 1 or value is None
-        within = "" if exact else f"{within_of_rate(key, outcomes.model_dump(), result.unit):.1g}"
+        within = "" if exact else f"{within_of_rate(key, counted, result.unit):.1g}"
         known.append((words, share(value), within))
     limit = f"{result.threshold:g}"
     yield Beside(
@@ -259,7 +254,7 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
         for name, each in sets.items()
         if any(value is not None for value in each.figures.values())
     ]
-    small = [name for name, each in sets.items() if name not in {row[0] for row in rows}]
+    small = [name for name in sets if name not in {row[0] for row in rows}]
     if len(rows) > 1:
         apart = (shown[key](split.gaps[key]) if key in split.gaps else "-" for key in told)
         rows.append(("difference", "", *apart))

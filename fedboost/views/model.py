@@ -40,7 +40,7 @@ from fedboost.views.document import (
     unless_empty,
     warnings,
 )
-from fedboost.views.evaluation import key_figures, labels_of, number, quality, remarks, rows_warnings
+from fedboost.views.evaluation import key_figures, labels_of, number, quality, rows_warnings
 from fedboost.views.markup import Markup, element
 from fedboost.views.privacy import strength
 from fedboost.views.session import NO_NOISE, agreed, part_of, privacy, traffic
@@ -62,14 +62,15 @@ MODERATE_EPSILON = 3.0
 def report(result: ModelReport) -> Document:
     """Return the report as people read it."""
     terms, rows = result.model.terms, result.rows
-    of_rows = [*_of_rows(rows, labels_of(terms))] if rows is not None else []
     blocks = (
         _key_figures(result),
         *warnings([*_warnings(result)]),
         Section("curves", "Learning curves and importance", [*_first_charts(result)]),
-        *of_rows,
-        *_dependence(rows, result.classes),
-        *([] if rows is not None else [note(_MORE)]),
+        *(
+            [note(_MORE)]
+            if rows is None
+            else [_of_rows(rows, labels_of(terms)), _dependence(rows, result.classes)]
+        ),
         *_by_site(result),
         _trees(result),
         agreed(terms, [*_parties(result)]),
@@ -298,30 +299,25 @@ def _value(value: float | None) -> str:
 # ---- Rows that were given for the report ----------------------------------------------------------------
 
 
-def _of_rows(rows: GivenRows, labels: Sequence[str]) -> Iterator[Section]:
+def _of_rows(rows: GivenRows, labels: Sequence[str]) -> Section:
     result = rows.evaluation
     where = f"On {result.rows:,} rows of {rows.source}, predicted for this page ({result.about})."
-    remark = note(" ".join(remarks(result))) if result.unit > 1 else None
-    first, *others = quality(result, remark, labels)
+    measured = quality(result, labels)
     unsure = [Items(found, warnings=True)] if (found := [*rows_warnings(result)]) else []
-    blocks = [Paragraph(where), *unsure, key_figures(result), *first.blocks]
-    yield Section("quality", "Quality on given rows", blocks)
-    yield from others
+    blocks = [Paragraph(where), *unsure, key_figures(result), *(measured.blocks if measured else [])]
+    return Section("quality", "Quality on given rows", blocks)
 
 
-def _dependence(rows: GivenRows | None, classes: Sequence[str]) -> Iterator[Section]:
-    if rows is None:
-        return
+def _dependence(rows: GivenRows, classes: Sequence[str]) -> Section:
     if not rows.dependence:
-        yield Section("dependence", "Partial dependence", [note("No feature splits.")])
-        return
+        return Section("dependence", "Partial dependence", [note("No feature splits.")])
     about = (
         f"The mean prediction over the rows of {rows.source} with each value in turn put into one column, "
         "for the features of the highest gains. It shows what the model does, not what is so."
     )
     charts = unless_empty(*(_dependence_chart(each, classes) for each in rows.dependence))
     tables = [_dependence_table(each, classes) for each in rows.dependence]
-    yield Section("dependence", "Partial dependence", [Beside(charts), note(about), *tables])
+    return Section("dependence", "Partial dependence", [Beside(charts), note(about), *tables])
 
 
 def _dependence_chart(each: Dependence, classes: Sequence[str]) -> Block | None:

@@ -55,6 +55,17 @@ def test_a_page_says_what_was_agreed_and_by_whom(model):
     assert "the aggregator sees each party's own counts" in section(page, "warnings")
 
 
+def test_rows_with_exact_figures_of_a_number_have_no_remarks():
+    """Neither rates, nor classes, nor rounding: there is nothing below the key figures."""
+    given = rows()
+    agreed = terms(
+        objective="reg:squarederror", rounds=1, min_count=1, columns={"label": "age", "numeric": ["dose"]}
+    )
+    page = fb.simulate(agreed, shared_out(3)).model.report(data=given)
+    check(page)
+    assert f"On {given.num_rows} rows" in section(page, "quality")
+
+
 def test_learning_curves_are_the_history(model):
     said = section(model.report(), "curves")
     assert "logloss by round" in said
