@@ -3,7 +3,7 @@
 Promises: `Scale` maps a float of known bound to an integer of known limit by a power of two, so decoding
 is exact; `cell_bits` gives the narrowest cell in which the sum over all rows fits.
 Refuses: bounds that no cell of 64 bits can hold.
-(`gbdt.kernels.fixedpoint.quantise` is `Scale.encode` compiled; a test holds them equal.)
+(`gbdt.kernels.histogram.quantise` is `Scale.encode` compiled; a test holds them equal.)
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Options that several commands share. Nothing heavy is imported here, for commands that read no rows."""
+"""Options that several commands share. Nothing that reads rows or trains is imported here: it takes long."""
 
 import inspect
 import os

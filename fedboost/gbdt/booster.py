@@ -41,7 +41,7 @@ def add_contributions(
     bias.
 
     features: float32 [rows, features]; nodes: the trees of this output, in the columns that
-    `gbdt.kernels.predict_margins` takes; cover: the cover of each node.
+    `kernels.predict.predict_margins` takes; cover: the cover of each node.
     """
     roots, left, *_ = nodes
     factors = min(int(predict.depth_of(roots, left)), features.shape[1])
@@ -141,7 +141,7 @@ class Booster:
 
     @cached_property
     def _nodes(self) -> Any:
-        """The trees of each output as the columns `kernels.predict_margins` takes."""
+        """The trees of each output as the columns `kernels.predict.predict_margins` takes."""
         return [node_columns(trees) for trees in self._trees_by_output]
 
     @cached_property
@@ -344,7 +344,7 @@ class Booster:
 
 
 def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
-    """The nodes of trees as the columns `kernels.predict_margins` takes, from `roots` to `sets`."""
+    """The nodes of trees as the columns `kernels.predict.predict_margins` takes, from `roots` to `sets`."""
     sizes = [len(tree.left) for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
 

@@ -273,7 +273,7 @@ class Quantiles:
 
 
 def keys_to_floats(keys: Int64) -> Float32:
-    """Inverse of `kernels.float_keys`."""
+    """Inverse of `kernels.bins.float_keys`."""
     words = np.asarray(keys, np.int64)
     bits = np.where(words >= 1 << 31, words - (1 << 31), (1 << 32) - 1 - words)
     return bits.astype(np.uint32).view(np.float32)

@@ -102,7 +102,7 @@ def build(
     hessians: int64 [nodes, layout.cells + STATS].
 
     places: int64 [nodes, 3], the begin and end of a node's rows in `rows`, and its output; pairs: int64
-    [outputs, all rows], packed gradients and hessians (`kernels.quantise`). `limit` bounds each half of a
+    [outputs, all rows], packed gradients and hessians (`Gradients.quantise`). `limit` bounds each half of a
     pair; 2**31 / limit rows may be added before the halves are unpacked.
     """
     nodes, columns, sparse = len(places), binned.columns.sizes.size, binned.sparse
@@ -169,12 +169,12 @@ def node_total(histogram: Int64, layout: Layout) -> Total:
     return int(totals[0, 0]), int(totals[0, 1])
 
 
-# ---- Groups of bins: what a party tells of a node where the terms have a floor under the rows of a ------
-# ... bin.
+# ---- Groups of bins -------------------------------------------------------------------------------------
+# What a party reports of a node where the terms have a floor under the rows of a bin.
 # A group of a numeric feature are neighbouring bins, that of missing values behind the last; of a
 # categorical feature levels are by themselves or in the one group of those that are joined, missing values
 # with them. The sum of a group stands in its first bin, and the others are 0: then a best split
-# (`gbdt.split`) is by the first bin of a group, and `whole` and `joined_levels` say what goes with it.
+# (`kernels.split`) is by the first bin of a group, and `whole` and `joined_levels` say what goes with it.
 # Promises: two siblings have the same groups, made of their parent's by joining; each has, in each of the
 # two, as many rows as the floor says, or none, if the node has. Refuses nothing: `fault` says what is wrong
 # with groups that were told.

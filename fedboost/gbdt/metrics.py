@@ -2,7 +2,7 @@
 
 Promises: the metric of the parties' sums is the metric of the pooled rows, up to the fixed-point resolution
 named at each metric: means of numbers have none to speak of, for their sums lose nothing whatever their size
-(`kernels.add_limbs`). Counts by score add, too, and their bins are the same for every model and all rows.
+(`histogram.add_limbs`). Counts by score add, too, and their bins are the same for every model and all rows.
 """
 
 import math
@@ -136,7 +136,7 @@ OF_TRIAL = "/"
 
 @dataclass(frozen=True)
 class OfTrial(Metric):
-    """A metric of one of the models that train side by side (`objectives.trials`)."""
+    """A metric of one of the models that train side by side (`objectives.registry.Trials`)."""
 
     metric: Metric
     number: int

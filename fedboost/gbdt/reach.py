@@ -110,7 +110,7 @@ class Structure:
 
     @cached_property
     def _runs(self) -> dict[str, Int64]:
-        """Of each party the runs of bytes that `kernels.keep_open` takes."""
+        """Of each party the runs of bytes that `kernels.predict.keep_open` takes."""
         runs = {}
         for party, places in self._places.items():
             starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)

@@ -289,7 +289,7 @@ class NormSample:
         reg_lambda: float,
         threshold: float,
     ) -> None:
-        """threshold: the norm of probability 1 (`sampling.probabilities`)."""
+        """threshold: the norm of probability 1 (`sampling_probabilities`)."""
         self.masks = [np.zeros(training.size, np.bool_) for _ in range(draws.parallel_trees)]
         self._training = training
         self._keys = draws.keys

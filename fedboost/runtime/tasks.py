@@ -222,7 +222,7 @@ def terms_to_tune(
 ) -> Terms:
     """The terms by which so many candidates of a space are tried side by side, or those themselves if they
     name candidates. The first candidate has the settings of the terms; the others are drawn by their seed,
-    each setting once from each of as many parts of its range, or by a sampler (`samplers`). ConfigError."""
+    each setting once from each of as many parts of its range, or by a sampler (`sampled`). ConfigError."""
     if terms.task.takes_candidates:
         if (space, trials, sampler) != (None, None, None):
             raise ConfigError("the terms name candidates: leave --space, --trials and --sampler out")

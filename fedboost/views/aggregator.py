@@ -14,7 +14,7 @@ from fedboost.errors import printable
 from fedboost.gbdt.metrics import VALIDATION
 from fedboost.results.session import AggregatorState, EndedSession, LiveSession, Session, SessionDetail
 from fedboost.terms.session import TASKS, task_of
-from fedboost.views.approval import MADE
+from fedboost.views.approval import TASK_WORDS
 from fedboost.views.as_html import Served
 from fedboost.views.document import (
     Badge,
@@ -61,15 +61,6 @@ from fedboost.wire.messages import Member, SessionState, SessionStatus, SiteRepl
 
 NEVER = "has never connected to this aggregator"
 WITHOUT_KEYS = "without keys"
-DOES = {
-    "train": "training",
-    "tune": "tuning",
-    "describe": "description",
-    "evaluate": "evaluation",
-    "drift": "drift check",
-    "predict": "prediction",
-}
-"""What a session does, by its task."""
 _STATES = {
     SessionState.WAITING: "waits to begin",
     SessionState.RUNNING: "runs",
@@ -163,7 +154,7 @@ def about(facts: Status, session: SessionStatus) -> Entries:
 def agreed(session: SessionStatus | Session, task: str) -> Iterator[tuple[str, Line]]:
     """Yield whose session it is, what it does and with whom."""
     yield "analyst", Names((session.analyst,)) if session.analyst else WITHOUT_KEYS
-    yield "task", f"{DOES[task]}, protection {session.protection}"
+    yield "task", f"{TASK_WORDS[task].name}, protection {session.protection}"
     yield "parties", (f"{len(session.parties)}: ", Names(session.parties))
 
 
@@ -265,7 +256,8 @@ def _now(state: AggregatorState) -> Iterator[Block]:
     more = [f"Turn {live.turn}: it {live.phase}."]
     if 0 < len(status.awaited) <= MAX_AWAITED:
         more.append(f"Missing: {waits_for(state.status, status)}.")
-    running = f"{capital(DOES[live.task])} is running: {done} of {status.rounds} rounds done.{_late(live)}"
+    task = capital(TASK_WORDS[live.task].name)
+    running = f"{task} is running: {done} of {status.rounds} rounds done.{_late(live)}"
     yield Verdict(running, "unclear" if status.awaited else "good", more)
     most = max(status.rounds, 1)
     yield element("progress", max=str(most), value=str(min(done, most)), aria_label="Rounds done")
@@ -305,7 +297,7 @@ def _queue(state: AggregatorState) -> Block:
     rows = [
         (
             session.analyst or WITHOUT_KEYS,
-            DOES[task_of(session.program).name],
+            TASK_WORDS[task_of(session.program).name].name,
             Names(session.awaited) if session.awaited else "the session that runs",
             f"{time_of(session.since)} UTC",
             str(session.rounds),
@@ -388,23 +380,23 @@ def ended_table(ended: Iterable[EndedSession]) -> Block:
 
 
 def _name(ended: EndedSession) -> str:
-    return f"{capital(DOES[ended.task])} {ended.name.removeprefix('session-')[:8]}"
+    return f"{capital(TASK_WORDS[ended.task].name)} {ended.name.removeprefix('session-')[:8]}"
 
 
 def _left(ended: EndedSession) -> str:
     """Return what a session left."""
-    made = MADE[ended.task]
+    made = TASK_WORDS[ended.task].made
     return f"{made}, {size(ended.model_bytes)}" if ended.model_bytes else f"no {made}"
 
 
 def ended_session(ended: EndedSession) -> Document:
     """Return the page of one session that ended."""
-    address, did = f"/api/v1/models/{ended.name}", capital(DOES[ended.task])
+    address, did = f"/api/v1/models/{ended.name}", capital(TASK_WORDS[ended.task].name)
     after = f"{time_of(ended.ended)} UTC, after {duration(ended.seconds)}"
     links: list[Inline] = [Link("Report", f"{address}/report")] if ended.has_report else []
     if ended.model_bytes:
         kind = "XGBoost JSON" if TASKS[ended.task].makes_model else "JSON"
-        text = f"File of the {MADE[ended.task]} ({kind}), {size(ended.model_bytes)}"
+        text = f"File of the {TASK_WORDS[ended.task].made} ({kind}), {size(ended.model_bytes)}"
         links.append(Link(text, address, f"{ended.name}.json"))
     end = Verdict(f"{did} failed: {ended.reason.strip()}.", "bad")
     if not ended.reason:

@@ -6,7 +6,7 @@ columns, and every setting that is not its default; no name can pose as another 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
@@ -83,15 +83,53 @@ RELAYED = {
 APPROVE = "fedboost approve terms.toml"
 """The command by which a site allows terms, as refusals name it."""
 
-MADE = {
-    "train": "model",
-    "tune": "result",
-    "describe": "description",
-    "evaluate": "evaluation",
-    "drift": "comparison of rows",
-    "predict": "prediction",
+
+class TaskWords(NamedTuple):
+    """A task in words. name: of its session; made: what that ends with; verb, work: the work agreed to, with
+    objective and rounds; told: to each site beside what it is asked, where the session has a result."""
+
+    name: str
+    made: str
+    verb: str
+    work: str
+    told: str = ""
+
+
+TASK_WORDS = {
+    "train": TaskWords("training", "model", "to train", "{objective}, at most {rounds}"),
+    "tune": TaskWords(
+        "tuning",
+        "result",
+        "to tune",
+        "{objective}, candidates side by side, at most {rounds}",
+        ", who takes part, and the trees of all candidates as they grow",
+    ),
+    "describe": TaskWords(
+        "description",
+        "description",
+        "to describe",
+        "rows of all parties: counts and quantiles of columns",
+        ", how many rows there are in all, and where their values lie",
+    ),
+    "evaluate": TaskWords(
+        "evaluation",
+        "evaluation",
+        "to evaluate",
+        "a model of {objective} on the rows of all parties",
+        ", with the model in them, and how many rows there are in all",
+    ),
+    "drift": TaskWords(
+        "drift check",
+        "comparison of rows",
+        "to compare",
+        "rows of all parties against those of a model of {objective}",
+        ", with the model in them",
+    ),
+    "predict": TaskWords(
+        "prediction", "prediction", "to predict", "rows of the label holder, with a model of {objective}"
+    ),
 }
-"""What a session ends with, by what it does."""
+"""The words of each task, in the order of its table."""
 
 NO_METRICS = "end of a round: no metrics, no numbers"
 """The end of a round where the terms want no metrics, as those with noise do."""

@@ -157,14 +157,12 @@ def _table(table: Table) -> Markup:
 def _section(section: Section) -> Markup:
     name = section.name
     heading, content = element("h2", section.title, id=f"{name}-title"), body(section.blocks)
-    if section.live:
-        content = element("div", content, id=name)
-    elif section.folded:
-        content = element("div", content, id=name)  # inside, so that a link to it unfolds it
-        content = element("details", element("summary", heading), content)
-        return element("section", content, aria_labelledby=f"{name}-title")
-    here = None if section.live else name
-    return element("section", heading, content, id=here, aria_labelledby=f"{name}-title")
+    inside = section.live or section.folded
+    if inside:
+        content = element("div", content, id=name)  # of a fold, so that a link to it unfolds it
+    if section.folded:
+        heading, content = Markup(""), element("details", element("summary", heading), content)
+    return element("section", heading, content, id=None if inside else name, aria_labelledby=f"{name}-title")
 
 
 # ---- Pages ----------------------------------------------------------------------------------------------
@@ -299,7 +297,7 @@ def refused(process: Served, status: int, reason: str) -> str:
     content = [element("p", f"{capital(reason)}.", role="alert")]
     if status != 401:
         return served_page(process, "", Document(f"Refused ({status})", "", content))
-    how = element("p", f"{process.tokens}")
+    how = element("p", process.tokens)
     content.append(element("form", how, TOKEN, element("button", "Log in"), method="post", action="/login"))
     return served_page(process, "", Document("Log in", "", content), linked=False)
 

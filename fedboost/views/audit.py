@@ -12,7 +12,6 @@ from fedboost.results.audit import UNASKED, Admitted, Audit, AuditWarning, Kind,
 from fedboost.terms.session import TASKS
 from fedboost.views.approval import (
     ENCRYPTED_SUMS,
-    MADE,
     NO_METRICS,
     OF_LABEL_HOLDER,
     OF_LABELS,
@@ -21,6 +20,7 @@ from fedboost.views.approval import (
     PREDICTION_SEEN,
     QUERIES,
     RELAYED,
+    TASK_WORDS,
     queries_of,
 )
 from fedboost.views.document import (
@@ -159,7 +159,7 @@ def end(session: Session) -> str:
         return "refused"
     if not session.over or session.ended is None:
         return "open"
-    made = MADE[session.does].removesuffix(" of rows")
+    made = TASK_WORDS[session.does].made.removesuffix(" of rows")
     return f"no {made}" if session.ended.reason else made
 
 
@@ -254,7 +254,7 @@ def _state(session: Session) -> str:
     reason = printable(ended.reason)
     if not session.over:
         return f"{again}not yet: {reason}, the session may go on"
-    made = MADE[session.does]
+    made = TASK_WORDS[session.does].made
     made = f"an {made}" if made.startswith("e") else f"a {made}"
     return f"{again}without {made}: {reason}" if reason else f"{again}with {made}, the aggregator reports"
 
@@ -274,15 +274,8 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
         yield "attempts", f"begun again {times} ({numbers}){_again(session)}"
     yield "with", Names(agreed.parties)
     objective, rounds = shown(agreed.objective), counted(agreed.rounds, "round")
-    work: dict[str, tuple[str, Line]] = {
-        "train": ("to train", f"{objective}, at most {rounds}"),
-        "tune": ("to tune", f"{objective}, candidates side by side, at most {rounds}"),
-        "describe": ("to describe", "rows of all parties: counts and quantiles of columns"),
-        "evaluate": ("to evaluate", f"a model of {objective} on the rows of all parties"),
-        "drift": ("to compare", f"rows of all parties against those of a model of {objective}"),
-        "predict": ("to predict", f"rows of the label holder, with a model of {objective}"),
-    }
-    yield work[agreed.does]
+    words = TASK_WORDS[agreed.does]
+    yield words.verb, words.work.format(objective=objective, rounds=rounds)
     own = session.own
     if own is None or own.columns is None:
         yield "from columns", (f"{len(agreed.columns)}: ", Names(agreed.columns))

@@ -8,6 +8,7 @@ import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +35,7 @@ _LARGEST = 1e300
 _DASHES = "", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "9 3 2 3 2 3"
 
 Places = list[tuple[float, float]]
+Named = TypeVar("Named", bound=tuple[Any, ...])
 Rows = Sequence[tuple[str, list[float]]]
 """Names, each with its values."""
 
@@ -183,12 +185,12 @@ def _points(shown: Rows, unit: str) -> tuple[float, list[Markup]]:
     return bottom + _BOTTOM, parts
 
 
-def ends(values: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Return named values that fit a chart: all of them, or where they are many the MAX_BARS / 2 highest and
-    as many lowest, highest first."""
+def ends(values: Sequence[Named]) -> list[Named]:
+    """Return named values, with or without intervals, that fit a chart: all of them, or where they are many
+    the MAX_BARS / 2 highest and as many lowest, highest first."""
     if len(values) <= MAX_BARS:
-        return [*values]
-    ranked = sorted(values, key=lambda pair: -pair[1])
+        return list(values)
+    ranked = sorted(values, key=lambda each: -each[1])
     return [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
 
 

@@ -20,7 +20,7 @@ from fedboost.results.comparison import (
 )
 from fedboost.views import document
 from fedboost.views.as_html import MAX_OPEN
-from fedboost.views.charts import MAX_BARS
+from fedboost.views.charts import MAX_BARS, ends
 from fedboost.views.document import (
     Block,
     Document,
@@ -34,7 +34,7 @@ from fedboost.views.document import (
     Table,
     note,
 )
-from fedboost.views.words import counted, shorten
+from fedboost.views.words import capital, counted, shorten
 
 ENDS = 5
 """Of many sites so many that gain most, and least, are shown."""
@@ -59,6 +59,15 @@ SHORT: dict[Verdict, str] = {
     "too few rows": "few rows",
 }
 """The same in the line of a site."""
+_OPENINGS: dict[Verdict, tuple[str, str]] = {
+    "worth it": ("Joining pays", "Joining is worth it"),
+    "not worth it": ("Joining does NOT pay", "Joining is NOT worth it"),
+    "cannot be told": (
+        "It cannot be told whether joining pays",
+        "It cannot be told whether joining is worth it",
+    ),
+}
+"""How the answer begins for all sites together, and for one, where there are models to compare."""
 _STATES: dict[Verdict, State] = {"worth it": "good", "not worth it": "bad"}
 _ADVICE = "a column that names the site, or more rounds, may change that"
 _ADVICE_ON_COLUMNS = "more rounds, or columns of others, may change that"
@@ -81,11 +90,8 @@ def comparison(result: Comparison) -> Document:
     else:
         answer, more, site = overall(result.together, metric), [for_whom(sites)], result.together
         if any(each.verdict == "not worth it" for each in sites):
-            column = (
-                f", or column {shorten(result.site_column)!r} among the features of the terms,"
-                if (result.site_column)
-                else ""
-            )
+            named = result.site_column
+            column = f", or column {shorten(named)!r} among the features of the terms," if named else ""
             more.append(f"Where it is not worth it, more rounds{column} may change that.")
         lead = f"{rows} of {counted(len(sites), 'site')}; models {ALONE}, {FEDERATED} and {POOLED}"
         title = "All sites together"
@@ -102,16 +108,10 @@ def overall(together: SiteComparison, metric: str) -> str:
     """Return whether joining pays for all sites together."""
     if together.verdict == "too few rows":
         return f"There are too few rows to say: {together.different_held_out} different ones were held out."
-    digits = digits_of(together.models[POOLED][metric].value)
-    joined = figure(together.models[FEDERATED][metric].value, digits)
     if together.verdict == "cannot train alone":
-        return f"No site can train alone; if they join, they have a model of {metric} {joined}."
-    alone, gain = figure(together.models[ALONE][metric].value, digits), together.better_by[metric]
-    both = f"over all sites {metric} {joined} instead of {alone}"
-    if together.verdict == "not worth it":
-        return f"Joining does NOT pay: {both}, worse by {_worse(gain, digits)}."
-    answer = "Joining pays" if together.verdict == "worth it" else "It cannot be told whether joining pays"
-    return f"{answer}: {both}, better by {_better(gain, digits)}."
+        return f"No site can train alone; if they join, they have a model of {_joined(together, metric)}."
+    opening, _ = _OPENINGS[together.verdict]
+    return f"{opening}: over all sites {_change(together, metric)}."
 
 
 def for_whom(sites: Sequence[SiteComparison]) -> str:
@@ -130,31 +130,30 @@ def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
     name = shorten(site.site)
     if site.verdict == "too few rows":
         return f"{name} has too few rows to say: {site.different_held_out} different ones were held out."
-    digits = digits_of(site.models[POOLED][metric].value)
-    joined = figure(site.models[FEDERATED][metric].value, digits)
     if site.verdict == "cannot train alone":
-        return f"{name} has no model alone ({site.cannot}); if it joins, one of {metric} {joined}."
-    alone, gain = figure(site.models[ALONE][metric].value, digits), site.better_by[metric]
-    both = f"{metric} {joined} instead of {alone}"
+        return f"{name} has no model alone ({site.cannot}); if it joins, one of {_joined(site, metric)}."
+    _, opening = _OPENINGS[site.verdict]
+    answer = f"{opening} for {name}: {_change(site, metric)}."
     if site.verdict == "not worth it":
-        return (
-            f"Joining is NOT worth it for {name}: {both}, worse by {_worse(gain, digits)}. Under these "
-            f"terms it does better alone; {advice}."
-        )
-    is_worth = (
-        "Joining is worth it"
-        if site.verdict == "worth it"
-        else "It cannot be told whether joining is worth it"
-    )
-    return f"{is_worth} for {name}: {both}, better by {_better(gain, digits)}."
+        answer += f" Under these terms it does better alone; {advice}."
+    return answer
 
 
-def _better(gain: Figure, digits: int) -> str:
-    return f"{figure(gain.value, digits)} ({figure(gain.low, digits)} to {figure(gain.high, digits)})"
+def _joined(site: SiteComparison, metric: str) -> str:
+    """The metric of the federated model."""
+    digits = digits_of(site.models[POOLED][metric].value)
+    return f"{metric} {figure(site.models[FEDERATED][metric].value, digits)}"
 
 
-def _worse(gain: Figure, digits: int) -> str:
-    return _better(Figure(value=-gain.value, low=-gain.high, high=-gain.low), digits)
+def _change(site: SiteComparison, metric: str) -> str:
+    """The metric of the federated model, that of the model alone, and the gain with its interval."""
+    digits, gain = digits_of(site.models[POOLED][metric].value), site.better_by[metric]
+    word, values = "better", (gain.value, gain.low, gain.high)
+    if site.verdict == "not worth it":
+        word, values = "worse", (-gain.value, -gain.high, -gain.low)
+    alone = figure(site.models[ALONE][metric].value, digits)
+    by, least, most = (figure(value, digits) for value in values)
+    return f"{_joined(site, metric)} instead of {alone}, {word} by {by} ({least} to {most})"
 
 
 # ---- Tables and charts ----------------------------------------------------------------------------------
@@ -173,7 +172,7 @@ def _together(result: Comparison, site: SiteComparison) -> Iterator[Block]:
         f"{site.rows:,} rows in common" if result.is_of_columns else f"means by row over {site.rows:,} rows"
     )
     title = f"{some}{means}, {site.held_out:,} of them held out each time"
-    yield Table(title[:1].upper() + title[1:], ["metric", *models, *gain], rows, folded=False)
+    yield Table(capital(title), ["metric", *models, *gain], rows, folded=False)
     yield note(_INTERVAL)
 
 
@@ -234,13 +233,10 @@ def _overview(result: Comparison) -> Table:
 
 
 def _chart(sites: Sequence[SiteComparison], metric: str) -> Points:
-    ranked, few = _ranked(sites, metric), ""
-    if len(ranked) > MAX_BARS:
-        few = f", the {MAX_BARS} that gain most and least of {len(ranked)}"
-        ranked = [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
-    gains = [(site.site, site.better_by[metric]) for site in ranked]
+    gains = [(site.site, site.better_by[metric]) for site in _ranked(sites, metric)]
     values = [(name, gain.value, gain.low, gain.high) for name, gain in gains]
-    return Points(f"Gain of joining in {metric}, by site{few}", values, f"better by ({metric})")
+    few = f", the {MAX_BARS} that gain most and least of {len(values)}" if len(values) > MAX_BARS else ""
+    return Points(f"Gain of joining in {metric}, by site{few}", ends(values), f"better by ({metric})")
 
 
 def _figures(

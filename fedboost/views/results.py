@@ -27,7 +27,6 @@ from fedboost.views.document import (
     Table,
     Verdict,
     note,
-    unless_empty,
     warnings,
 )
 from fedboost.views.evaluation import count, evaluation, number
@@ -298,7 +297,7 @@ def drift(result: Drift) -> Document:
             f"PSI is the population stability index. {GRADES} Bins of fewer than "
             f"{result.min_count} rows are merged."
         ),
-        Section("others", f"Stable columns ({stable})", unless_empty(_indices(others)), folded=True),
+        Section("others", f"Stable columns ({stable})", [_indices(others)], folded=True),
         Section("bins", "Rows by bin of each column", [_bins(ranked)], folded=True),
     )
     lead = f"{result.rows:,} rows of all parties, against {result.reference_rows:,} of the training"

@@ -11,7 +11,7 @@ from statistics import median
 from fedboost.results.base import Ended, Result, Row, Traffic
 from fedboost.results.privacy import PrivacyCard
 from fedboost.terms.terms import Terms
-from fedboost.views.approval import colluders, given_to_analyst, label_holder_sees, not_hidden
+from fedboost.views.approval import TASK_WORDS, colluders, given_to_analyst, label_holder_sees, not_hidden
 from fedboost.views.charts import MAX_BARS, ends
 from fedboost.views.document import (
     Bars,
@@ -257,18 +257,9 @@ def _who_saw_a_training(terms: Terms) -> Iterator[tuple[str, str]]:
     )
 
 
-_TOLD = {
-    "tune": ", who takes part, and the trees of all candidates as they grow",
-    "describe": ", how many rows there are in all, and where their values lie",
-    "evaluate": ", with the model in them, and how many rows there are in all",
-    "drift": ", with the model in them",
-}
-"""What a session tells each site beside what it is asked, by task."""
-
-
 def _who_saw_a_result(terms: Terms) -> Iterator[tuple[str, str]]:
     yield "aggregator", _aggregator(terms, ", of however few rows,")
-    yield "each other site", f"the terms{_TOLD[terms.task.name]}; no other result"
+    yield "each other site", f"the terms{TASK_WORDS[terms.task.name].told}; no other result"
     yield from _helpers(terms)
     of_candidates = "of each candidate the settings, the rounds and the metric of the validation rows"
     given = of_candidates if terms.task.takes_candidates else given_to_analyst(terms)

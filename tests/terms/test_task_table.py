@@ -14,9 +14,8 @@ from fedboost.holders.columns import HOLDERS
 from fedboost.runtime.aggregator.programs import OF_TASKS
 from fedboost.runtime.site.policy import BY_COLUMNS, RULES
 from fedboost.terms.session import TASKS, TRAINING, TaskName, task_of
-from fedboost.views.approval import MADE
+from fedboost.views.approval import TASK_WORDS
 from fedboost.views.results import RESULTS, VIEWS
-from fedboost.views.session import _TOLD
 
 PACKAGE = Path(fedboost.__file__).parent
 TABLE = "terms/session.py"
@@ -27,10 +26,7 @@ COLUMNS = {
     "holders/columns.py": {"HOLDERS"},
     "runtime/aggregator/programs.py": {"OF_TASKS"},
     "runtime/site/policy.py": {"BY_COLUMNS", "RULES"},
-    "views/approval.py": {"MADE", "_of_task", "RELAXED"},
-    "views/audit.py": {"_agreement"},
-    "views/session.py": {"_TOLD"},
-    "views/aggregator.py": {"DOES"},
+    "views/approval.py": {"TASK_WORDS", "_of_task", "RELAXED"},
     # functions, commands and the policy's rule `evaluate`, which have the name of a task
     "__init__.py": {"_HOMES", "__all__"},
     "cli/main.py": {"COMMANDS"},
@@ -179,7 +175,7 @@ def test_the_names_are_those_of_policies():
 
 
 @pytest.mark.parametrize(
-    "column", [OF_TASKS, HOLDERS, RULES, MADE], ids=["program", "holder", "rules", "made"]
+    "column", [OF_TASKS, HOLDERS, RULES, TASK_WORDS], ids=["program", "holder", "rules", "words"]
 )
 def test_a_column_has_each_task_in_the_order_of_the_table(column):
     assert [*column] == [*TASKS]
@@ -187,12 +183,12 @@ def test_a_column_has_each_task_in_the_order_of_the_table(column):
 
 def test_each_task_that_an_analyst_requests_and_that_makes_no_model_has_a_result():
     due = {row.name for row in TASKS.values() if row.by_analyst and not row.makes_model}
-    assert due == {*RESULTS} == {*VIEWS} == {*_TOLD}
+    assert due == {*RESULTS} == {*VIEWS} == {name for name, words in TASK_WORDS.items() if words.told}
 
 
-@pytest.mark.parametrize("name", _TOLD)
+@pytest.mark.parametrize("name", TASK_WORDS)
 def test_sites_are_told_of_a_model_where_one_is_measured(name):
-    assert ("the model in them" in _TOLD[name]) is TASKS[name].measures
+    assert ("the model in them" in TASK_WORDS[name].told) is TASKS[name].measures
 
 
 def test_where_columns_are_apart_sessions_train_or_predict():

@@ -225,8 +225,8 @@ def _grow(
 
 
 # ---- Candidates train side by side in the turns of one training, as a program; the worst are dropped ----
-# Each candidate is one output of the round (`objectives.trials`): its trees grow by its own settings, and
-# the histograms of all candidates travel in one answer.
+# Each candidate is one output of the round (`registry.Trials`): its trees grow by its own settings, and the
+# histograms of all candidates travel in one answer.
 # Promises: a pure function of the terms and the sums; where gradients have public bounds the trees of a
 # candidate are those of a training with its settings alone.
 # Refuses: as `boosting`.

@@ -248,7 +248,7 @@ class BinCountsQuery(BeforeTrees, BaseQuery):
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse counts that the terms do not name."""
-        if not (terms.task.uses_reference or terms.evaluation.reference):
+        if not self.max_count(terms):
             raise Refused("rows by bin of each column, and the terms have no reference")
         if len(self.sizes) != len(terms.columns.features):
             raise Refused(f"bins of {len(self.sizes)} features, the terms have {len(terms.columns.features)}")

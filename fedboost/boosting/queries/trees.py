@@ -65,7 +65,7 @@ class HistogramQuery(BaseQuery):
     elected: the features of each node in the answer, increasing, and their number of bins. Empty for all
     features of all nodes.
 
-    threshold: that of gradient-based sampling (`sampling.probabilities`), the same while a tree grows; 0 for
+    threshold: that of gradient-based sampling (`sampling_probabilities`), the same while a tree grows; 0 for
     other sampling.
 
     `rows` counts a row as often as a bootstrap may sample it.

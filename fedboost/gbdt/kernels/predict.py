@@ -244,7 +244,7 @@ this feature above it; along those above, but not this one; not even along those
 @loop
 def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
     """Fill lefts with True for rows whose value of the node's feature goes left; NaN is missing. The columns
-    are those of `gbdt.kernels.predict_margins`."""
+    are those of `predict_margins`."""
     for i in range(_TOGETHER):
         lefts[i] = (x[i] < threshold[node]) | ((x[i] != x[i]) & default_left[node])
     own = set_of[node]
@@ -260,7 +260,7 @@ def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
 
 @loop
 def depth_of(roots, left):
-    """The most edges from a root to a leaf; the trees stand as `gbdt.kernels.predict_margins` has them."""
+    """The most edges from a root to a leaf; the trees stand as `predict_margins` has them."""
     depth = np.zeros(left.size, np.int64)
     for t in range(roots.size):
         root = roots[t]
@@ -445,7 +445,7 @@ def add_contributions(
     leaf values for each row of features, float32 [N, F], and in the last column that sum where nothing is
     known of a row.
 
-    The trees stand in the columns of `gbdt.kernels.predict_margins`, and cover [nodes] beside them. Points,
+    The trees stand in the columns of `predict_margins`, and cover [nodes] beside them. Points,
     weights: of Gauss-Legendre from 0 to 1, at least half as many as the trees are deep.
     """
     rows, width = features.shape

@@ -45,14 +45,14 @@ class Threads(Protocol):
 
 
 class Encryption(Protocol):
-    """The end of the party that has the secret key: `paillier.RowEncryption`."""
+    """The end of the party that has the secret key: `sums.RowEncryption`."""
 
     def encrypt(self, pairs: Int64) -> bytes:
         """A ciphertext for each row of packed gradients and hessians, int64 [roots, rows]."""
 
 
 class Sums(Protocol):
-    """The end of a party that sums what it cannot read: `paillier.RowSums`."""
+    """The end of a party that sums what it cannot read: `sums.RowSums`."""
 
     def read(self, data: bytes, rows: int) -> Any:
         """The ciphertexts of so many rows, those of all roots; PeerError unless all are such."""

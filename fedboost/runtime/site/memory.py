@@ -387,7 +387,7 @@ _OF_ONE = "WHERE (party, session) = (?, ?)"
 
 
 class FileMemory:
-    """The memory of one dataset for one party: a `protocol.site_memory.SiteMemory`."""
+    """The memory of one dataset for one party: a `protocol.site.SiteMemory`."""
 
     def __init__(
         self,
@@ -498,7 +498,7 @@ class FileMemory:
 
 
 class FileSession:
-    """A session of a FileMemory: a `protocol.site_memory.SessionMemory`."""
+    """A session of a FileMemory: a `protocol.site.SessionMemory`."""
 
     def __init__(
         self, memory: FileMemory, offer: SessionOffer, limits: Limits, file: sqlite3.Connection
