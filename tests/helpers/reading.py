@@ -35,21 +35,31 @@ class Known:
         return bool(((self.low - 1e-6 <= sums) & (sums <= self.high + 1e-6)).all())
 
     def certain(self, rows):
-        """The bits of these rows that follow, by row."""
+        """The bits of these rows that follow, by row: 1 where it cannot be 0, 0 where it cannot be 1."""
+        ones, zeros = self._never(0, [*rows]), self._never(1, [*rows])
+        return dict.fromkeys(ones, 1) | dict.fromkeys(zeros, 0)
+
+    def _never(self, bit, rows):
+        """Those of the rows that never have this bit. A solution for all of them at once shows of many that
+        they may have it; each that is left is solved for by itself."""
         matrix, bounds = np.vstack([self.sums, -self.sums]), np.concatenate([self.high, -self.low]) + 1e-7
-        found = {}
-        for row in rows:
-            goal = np.eye(self.sums.shape[1])[row]
-            least, most = (
-                linprog(sign * goal, A_ub=matrix, b_ub=bounds, bounds=(0, 1), method="highs")
-                for sign in (1, -1)
-            )
-            assert least.status == most.status == 0, least.message
-            if least.fun > 1e-3:  # bits are 0 or 1
-                found[row] = 1
-            elif -most.fun < 1 - 1e-3:
-                found[row] = 0
-        return found
+
+        def open_after(tried, left):
+            goal = np.zeros(self.sums.shape[1])
+            goal[tried] = 1 if bit == 0 else -1
+            found = linprog(goal, A_ub=matrix, b_ub=bounds, bounds=(0, 1), method="highs")
+            assert found.status == 0, found.message
+            return [row for row in left if abs(found.x[row] - bit) > 1e-3]  # bits are 0 or 1
+
+        left, before = open_after(rows, rows), rows
+        while 0 < len(left) < len(before):
+            left, before = open_after(left, left), left
+        never = []
+        while left:
+            row, others = left[0], open_after(left[:1], left)
+            never += [row] if row in others else []
+            left = [each for each in others if each != row]
+        return never
 
     def guessed(self, prior):
         """The most probable bits, near a prior guess of their probabilities."""
