@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedboost.fixedpoint import Float64
-from fedboost.results.base import Ended, Row
+from fedboost.results.base import Ended, Part, Row
 from fedboost.results.evaluation import Evaluation
 from fedboost.terms.terms import Terms
 
 
-@dataclass(frozen=True)
-class ModelSummary:
+class ModelSummary(Part, allow_inf_nan=True):  # a file from elsewhere may have any metrics
     """A trained model. signed_by: parties that signed it; rosters: by the first round of each, where it
     changed; trained, kept: rounds, and those whose trees the model has; last_row: the history's row of the
     last kept round; shares: party to its share of the gains, where parties keep parts of the model."""
@@ -27,8 +26,7 @@ class ModelSummary:
     shares: Mapping[str, float] | None = None
 
 
-@dataclass(frozen=True)
-class Verification:
+class Verification(Part):
     """The signatures of a model file. faults: by party that signed what is wrong with its signature, nothing
     if it holds; needed: signatures that a model under these terms has at least; analyst, asked: who requested
     the session, and when; request_fault: what is wrong with the request, nothing if it holds."""

@@ -108,10 +108,11 @@ class ApprovalView(Part):
     """Terms that a person at a site decides on.
 
     analysts: whom an approval allows; rules: those that the terms break; fault: why no approval can allow
-    them; earlier: the time of an approval that they have, and the analysts it is for; counts: rows of this
-    site, where there are any; renamed: its columns that the terms call otherwise, in words; used: sessions
-    that count against max_sessions; predicted: rows that it helped to predict, and most that it does, None
-    where the terms train; notes: what else is to be known.
+    them; earlier: the time of an approval that they have, and its analysts; counts: rows of this site, where
+    there are any; renamed: its columns that the terms call otherwise, in words; sessions: those that count
+    against max_sessions, and that; predicted: the same of rows and max_predicted_rows, None where the terms
+    train; budget: for terms with noise the epsilon left of the site's budget, and its epsilon and delta;
+    notes: what else is to be known.
     """
 
     party: str
@@ -123,9 +124,9 @@ class ApprovalView(Part):
     origin: ModelOrigin | None = None
     counts: Counts | None = None
     renamed: str = ""
-    used: int = 0
-    max_sessions: int = 0
+    sessions: tuple[int, int] = (0, 0)
     predicted: tuple[int, int] | None = None
+    budget: tuple[float, float, float] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -226,8 +227,7 @@ class Live:
     session: LiveSession | None = None
 
 
-@dataclass(frozen=True)
-class Overview:
+class Overview(Part):
     """A site now. rows: how many it has, and of which table, '' for a key holder; aggregator: its address;
     requests: the latest first; nothing_yet: no terms are allowed yet; fault: why the budget is not known,
     where `budget` is None."""

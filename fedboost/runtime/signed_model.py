@@ -620,15 +620,15 @@ def verified(
         except (PeerError, OverflowError, ValueError, OSError) as error:
             fault = f"the analyst's request: {error}"
     return Verification(
-        source,
-        model.terms,
-        model.fingerprint,
-        len(model.booster.trees),
-        {party: faults.get(party, "") for party in model.attestations},
-        model.terms.signers,
-        analyst,
-        asked,
-        fault,
+        file=source,
+        terms=model.terms,
+        fingerprint=model.fingerprint,
+        trees=len(model.booster.trees),
+        faults={party: faults.get(party, "") for party in model.attestations},
+        needed=model.terms.signers,
+        analyst=analyst,
+        asked=asked,
+        request_fault=fault,
     )
 
 

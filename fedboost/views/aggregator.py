@@ -61,6 +61,7 @@ from fedboost.wire.messages import Member, SessionState, SessionStatus, SiteRepl
 
 NEVER = "has never connected to this aggregator"
 WITHOUT_KEYS = "without keys"
+IDLE = "No session is running."
 _STATES = {
     SessionState.WAITING: "waits to begin",
     SessionState.RUNNING: "runs",
@@ -85,9 +86,12 @@ def _away(seen: int) -> str:
 def status(facts: Status) -> Document:
     """Return who is connected, which sessions there are, and for whom they wait."""
     listed = ("Sites", sites_of(facts)), ("Analysts", analysts_of(facts))
-    blocks: list[Block] = [members(caption, each, awaited_in(facts)) for caption, each in listed if each]
-    blocks = blocks or [note("Nobody is connected.")]
-    blocks += [about(facts, session) for session in facts.sessions] or [note("No session runs or waits.")]
+    runs = [each for each in facts.sessions if each.state is SessionState.RUNNING]
+    words = [_running(each, task_of(each.program).name, each.done) for each in runs] or [IDLE]
+    blocks: list[Block] = [Verdict(" ".join(words))]
+    tables = [members(caption, each, awaited_in(facts)) for caption, each in listed if each]
+    blocks += tables or [note("Nobody is connected.")]
+    blocks += [about(facts, session) for session in facts.sessions]
     if facts.others:
         blocks.append(note(f"{counted(facts.others, 'session')} without this party."))
     lead = f"aggregator of fedboost {delimited(facts.version)}, up for {_age(facts, facts.since)}"
@@ -238,33 +242,39 @@ def overview(state: AggregatorState) -> Document:
 
 def _said(live: LiveSession | None) -> str:
     if live is None:
-        return "No session is running."
+        return IDLE
     done = len(live.rounds) // SAID_ROUNDS * SAID_ROUNDS
-    return f"A session is running; rounds done: at least {done} of {live.status.rounds}.{_late(live)}"
+    return f"A session is running; rounds done: at least {done} of {live.status.rounds}.{_late(live.status)}"
 
 
-def _late(live: LiveSession) -> str:
-    return f" It waits for {counted(len(live.status.awaited), 'site')}." if live.status.awaited else ""
+def _running(status: SessionStatus, task: str, done: int) -> str:
+    name = capital(TASK_WORDS[task].name)
+    return f"{name} is running: {done} of {status.rounds} rounds done.{_late(status)}"
+
+
+def _late(status: SessionStatus) -> str:
+    return f" It waits for {counted(len(status.awaited), 'site')}." if status.awaited else ""
 
 
 def _now(state: AggregatorState) -> Iterator[Block]:
     live = state.live
     if live is None:
-        yield Verdict("No session is running.")
+        yield Verdict(IDLE)
         return
     status, done, left = live.status, len(live.rounds), live.seconds_left
     more = [f"Turn {live.turn}: it {live.phase}."]
     if 0 < len(status.awaited) <= MAX_AWAITED:
         more.append(f"Missing: {waits_for(state.status, status)}.")
-    task = capital(TASK_WORDS[live.task].name)
-    running = f"{task} is running: {done} of {status.rounds} rounds done.{_late(live)}"
-    yield Verdict(running, "unclear" if status.awaited else "good", more)
+    yield Verdict(_running(status, live.task, done), "unclear" if status.awaited else "good", more)
     most = max(status.rounds, 1)
     yield element("progress", max=str(most), value=str(min(done, most)), aria_label="Rounds done")
-    time = "not known yet"
-    if left is not None:
+    here = {member.name for member in sites_of(state.status) if member.since}
+    time, away = "not known yet", ""
+    if not here.issuperset(status.awaited):
+        time, away = "unknown", "while a site is away"
+    elif left is not None:
         time = f"about {left:.0f} s" if left < MINUTE else f"about {duration(left)}"
-    figures = [Figure("remaining time", time), *_metrics(live), _traffic(live)]
+    figures = [Figure("remaining time", time, away), *_metrics(live), _traffic(live)]
     if live.slowest is not None:
         party, turns, seconds = live.slowest
         waited = f"{party}: last in {counted(turns, 'turn')}"
@@ -283,7 +293,7 @@ def _metrics(session: SessionDetail) -> Iterator[Figure]:
     done = len(session.rounds)
     curves = [each for each in curves_of(session.rounds[-1:]) if not each.party]
     for curve in sorted(curves, key=lambda each: each.rows != VALIDATION)[:MAX_METRICS]:
-        rows = "validation" if curve.rows == VALIDATION else "training"
+        rows = "held-out" if curve.rows == VALIDATION else "training"
         yield Figure(f"{curve.metric}, {rows} rows", f"{curve.values[1]:.4g}", f"after round {done}")
 
 

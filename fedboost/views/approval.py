@@ -316,8 +316,18 @@ def summary(
     analysts: who may train under them, where that is known; counts: rows of this site, where there are any;
     origin: that of the model which they measure, where a site looked at it.
     """
-    lines = [line for _, group in _groups(terms, analysts, counts, origin) for line in group]
-    return "\n".join(entry(key, plain(line)) for key, line in [("terms", terms.digest), *lines])
+    lines = [("terms", terms.digest), *in_words(terms, analysts, counts, origin)]
+    return "\n".join(entry(key, plain(line)) for key, line in lines)
+
+
+def in_words(
+    terms: Terms,
+    analysts: Sequence[str] = (),
+    counts: Counts | None = None,
+    origin: ModelOrigin | None = None,
+) -> list[Entry]:
+    """Return keys, each with words about it: every name, and every setting that is not its default."""
+    return [line for _, group in _groups(terms, analysts, counts, origin) for line in group]
 
 
 def _groups(
@@ -333,7 +343,8 @@ def _groups(
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     model = "the settings that are best" if terms.task.takes_candidates else model
-    analyst = [("analyst", f"{listed(analysts)}: {get} {model} and the metrics")] if analysts else []
+    model += " and the metrics" if terms.metrics else ""
+    analyst = [("analyst", f"{listed(analysts)}: {get} {model}")] if analysts else []
     return [
         (TOLD, [*analyst, *_participants(terms)]),
         ("Model and settings", [*_model(terms), *_noise(terms), *_metrics(terms)]),
@@ -725,10 +736,15 @@ def _site(view: ApprovalView) -> Iterator[Entry]:
     if view.renamed:
         yield "its columns", view.renamed
     if view.predicted is None:
-        yield "sessions", f"{view.used} of {view.max_sessions} used (max_sessions)"
+        yield "sessions", "{} of {} used (max_sessions)".format(*view.sessions)
     else:
         used, most = view.predicted
         yield "predictions", f"{used:,} of {most:,} rows used (max_predicted_rows)"
+    noise = view.terms.noise
+    if view.budget is not None and noise is not None:
+        left, epsilon, delta = view.budget
+        asked = f"these terms ask for {noise.epsilon:g} at delta {noise.delta:g}"
+        yield "budget", f"{left:.4g} of epsilon {epsilon:g} at delta {delta:g} is left; {asked}"
 
 
 def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:

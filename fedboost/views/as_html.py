@@ -399,6 +399,11 @@ code { font-size: .875em; overflow-wrap: anywhere; }
   border-radius: 0 6px 6px 0; padding: .5rem 1rem .5rem 2.25rem; max-width: none; }
 .warnings li { margin: .35rem 0; max-width: 46rem; } .warnings li::marker { content: "\\25B2\\00A0\\00A0"; }
 .scroll { overflow-x: auto; margin: .75rem 0; }
+.scroll:has(table) { --shade: color-mix(in srgb, var(--soft) 55%, transparent); background:
+  linear-gradient(90deg, var(--paper) 30%, transparent) 0 / 2.5rem 100% no-repeat local,
+  linear-gradient(270deg, var(--paper) 30%, transparent) 100% / 2.5rem 100% no-repeat local,
+  linear-gradient(90deg, var(--shade), transparent) 0 / .7rem 100% no-repeat,
+  linear-gradient(270deg, var(--shade), transparent) 100% / .7rem 100% no-repeat; }
 table { border-collapse: collapse; font-size: .92rem; min-width: 18rem; }
 caption { text-align: left; font-weight: 600; padding: .25rem 0; }
 details > .scroll caption { position: absolute; width: 1px; height: 1px; overflow: hidden;
@@ -431,7 +436,7 @@ figcaption { font-weight: 600; font-size: .95rem; }
 .s4 { stroke: var(--s4); } .s5 { stroke: var(--s5); } .s6 { stroke: var(--s6); } .s7 { stroke: var(--s7); }
 .dot { fill: var(--paper); stroke-width: 2; }
 .tree { max-width: none; }
-.tree .scroll { max-height: 36rem; overflow: auto; border: 1px solid var(--rule); background: #ffffff; }
+.tree .scroll { border: 1px solid var(--rule); background: #ffffff; }
 .tree svg { display: block; }
 @media (prefers-color-scheme: dark) { .tree .scroll { filter: invert(.93) hue-rotate(180deg); } }
 footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75rem; font-size: .9rem; }
@@ -457,7 +462,7 @@ footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75re
   .brand, .brand span { color: #000000; }
   details::details-content { content-visibility: visible; display: block; height: auto; }
   summary { list-style: none; } summary::-webkit-details-marker { display: none; }
-  .scroll, pre { overflow: visible !important; max-height: none !important; }
+  .scroll, pre { overflow: visible !important; background: none !important; }
   th, td { max-width: none; overflow-wrap: anywhere; }
   pre { white-space: pre-wrap; }
   .charts { grid-template-columns: 1fr 1fr; }
@@ -486,6 +491,7 @@ button { cursor: pointer; font-weight: 600; }
 main form { background: var(--panel); border: 1px solid var(--rule); border-radius: 8px; margin: 1rem 0;
   padding: .75rem 1rem; max-width: 46rem; }
 main button { background: var(--bar); border-color: var(--bar); color: var(--paper); }
+main button[value=refuse] { background: var(--paper); border-color: var(--bad); color: var(--bad); }
 progress { width: 100%; height: .8rem; accent-color: var(--bar); display: block; }
 #ended td:nth-child(2), #queue td:nth-child(3) { min-width: 14rem; }
 section table { width: 100%; } .scroll[tabindex] table { min-width: 40rem; }

@@ -4,23 +4,28 @@ Promises: it follows from the terms, the signatures and the counted bytes; every
 that the terms name is there, and every setting that is not its default.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from statistics import median
 
 from fedboost.results.base import Ended, Result, Row, Traffic
 from fedboost.results.privacy import PrivacyCard
 from fedboost.terms.terms import Terms
-from fedboost.views.approval import TASK_WORDS, colluders, given_to_analyst, label_holder_sees, not_hidden
+from fedboost.views.approval import (
+    TASK_WORDS,
+    colluders,
+    given_to_analyst,
+    in_words,
+    label_holder_sees,
+    not_hidden,
+)
 from fedboost.views.charts import MAX_BARS, ends
 from fedboost.views.document import (
     Bars,
     Block,
     Code,
     Document,
-    Line,
+    Entries,
     Lines,
-    Names,
     Paragraph,
     Section,
     Series,
@@ -30,10 +35,6 @@ from fedboost.views.document import (
 from fedboost.views.privacy import card_blocks
 from fedboost.views.words import capital, counted, duration, size
 
-ALWAYS = "objective", "rounds", "max_depth", "learning_rate", "max_bin", "protection"
-"""Settings that are shown even where they are the defaults."""
-_ELSEWHERE = "columns", "parties", "blocks", "xgb_model", "noise"
-"""Settings that have a place of their own."""
 Rows = Sequence[tuple[str, str]]
 
 
@@ -47,7 +48,7 @@ def result_document(result: Result, title: str, lead: str, blocks: Sequence[Bloc
     agreed_by = Table("Parties", ["party", "takes part with", "signed"], signed, ())
     checked = note("Signatures are checked where the result arrives, if the analyst has keys.")
     more = (
-        agreed(terms, [agreed_by, checked], ("program", "objective", "protection")),
+        agreed(terms, [agreed_by, checked]),
         Section("privacy", "Who saw what", [*_privacy_of_a_result(terms)], True),
         Section("session", "Traffic", [*traffic(session)], True),
     )
@@ -69,16 +70,14 @@ def session_warnings(session: Ended) -> Iterator[str]:
 # ---- What was agreed ------------------------------------------------------------------------------------
 
 
-def agreed(terms: Terms, parties: Sequence[Block], always: Sequence[str] = ALWAYS) -> Section:
-    """Return the section on the parties, the columns and the settings. always: settings that are shown even
-    where they are the defaults."""
+def agreed(terms: Terms, parties: Sequence[Block]) -> Section:
+    """Return the section on the parties and on the terms, in the words that a person at a site approved."""
     return Section(
         "agreed",
         "Who agreed, and to what",
         [
             *parties,
-            Table("Columns", ["column", "what it is"], [*_columns(terms)], (), folded=False),
-            Table("Settings", ["setting", "value"], [*_settings(terms, always)], (), folded=False),
+            Entries(in_words(terms)),
             note("Other settings have their defaults."),
             Paragraph(("Every party agreed to these terms before the session. Digest: ", Code(terms.digest))),
         ],
@@ -96,44 +95,6 @@ def part_of(terms: Terms, party: str) -> str:
         return ("rows" if party in terms.holders else "no rows") + also
     holds = "the labels, and columns" if block.label_holder == party else "columns"
     return f"{holds}: {', '.join(terms.blocks.columns_of(party).features)}{also}"
-
-
-def _columns(terms: Terms) -> Iterator[Sequence[Line]]:
-    columns = terms.columns
-    classes: Line = ("label, of the classes ", Names(columns.classes)) if columns.classes else "label"
-    positive = f"label; {columns.positive!r} counts as 1" if columns.positive is not None else classes
-    yield columns.label or "-", positive
-    beside = {
-        "upper bound of the label": columns.label_upper_bound,
-        "weight of the row": columns.weight,
-        "margin that boosting begins at": columns.base_margin,
-        "group that is ranked": columns.group,
-        "marks rows for metrics alone": columns.validation,
-        "row id": columns.row_id,
-    }
-    yield from ((name, what) for what, name in beside.items() if name is not None)
-    yield "numeric features", Names(columns.numeric)
-    for name, categories in columns.categorical.items():
-        yield name, ("feature, of the categories ", Names(categories))
-
-
-def _settings(terms: Terms, always: Sequence[str]) -> Iterator[Sequence[str]]:
-    changed = terms.model_dump(mode="json", exclude_defaults=True)
-    every = terms.model_dump(mode="json")
-    for key in dict.fromkeys((*always, *changed)):
-        if key not in _ELSEWHERE:
-            value = every.get(key)
-            yield key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    columns = terms.columns.model_dump(mode="json", exclude_defaults=True)
-    for key in ("ranges", "label_range"):
-        if key in columns:
-            yield f"columns.{key}", json.dumps(columns[key], ensure_ascii=False)
-    if terms.noise is not None:
-        for key, value in terms.noise.model_dump(mode="json").items():
-            yield f"noise.{key}", json.dumps(value, ensure_ascii=False)
-    if terms.earlier is not None:
-        trees = f"a model of {counted(len(terms.earlier.trees), 'tree')}"
-        yield "xgb_model", f"{trees}, which this one continues" if terms.task.trains else trees
 
 
 # ---- Traffic and time: bytes and seconds as they were counted where the session was followed -----------

@@ -107,12 +107,18 @@ def training(end: Training) -> Document:
         "",
         [
             Verdict(f"{model.trees} trees: {_saved(end)}", more=[*_stopped(model)]),
-            Figures([*(Figure(*pair) for pair in values.items()), _bytes(end, end.traffic_since_restart)]),
+            Figures([*_metrics(values), _bytes(end, end.traffic_since_restart)]),
             *([Table("Metrics of each party", ["party", *names], rows)] if names else []),
             _traffic(end, None if end.traffic_since_restart else model.trained),
             Entries([*_who(end)]),
         ],
     )
+
+
+def _metrics(values: Mapping[str, str]) -> Iterator[Figure]:
+    for name, value in values.items():
+        own = name.removeprefix(f"{metrics.VALIDATION}-")
+        yield Figure(own, value, "on the rows that trees grew on" if own == name else "on held-out rows")
 
 
 def _saved(end: Ending) -> str:

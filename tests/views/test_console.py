@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
-from console_facts import AWAY, NAMES, ODD, ROUNDS, ended, facts, history
+from console_facts import AWAY, NAMES, ODD, ROUNDS, ended, facts, history, session
 
 from fedboost.runtime.aggregator.sessions import STRAGGLER_SECONDS, Pace
 from fedboost.views import aggregator as pages
+from fedboost.views import as_text
 from fedboost.views.api import BASE, interface, openapi
 from fedboost.views.as_html import drawn, refused, served_page
 
@@ -65,6 +67,23 @@ def test_the_time_left_is_that_of_the_last_rounds():
     slow_first = [{"seconds": 99.0}, *({"seconds": 2.0} for _ in range(9))]
     assert live(slow_first).seconds_left == 2.0 * (ROUNDS - 10)
     assert live(history(ROUNDS + 5)).seconds_left == 0
+
+
+@pytest.mark.parametrize(
+    ("awaited", "time"), [(NAMES[3], "unknown while a site is away"), (NAMES[8], "about")]
+)
+def test_nobody_knows_the_time_left_while_a_site_is_away(awaited, time):
+    """One that is connected may answer at any moment."""
+    state = facts()
+    live = state.live.model_copy(update={"status": session(awaited=(awaited,))})
+    shown = re.sub(r"<[^>]+>", " ", parts(pages.overview(replace(state, live=live)))["session"])
+    assert f"remaining time {time}" in " ".join(shown.split())
+
+
+def test_the_status_begins_with_what_runs():
+    first = next(as_text.text(pages.status(facts().status)))
+    done = f"Training is running: {ROUNDS // 2} of {ROUNDS} rounds done. It waits for 1 site."
+    assert str(first) == done
 
 
 def test_a_party_that_answers_last_is_the_slowest():

@@ -46,9 +46,10 @@ def test_a_page_says_what_was_agreed_and_by_whom(model):
     assert model.terms.digest in said
     for party in model.parties:
         assert f"{party} rows none" in said
-    assert "y label numeric features age, dose ward feature, of the categories a, b, c" in said
-    assert "max_depth 3" in said
-    assert "rounds 4" in said
+    assert "label y " in said
+    assert "features 3: age, dose, ward" in said
+    assert "categories ward: a, b, c" in said
+    assert "binary:logistic, 4 rounds of depth 3" in said
     assert "subsample" not in said
     assert model.fingerprint in section(page, "model")
     assert "Nobody signed this model" in section(page, "warnings")

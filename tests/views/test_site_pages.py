@@ -45,7 +45,17 @@ def page(document, reader=JO):
 
 
 def seen(live, found=()):
-    now = Overview("north", "localhost:7070", "93 of x.csv", live, tuple(found), None, "no file", False, NOW)
+    now = Overview(
+        party="north",
+        aggregator="localhost:7070",
+        rows="93 of x.csv",
+        live=live,
+        requests=tuple(found),
+        budget=None,
+        fault="no file",
+        nothing_yet=False,
+        time=NOW,
+    )
     return page(site.overview(now))
 
 

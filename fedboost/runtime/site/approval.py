@@ -85,9 +85,8 @@ def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Pat
     analysts: tuple[str, ...] = (analyst,) if analyst else ()
     if analyst and before is not None:
         analysts = tuple(dict.fromkeys((*before.analysts, analyst))) if before.analysts else ()
-    path = _file(config, digest)
     time = now.isoformat(timespec="seconds")
-    return _write(path, {"digest": digest, "time": time, "analysts": analysts})
+    return _write(_file(config, digest), {"digest": digest, "time": time, "analysts": analysts})
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
@@ -194,13 +193,12 @@ def read_past(config: PartyConfig) -> Past:
 class Review:
     """All that a site's rules and memory have against terms and the analysts who may train under them.
 
-    used: sessions that count against max_sessions; predicted: rows that count against max_predicted_rows;
-    breaches: rules that one more would break; fault: why no approval can allow these terms, '' where one can.
+    breaches: rules that one more session would break; fault: why no approval can allow these terms, '' where
+    one can.
     """
 
     analysts: tuple[str, ...]
-    used: int
-    predicted: int
+    past: Past
     breaches: Sequence[Breach]
     fault: str
 
@@ -209,7 +207,7 @@ def review(config: PartyConfig, terms: Terms, analysts: tuple[str, ...]) -> Revi
     """Hold terms against a site's policy and its memory. ConfigError if the memory cannot be read."""
     past = read_past(config)
     breaches = _broken_rules(config, terms, analysts, past)
-    return Review(analysts, past.used, past.predicted, breaches, _fault(config, terms, breaches, past))
+    return Review(analysts, past, breaches, _fault(config, terms, breaches, past))
 
 
 def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: Past) -> str:
@@ -471,8 +469,8 @@ class Look:
     def digest(self) -> str:
         """A hash of all that an approval would allow, and of earlier decisions: of other analysts, rules or
         decisions it is another."""
-        breaches = [*self.review.breaches]
-        shown = self.review.analysts, breaches, self.review.fault, self.view.origin, self.decided
+        review = self.review
+        shown = review.analysts, [*review.breaches], review.fault, self.view.origin, self.decided
         return hashlib.sha256(repr(shown).encode()).hexdigest()
 
 
@@ -498,6 +496,7 @@ def look(
         refusal = str(error)
     before = () if earlier is None else analysts_of(config, earlier)
     reviewed, policy = review(config, terms, tuple(dict.fromkeys((*before, *analysts)))), config.policy
+    past, limit = reviewed.past, None if terms.noise is None else policy.budget
     view = ApprovalView(
         party=config.party,
         terms=terms,
@@ -508,9 +507,9 @@ def look(
         origin=origin_of(policy, terms, config.party, signers_at(config, terms)),
         counts=counts,
         renamed=names_of(config).told(terms.blocks.columns_of(config.party)),
-        used=reviewed.used,
-        max_sessions=policy.max_sessions,
-        predicted=(reviewed.predicted, policy.max_predicted_rows) if terms.vertical.predict_rows else None,
+        sessions=(past.used, policy.max_sessions),
+        predicted=(past.predicted, policy.max_predicted_rows) if terms.vertical.predict_rows else None,
+        budget=None if limit is None else (limit.left(past.cost), limit.epsilon, limit.delta),
         notes=tuple(notes),
     )
     return Look(reviewed, view, repr((earlier, refusal)))

@@ -240,7 +240,10 @@ def test_terms_beyond_the_budget_are_not_approved(folder):
     )
     assert "nothing against these terms" not in end.out
     (folder / "terms.toml").write_text(terms_to_toml(noisy(1.0)))
-    assert run("--yes").code == 0
+    end = run("--yes")
+    assert end.code == 0
+    said = "1.2 of epsilon 1.2 at delta 1e-05 is left; these terms ask for 1 at delta 1e-05"
+    assert said in " ".join(end.out.split())
     remember(noisy(1.0))
     path = memory_path(read_party(Path("party.toml")))
     with closing(FileMemory(path, "north", "north")) as memory, memory.transaction() as file:
