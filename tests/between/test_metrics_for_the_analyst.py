@@ -108,7 +108,7 @@ def test_the_command_line_shows_a_dash(tmp_path):
     assert told.code == 0, told.err
     lines = told.out.splitlines()
     assert all(" validation-logloss - " in line for line in lines if line.startswith("round ")), told.out
-    assert ["validation-logloss", "-"] in [line.split() for line in lines]
+    assert ["logloss", "-", "(on", "held-out", "rows)"] in [line.split() for line in lines]
     assert ["b", "-"] in [line.split() for line in lines]
     told = fedboost("simulate", tmp_path / "terms.toml", "--data", data, "--site", "site", "--json")
     *events, done = map(json.loads, told.out.splitlines())
