@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from fedboost.privacy.packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.metrics import AggregatorMetrics
-from fedboost.runtime.web.guard import Asker, Bucket, Refusal
+from fedboost.runtime.web.guard import Bucket
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
@@ -414,16 +414,3 @@ def _plain(host: str) -> str:
 def _network(host: str) -> str:
     """The network whose connections are counted together: an IPv4 address, or an IPv6 network."""
     return str(ip_network(f"{host}/{_NETWORK_BITS}", strict=False)) if ":" in host else host
-
-
-# ---- The refusals of pages in the log of a process, bounded as those of its other callers are -----------
-
-
-def noting(refusals: Refusals, event: str) -> Callable[[Asker, Refusal], None]:
-    """What notes a refusal. event: its name in the log."""
-
-    def note(asker: Asker, refusal: Refusal) -> None:
-        peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
-        refusals.note(event, peer, f"{refusal.status}: {refusal.reason}", address=end, asked=asker.what)
-
-    return note

@@ -636,9 +636,9 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
         return
 
     need_extra("[console]", "console")
-    from fedboost.runtime.site.page import SiteOffice, SitePage
+    from fedboost.runtime.site.page import SiteOffice, site_page
 
-    page = SitePage(config.console, SiteOffice(config, rows, state, log), log)
+    page = site_page(config.console, SiteOffice(config, rows, state, log), log)
     await page.start()
     try:
         yield
