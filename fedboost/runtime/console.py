@@ -4,9 +4,7 @@ import asyncio
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -224,40 +222,26 @@ View = Callable[[AggregatorState], Document]
 class Live:
     """The readers of live pages. pages: the view of each page, by its name."""
 
-    def __init__(self, queries: ConsoleQueries, pages: Mapping[str, View], log: Any) -> None:
+    def __init__(self, queries: ConsoleQueries, pages: Mapping[str, View]) -> None:
+        self.readers = 0
+        """How many look now."""
+        self.is_over = False
+        """True once all readers are to be told good-bye."""
         self._queries = queries
         self._pages = pages
-        self._log = log
-        self._readers = Counter[str]()
         self._drawn: dict[str, tuple[Document, Parts]] = {}
         self._until: dict[str, float] = {}
+        """By page when it is to be drawn again, for whoever looks then."""
         self._events: dict[str, tuple[Parts, Parts, bytes]] = {}
         """By page the last event: what its readers had, what they have then, and the event."""
-        self._changed = asyncio.Event()
-        """Set at the next change, and then replaced."""
-        self._task: asyncio.Task[None] | None = None
-        self._is_over = False
-
-    @property
-    def readers(self) -> int:
-        """How many look now."""
-        return self._readers.total()
-
-    def start(self) -> None:
-        """Draw, in a task of the running event loop."""
-        self._task = asyncio.create_task(self._draw_on(), name="console")
-
-    def stop(self) -> None:
-        """Draw no more, and say good-bye to all readers."""
-        if self._task is not None:
-            self._task.cancel()
-        self._is_over = True
-        self._changed.set()
 
     def drawn(self, page: str) -> tuple[Document, Parts]:
-        """A page and its parts, as its readers have them; without readers, not older than DRAW_SECONDS."""
-        if page not in self._drawn or (not self._readers[page] and time.monotonic() >= self._until[page]):
-            self._draw(page, self._queries.state())
+        """A page and its parts, not older than DRAW_SECONDS; the same object while nothing changes."""
+        if time.monotonic() >= self._until.get(page, 0.0):
+            now = as_html.drawn(self._pages[page](self._queries.state()))
+            if page not in self._drawn or self._drawn[page][1] != now[1]:
+                self._drawn[page] = now
+            self._until[page] = time.monotonic() + DRAW_SECONDS
         return self._drawn[page]
 
     async def serve(
@@ -273,8 +257,7 @@ class Live:
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_READERS} pages are open already", wait)
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         if scope["method"] != "HEAD":
-            self.drawn(page)  # now, if it was drawn for nobody
-            self._readers[page] += 1
+            self.readers += 1
             gone = asyncio.create_task(_until_gone(receive), name="console reader")
             sending = asyncio.create_task(self._send_on(page, check, send), name="console events")
             try:
@@ -282,21 +265,22 @@ class Live:
                 if sending.done():
                     sending.result()
             finally:
-                self._readers[page] -= 1
+                self.readers -= 1
                 gone.cancel()
                 sending.cancel()
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_on(self, page: str, check: Callable[[], object], send: Send) -> None:
         known: Parts = {}
-        while not self._is_over:
+        sent = 0.0
+        while not self.is_over:
             check()
-            changed, parts = self._changed, self._drawn[page][1]
-            event = self._event(page, known, parts)
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-            known = parts
-            with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), QUIET_SECONDS)
+            parts, now = self.drawn(page)[1], time.monotonic()
+            if parts is not known or now - sent >= QUIET_SECONDS:
+                event = self._event(page, known, parts)
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+                known, sent = parts, now
+            await asyncio.sleep(DRAW_SECONDS)
 
     def _event(self, page: str, known: Parts, parts: Parts) -> bytes:
         """What a reader with these parts is sent to have the others: the same for all that are in step."""
@@ -306,28 +290,6 @@ class Live:
             event = f"data: {json.dumps(new)}\n\n".encode() if new else b":\n\n"
             self._events[page] = known, parts, event
         return event
-
-    async def _draw_on(self) -> None:
-        while True:
-            await asyncio.sleep(DRAW_SECONDS)
-            if not self.readers:
-                continue
-            try:
-                state = self._queries.state()
-                for page in +self._readers:
-                    self._draw(page, state)
-            except Exception as error:  # noqa: BLE001 - a page that cannot be drawn must not end the next one
-                self._log.error("a live page failed", reason=f"{type(error).__name__}: {error}")
-                await asyncio.sleep(QUIET_SECONDS)
-
-    def _draw(self, page: str, state: AggregatorState) -> None:
-        """Draw a page, and wake the readers if it changed."""
-        self._until[page] = time.monotonic() + DRAW_SECONDS
-        now = as_html.drawn(self._pages[page](state))
-        if page not in self._drawn or self._drawn[page][1] != now[1]:
-            self._drawn[page] = now
-            self._changed.set()
-            self._changed = asyncio.Event()
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -496,7 +458,7 @@ class Console(WebApp):
                 f"console: {config.listen} is no loopback address, so whoever reads needs a token: make one "
                 f"with `fedboost keys token NAME --file tokens.toml`, and name the file in `tokens`"
             )
-        self._live = Live(queries, LIVE, log)
+        self._live = Live(queries, LIVE)
         names: Callable[[str], bool] = is_loopback_name
         pair = None
         if not local and bundle is not None:
@@ -506,14 +468,9 @@ class Console(WebApp):
         where = config.listen, config.tokens, names, readers
         super().__init__(ABOUT, table, *where, refusals, log, local, pair)
 
-    async def start(self) -> None:
-        """Serve, in tasks of the running event loop."""
-        await super().start()
-        self._live.start()
-
     async def stop(self) -> None:
         """End all that is open."""
-        self._live.stop()
+        self._live.is_over = True
         await super().stop()
 
 

@@ -241,7 +241,6 @@ class Analysts:
         before: tuple[str, ...] | None = None
         waiter = Waiter(name, terms, int(time.time()))
         self.waiters.append(waiter)
-        self.sessions.metrics.waiting(len(self.waiters))
         try:
             while not self.is_ready(terms, analyst):
                 missing = tuple(party for party in terms.parties if party not in self.connected)
@@ -253,7 +252,6 @@ class Analysts:
                 await changed.wait()
         finally:
             self.waiters.remove(waiter)
-            self.sessions.metrics.waiting(len(self.waiters))
 
     def _log_waiting(self, analyst: str, missing: tuple[str, ...]) -> None:
         never = [party for party, seen in self.connected.absent(missing).items() if not seen]

@@ -41,6 +41,7 @@ from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import server_credentials
 from fedboost.runtime.net.keys import Bundle
+from fedboost.runtime.telemetry import Events
 from fedboost.runtime.web.serving import need_extra
 from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import decode_from_party
@@ -139,7 +140,6 @@ class Parties:
         assert task is not None
         outgoing = Outgoing(task.cancel)
         self._connected.add(name, outgoing, software_of(context))
-        self._log.info("party here", party=name)
         reason, fault = "its connection closed", None
         writer: asyncio.Task[None] | None = None
         try:
@@ -160,8 +160,7 @@ class Parties:
         finally:
             if writer is not None:
                 writer.cancel()
-            self._connected.remove(name)
-            self._log.info("party gone", party=name, reason=reason)
+            self._connected.remove(name, reason)
             self._sessions.handle(name, Disconnected(reason))
         if fault is not None:
             await refuse(context, fault)  # last: a party that does not read cannot hold up the rest
@@ -198,6 +197,8 @@ class Parties:
 # ---- The aggregator on the network: parties attend, analysts submit terms, one session at a time --------
 
 
+DIGITS = 12
+"""Digits of the digest of terms in the log."""
 TICK_SECONDS = 0.25
 """Seconds between two looks at deadlines."""
 
@@ -215,13 +216,14 @@ class AggregatorServer:
         self._log = log
         self._bundle = bundle
         metrics = AggregatorMetrics()
-        self.connected = ConnectedParties(Seen(log), metrics)
+        self.connected = ConnectedParties(Seen(log), Events(log, metrics, digits=DIGITS))
         self.sessions = Sessions(config, trust_of(bundle), self.connected, log, metrics)
         self.refusals = Refusals(log, metrics)
         self._admission = Admission(bundle, self.refusals)
         self._health = Health(self._admission)
         parties = Parties(bundle, self.refusals, self.sessions, self.connected, log)
         self.analysts = Analysts(bundle, self._admission, self.refusals, self.sessions, self.connected, log)
+        metrics.waiting(self.analysts.waiters)
         trust, reader = self.sessions.trust, self.analysts.reader
         checks = Checks(bundle, trust, self._admission, self.refusals, self.connected, reader, log)
         status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)
