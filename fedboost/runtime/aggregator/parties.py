@@ -376,7 +376,7 @@ def check_signed(
             signer = key_exchange.check_request(trust, terms, request, wish)
     except PeerError as error:
         raise Refused(str(error)) from None
-    if signer != analyst:
+    if not signer or signer != analyst:
         raise Refused(f"the terms are not signed by analyst {analyst!r}, who submits them")
 
 

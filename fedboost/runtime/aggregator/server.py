@@ -83,18 +83,19 @@ class Pages:
 
         self._archive = archive = Archive(self._config.state, self._log)
         sessions.on_end = archive.add
-        self._submissions = Submissions(self._analysts, archive, self._log)
+        self._submissions = Submissions(self._analysts, archive, self._config.state, self._log)
         queries = ConsoleQueries(sessions, self._status, archive, self._submissions, self._tail)
         self.console = Console(self._config.console, self._bundle, queries, self._refusals, self._log)
 
     async def start(self) -> None:
         """Serve the console; the state folder is this process's from here on."""
-        if self.console is not None and self._archive is not None:
+        if self.console is not None and self._archive is not None and self._submissions is not None:
             self._archive.open()
+            await self._submissions.open()
             await self.console.start()
 
     async def stop(self) -> None:
-        """End the console, and what was submitted there and has not begun."""
+        """End the console; what was submitted there and has not begun waits for the next process."""
         if self._submissions is not None:
             await self._submissions.close()
         if self.console is not None:

@@ -486,6 +486,7 @@ class ActiveSession:
 
 MAX_UNDELIVERED = 16
 """Finished sessions that are kept for an analyst to come back; beyond it the oldest is on the disk alone."""
+CANNOT_WRITE = "the aggregator cannot write to its state folder: tell its operator"
 TURN_SECONDS = 20.0
 """How long a turn under way is waited for before the process ends."""
 
@@ -672,7 +673,7 @@ class Sessions:
                 journal.append(begun)
             except (DurabilityError, ConfigError) as error:
                 self._log.error("cannot begin a session", reason=str(error))
-                raise Refused("the aggregator cannot write to its state folder: tell its operator") from None
+                raise Refused(CANNOT_WRITE) from None
         return self._active(begun, program, journal)
 
     def _resume(self, journal: Journal) -> ActiveSession:
