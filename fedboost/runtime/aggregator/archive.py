@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import ValidationError
 
-from fedboost.errors import ConfigError, FedboostError, Refused
+from fedboost.errors import ConfigError, FedboostError, Refused, quoted
 from fedboost.privacy.identity import Identified, identify, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
@@ -258,7 +258,7 @@ class Submissions:
                     raise ConfigError("it is not named as the file of these terms and this analyst")
                 self._check_room(asked.terms, asked.analyst)
             except FedboostError as error:
-                self._log.warning(NOT_BEGUN, file=str(path), reason=str(error))
+                self._log.warning(NOT_BEGUN, file=str(path), reason=quoted(str(error)))
                 self._drop(path)
             else:
                 self._log.info("submitted terms taken up", terms=asked.terms.digest[:12])
