@@ -274,9 +274,9 @@ class Live:
         known: Parts = {}
         sent = 0.0
         while not self.is_over:
-            check()
             parts, now = self.drawn(page)[1], time.monotonic()
             if parts is not known or now - sent >= QUIET_SECONDS:
+                check()
                 event = self._event(page, known, parts)
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 known, sent = parts, now
