@@ -26,7 +26,7 @@ EXTRAS = (
 NEED_ONE = {
     *("fedboost.estimators", "fedboost.privacy.paillier", "fedboost.privacy.rowsums.ends"),
     *("fedboost.privacy.rowsums.sums", "fedboost.runtime.console", "fedboost.runtime.site.page"),
-    "fedboost.runtime.web.forms",
+    "fedboost.runtime.web.app",
 }
 """The modules that are imported where their extra is there."""
 IMPORT_ALL = """

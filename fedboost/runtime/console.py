@@ -4,9 +4,7 @@ import asyncio
 import json
 import os
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -16,9 +14,7 @@ from typing import Any, Generic, TypeVar
 from cryptography import x509
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import TypeAdapter
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Route, Router
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity import SERVER_NAME
@@ -33,23 +29,13 @@ from fedboost.results.session import (
     Submitted,
 )
 from fedboost.runtime.aggregator.archive import MAX_ENDED, MAX_FAILED, Archive, StatusOffice, Submissions
-from fedboost.runtime.aggregator.limits import Refusals, noting
+from fedboost.runtime.aggregator.limits import Refusals
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.config import ConsoleConfig, is_loopback
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
 from fedboost.runtime.signed_model import SignedModel, verified, written
-from fedboost.runtime.web.forms import read_form, shared_routes
-from fedboost.runtime.web.guard import (
-    App,
-    Guard,
-    Receive,
-    Refusal,
-    Scope,
-    Send,
-    is_loopback_name,
-)
-from fedboost.runtime.web.logins import Logins, Tokens
-from fedboost.runtime.web.serving import WebServer
+from fedboost.runtime.web.app import About, Call, Row, WebApp, analyst_program, anybody, asset
+from fedboost.runtime.web.guard import App, Receive, Refusal, Scope, Send, is_loopback_name
 from fedboost.views import aggregator as pages
 from fedboost.views import as_html
 from fedboost.views.aggregator import sites_of
@@ -236,40 +222,26 @@ View = Callable[[AggregatorState], Document]
 class Live:
     """The readers of live pages. pages: the view of each page, by its name."""
 
-    def __init__(self, queries: ConsoleQueries, pages: Mapping[str, View], log: Any) -> None:
+    def __init__(self, queries: ConsoleQueries, pages: Mapping[str, View]) -> None:
+        self.readers = 0
+        """How many look now."""
+        self.is_over = False
+        """True once all readers are to be told good-bye."""
         self._queries = queries
         self._pages = pages
-        self._log = log
-        self._readers = Counter[str]()
         self._drawn: dict[str, tuple[Document, Parts]] = {}
         self._until: dict[str, float] = {}
+        """By page when it is to be drawn again, for whoever looks then."""
         self._events: dict[str, tuple[Parts, Parts, bytes]] = {}
         """By page the last event: what its readers had, what they have then, and the event."""
-        self._changed = asyncio.Event()
-        """Set at the next change, and then replaced."""
-        self._task: asyncio.Task[None] | None = None
-        self._is_over = False
-
-    @property
-    def readers(self) -> int:
-        """How many look now."""
-        return self._readers.total()
-
-    def start(self) -> None:
-        """Draw, in a task of the running event loop."""
-        self._task = asyncio.create_task(self._draw_on(), name="console")
-
-    def stop(self) -> None:
-        """Draw no more, and say good-bye to all readers."""
-        if self._task is not None:
-            self._task.cancel()
-        self._is_over = True
-        self._changed.set()
 
     def drawn(self, page: str) -> tuple[Document, Parts]:
-        """A page and its parts, as its readers have them; without readers, not older than DRAW_SECONDS."""
-        if page not in self._drawn or (not self._readers[page] and time.monotonic() >= self._until[page]):
-            self._draw(page, self._queries.state())
+        """A page and its parts, not older than DRAW_SECONDS; the same object while nothing changes."""
+        if time.monotonic() >= self._until.get(page, 0.0):
+            now = as_html.drawn(self._pages[page](self._queries.state()))
+            if page not in self._drawn or self._drawn[page][1] != now[1]:
+                self._drawn[page] = now
+            self._until[page] = time.monotonic() + DRAW_SECONDS
         return self._drawn[page]
 
     async def serve(
@@ -285,8 +257,7 @@ class Live:
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_READERS} pages are open already", wait)
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         if scope["method"] != "HEAD":
-            self.drawn(page)  # now, if it was drawn for nobody
-            self._readers[page] += 1
+            self.readers += 1
             gone = asyncio.create_task(_until_gone(receive), name="console reader")
             sending = asyncio.create_task(self._send_on(page, check, send), name="console events")
             try:
@@ -294,21 +265,22 @@ class Live:
                 if sending.done():
                     sending.result()
             finally:
-                self._readers[page] -= 1
+                self.readers -= 1
                 gone.cancel()
                 sending.cancel()
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_on(self, page: str, check: Callable[[], object], send: Send) -> None:
         known: Parts = {}
-        while not self._is_over:
-            check()
-            changed, parts = self._changed, self._drawn[page][1]
-            event = self._event(page, known, parts)
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-            known = parts
-            with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), QUIET_SECONDS)
+        sent = 0.0
+        while not self.is_over:
+            parts, now = self.drawn(page)[1], time.monotonic()
+            if parts is not known or now - sent >= QUIET_SECONDS:
+                check()
+                event = self._event(page, known, parts)
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+                known, sent = parts, now
+            await asyncio.sleep(DRAW_SECONDS)
 
     def _event(self, page: str, known: Parts, parts: Parts) -> bytes:
         """What a reader with these parts is sent to have the others: the same for all that are in step."""
@@ -319,28 +291,6 @@ class Live:
             self._events[page] = known, parts, event
         return event
 
-    async def _draw_on(self) -> None:
-        while True:
-            await asyncio.sleep(DRAW_SECONDS)
-            if not self.readers:
-                continue
-            try:
-                state = self._queries.state()
-                for page in +self._readers:
-                    self._draw(page, state)
-            except Exception as error:  # noqa: BLE001 - a page that cannot be drawn must not end the next one
-                self._log.error("a live page failed", reason=f"{type(error).__name__}: {error}")
-                await asyncio.sleep(QUIET_SECONDS)
-
-    def _draw(self, page: str, state: AggregatorState) -> None:
-        """Draw a page, and wake the readers if it changed."""
-        self._until[page] = time.monotonic() + DRAW_SECONDS
-        now = as_html.drawn(self._pages[page](state))
-        if page not in self._drawn or self._drawn[page][1] != now[1]:
-            self._drawn[page] = now
-            self._changed.set()
-            self._changed = asyncio.Event()
-
 
 async def _until_gone(receive: Receive) -> None:
     """Wait until a reader hangs up."""
@@ -348,15 +298,16 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-# ---- The pages of a console, its events, and its interface for programs, as an ASGI application ---------
+# ---- The pages of a console, its events, and its interface for programs: a table of routes -------------
 # JSON is under /api/v1, as `views.api` describes it.
 # Promises: each answer is for callers that may read; a submission needs an analyst's token and the analyst's
 # own signature, which this process cannot make.
-# Refuses: pages that there are not, and callers without a token where one is needed (Refusal).
+# Refuses: sessions and models that are not kept (Refusal).
 
 
 LIVE = {"overview": pages.overview, "sites": pages.sites, "sessions": pages.sessions, "log": pages.log}
 """The view of each live page, by the name of its events: the page's path, but for the overview."""
+LIVE_PATHS = {"/" if name == "overview" else f"/{name}": name for name in LIVE}
 LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/health": lambda state: Health(status="serving", version=state.status.version, since=state.status.since),
     "/sites": lambda state: [Site.of(member) for member in sites_of(state.status)],
@@ -364,27 +315,20 @@ LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/models": lambda state: [each for each in state.ended if each.model_bytes],
 }
 """What is answered under these addresses, in the type that the interface has for it."""
-ASSETS = {
-    "/style.css": (as_html.SERVED_STYLE, "text/css"),
-    "/script.js": (as_html.SCRIPT, "text/javascript"),
-    "/icon.svg": (as_html.ICON, "image/svg+xml"),
-}
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """The policy of a report, which has its style in it."""
 MAX_DRAWN = 4
 """Reports that are kept."""
-SUBMITTED = f"{BASE}/sessions"
-"""The one address that takes a POST of programs."""
-Answer = Callable[[Request], Awaitable[Response | App]]
+MAX_BODY = 2 * MAX_TO_AGGREGATOR
+"""Bytes of signed terms: JSON within JSON."""
 
 
 class Answers:
     """The answers to readers and programs."""
 
-    def __init__(self, queries: ConsoleQueries, live: Live, logins: Logins) -> None:
+    def __init__(self, queries: ConsoleQueries, live: Live) -> None:
         self._queries = queries
         self._live = live
-        self._logins = logins
         self._running: Kept[bytes] = Kept(1)
         self._json: Kept[bytes] = Kept(MAX_ENDED)
         self._pages: Kept[Document] = Kept(MAX_ENDED + MAX_FAILED)
@@ -392,102 +336,81 @@ class Answers:
         self._downloads = Downloads(queries.archive)
 
     @property
-    def application(self) -> App:
-        """The application."""
-        read: dict[str, Answer] = {
-            **{"/" if name == "overview" else f"/{name}": partial(self._page, name) for name in LIVE},
-            "/sessions/{name}": self._session_page,
-            "/api": self._interface,
-            "/events/{page}": self._events,
-            **{f"{BASE}{path}": partial(self._list, path) for path in LISTS},
-            f"{BASE}/sessions/{{name}}": self._session,
-            f"{BASE}/models/{{name}}": self._model,
-            f"{BASE}/models/{{name}}/report": self._report,
-            f"{BASE}/metrics": self._metrics,
-            f"{BASE}/openapi.json": self._openapi,
-        }
-        routes: list[BaseRoute] = [
-            Route(path, partial(self._read, answer), methods=["GET", "POST"] if path == SUBMITTED else None)
-            for path, answer in read.items()
+    def table(self) -> list[Row]:
+        """The routes."""
+        return [
+            *(Row(path, partial(self._live_page, name)) for path, name in LIVE_PATHS.items()),
+            Row("/sessions/{name}", self._session_page),
+            Row("/api", self._interface),
+            Row("/events/{page}", self._events),
+            *(Row(f"{BASE}{path}", partial(self._list, path)) for path in LISTS),
+            Row(f"{BASE}/sessions", self._submit, analyst_program, "POST", MAX_BODY),
+            Row(f"{BASE}/sessions/{{name}}", self._session),
+            Row(f"{BASE}/models/{{name}}", self._model),
+            Row(f"{BASE}/models/{{name}}/report", self._report),
+            Row(f"{BASE}/metrics", self._metrics),
+            Row(f"{BASE}/openapi.json", self._openapi),
+            Row("/script.js", asset(as_html.SCRIPT, "text/javascript"), anybody),
         ]
-        routes += shared_routes(self._logins, read_form, ASSETS)
-        return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
-    async def _read(self, answer: Answer, request: Request) -> Response | App:
-        """The answer, if the caller may read."""
-        self._logins.caller(request.scope)
-        return await answer(request)
+    async def _live_page(self, name: str, call: Call) -> Document:
+        return self._live.drawn(name)[0]
 
-    async def _page(self, name: str, request: Request) -> Response:
-        return self._drawn(request, self._live.drawn(name)[0], name)
+    async def _session_page(self, call: Call) -> Document:
+        ended = self._ended(call)
+        return await self._pages.of(ended.key, partial(_whole, pages.ended_session, ended))
 
-    async def _session_page(self, request: Request) -> Response:
-        ended = self._ended(request)
-        draw = partial(_whole, pages.ended_session, ended)
-        return self._drawn(request, await self._pages.of(ended.key, draw))
+    async def _interface(self, call: Call) -> Document:
+        return await self._pages.of("api", partial(_whole, interface))
 
-    async def _interface(self, request: Request) -> Response:
-        return self._drawn(request, await self._pages.of("api", partial(_whole, interface)))
+    async def _events(self, call: Call) -> App:
+        check = partial(call.logins.caller, call.request.scope)
+        return partial(self._live.serve, call.request.path_params["page"], check)
 
-    def _drawn(self, request: Request, document: Document, live: str = "") -> Response:
-        caller = self._logins.caller(request.scope)
-        name = caller.name if caller.by_cookie else ""  # who logged in can log out
-        return HTMLResponse(
-            as_html.served_page(pages.CONSOLE, request.url.path, document, name and f"{name} ", live=live)
-        )
+    async def _list(self, path: str, call: Call) -> bytes:
+        return _json(READ[path].content, LISTS[path](self._queries.state()))
 
-    async def _events(self, request: Request) -> App:
-        check = partial(self._logins.caller, request.scope)
-        return partial(self._live.serve, request.path_params["page"], check)
-
-    async def _list(self, path: str, request: Request) -> Response:
-        if request.method == "POST":
-            return await self._submit(request)
-        return _answer(_json(READ[path].content, LISTS[path](self._queries.state())))
-
-    async def _submit(self, request: Request) -> Response:
-        caller = self._logins.need(request.scope, "analyst")
-        if caller.by_cookie:
-            raise Refusal(
-                HTTPStatus.FORBIDDEN, "a submission needs the token itself: Authorization: Bearer TOKEN"
-            )
+    async def _submit(self, call: Call) -> Response:
         try:
-            submitted = await self._queries.submissions.submit(await request.body(), caller.name)
+            submitted = await self._queries.submissions.submit(await call.request.body(), call.caller.name)
         except ConfigError as error:
             raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, error.public) from None
-        return _answer(_json(Submitted, submitted), HTTPStatus.ACCEPTED)
+        return Response(_json(Submitted, submitted), HTTPStatus.ACCEPTED, media_type="application/json")
 
-    def _ended(self, request: Request) -> EndedSession:
+    def _ended(self, call: Call) -> EndedSession:
         """The session of the address that ended; Refusal if there is none."""
-        return self._queries.ended(request.path_params["name"])
+        return self._queries.ended(call.request.path_params["name"])
 
-    async def _session(self, request: Request) -> Response:
+    async def _session(self, call: Call) -> bytes:
         live = self._queries.state().live
-        if live is not None and live.name == request.path_params["name"]:
+        if live is not None and live.name == call.request.path_params["name"]:
             now = live.name, time.monotonic() // DRAW_SECONDS
-            return _answer(await self._running.of(now, partial(_json, SessionDetail, live)))
-        ended = self._ended(request)
-        return _answer(await self._json.of(ended.key, partial(_json, SessionDetail, ended)))
+            return await self._running.of(now, partial(_json, SessionDetail, live))
+        ended = self._ended(call)
+        return await self._json.of(ended.key, partial(_json, SessionDetail, ended))
 
-    async def _model(self, request: Request) -> App:
-        return partial(self._downloads.serve, self._ended(request).name)
+    async def _model(self, call: Call) -> App:
+        return partial(self._downloads.serve, self._ended(call).name)
 
-    async def _report(self, request: Request) -> Response:
-        ended = self._ended(request)
+    async def _report(self, call: Call) -> Response:
+        ended = self._ended(call)
         if not ended.has_report:
             raise Refusal(HTTPStatus.NOT_FOUND, "this session left no model that a report can be drawn of")
         text = await self._reports.of(ended.key, partial(self._queries.report, ended))
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, call: Call) -> Response:
         return Response(generate_latest(self._queries.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def _openapi(self, request: Request) -> Response:
+    async def _openapi(self, call: Call) -> Response:
         return JSONResponse(openapi())
 
 
-def _answer(text: bytes, status: int = HTTPStatus.OK) -> Response:
-    return Response(text, status, media_type="application/json")
+def _page(call: Call, document: Document) -> str:
+    """A document as a page; who logged in can log out."""
+    path = call.request.url.path
+    caller = f"{call.caller.name} " if call.caller.by_cookie else ""
+    return as_html.served_page(pages.CONSOLE, path, document, caller, live=LIVE_PATHS.get(path, ""))
 
 
 def _json(of: Any, value: Any) -> bytes:
@@ -509,14 +432,10 @@ def _whole(view: Callable[..., Document], *of: Any) -> Document:
 # extra (ConfigError).
 
 
-WHAT = "console"
-EVENT = "console refused"
-"""The name of refusals in the log and in the metrics."""
-MAX_BODY = 2 * MAX_TO_AGGREGATOR
-"""Bytes of signed terms: JSON within JSON."""
+ABOUT = About("console", "console is served", "console refused", pages.CONSOLE, _page)
 
 
-class Console:
+class Console(WebApp):
     """The console, from `start` to `stop`."""
 
     def __init__(
@@ -539,43 +458,23 @@ class Console:
                 f"console: {config.listen} is no loopback address, so whoever reads needs a token: make one "
                 f"with `fedboost keys token NAME --file tokens.toml`, and name the file in `tokens`"
             )
-        tokens = None if config.tokens is None else Tokens(config.tokens, log)
-        self._log = log
-        note = noting(refusals, EVENT)
-        self._live = Live(queries, LIVE, log)
-        logins = Logins(tokens, is_open=local, encrypted=not local)
-        names = is_loopback_name if local or bundle is None else names_of(bundle)
-        application = Answers(queries, self._live, logins).application
-        app = Guard(
-            application, names, note, log, partial(as_html.refused, pages.CONSOLE), {SUBMITTED: MAX_BODY}
-        )
-        folder = None if local or bundle is None else bundle.folder
-        pair = None if folder is None else (folder / CERTIFICATE, folder / KEY)
-        self._server = WebServer(WHAT, config.listen, app, log, note, pair)
-        self._who = "anybody on this machine may read" if local else "TLS; whoever reads needs a token"
-
-    @property
-    def url(self) -> str:
-        """The address of its pages."""
-        return self._server.url
-
-    async def start(self) -> None:
-        """Serve, in tasks of the running event loop."""
-        await self._server.start()
-        self._live.start()
-        self._log.info("console is served", address=self._server.url, readers=self._who)
+        self._live = Live(queries, LIVE)
+        names: Callable[[str], bool] = is_loopback_name
+        pair = None
+        if not local and bundle is not None:
+            names, pair = names_of(bundle), (bundle.folder / CERTIFICATE, bundle.folder / KEY)
+        table = Answers(queries, self._live).table
+        readers = "anybody on this machine may read" if local else "TLS; whoever reads needs a token"
+        where = config.listen, config.tokens, names, readers
+        super().__init__(ABOUT, table, *where, refusals, log, local, pair)
 
     async def stop(self) -> None:
         """End all that is open."""
-        self._live.stop()
-        await self._server.stop()
-
-    def close(self) -> None:
-        """Stop listening, where `start` was never called."""
-        self._server.close()
+        self._live.is_over = True
+        await super().stop()
 
 
-def names_of(bundle: Bundle) -> Any:
+def names_of(bundle: Bundle) -> Callable[[str], bool]:
     """Tells whether a host's name is in the aggregator's certificate, or an address: no website's name leads
     here under one of these."""
     leaf = x509.load_pem_x509_certificates(bundle.certificate)[0]

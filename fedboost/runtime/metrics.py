@@ -7,7 +7,7 @@ its own, at the one path /metrics, and never holds a session up.
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sized
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from socketserver import TCPServer
@@ -25,6 +25,7 @@ from prometheus_client import (
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import is_loopback
+from fedboost.runtime.telemetry import Event
 from fedboost.runtime.web.guard import hostname_of, is_loopback_name
 from fedboost.version import VERSION
 from fedboost.wire.codec import WIRE_VERSION
@@ -36,6 +37,10 @@ MAX_CLIENTS = 16
 """Clients of the page at a time: each takes a thread and a file, which sessions need, too."""
 TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """Bounds of the histogram of turns."""
+
+
+ENDS = {"session done": "done", "session failed": "failed", "left the session": "left"}
+"""The label of a session that ended, by the kind of the event."""
 
 
 class Metrics:
@@ -67,30 +72,26 @@ class Metrics:
         """A new gauge."""
         return Gauge(f"fedboost_{name}", text, [*labels], registry=self.registry)
 
-    def begun(self) -> None:
-        """Count a session that began, or goes on."""
-        self._sessions.labels("begun").inc()
-        self._active.set(1)
-
-    def ended(self, state: str) -> None:
-        """Count a session that ended: done, failed, or, at a party, left."""
-        self._sessions.labels(state).inc()
-        self._active.set(0)
-
-    def paused(self) -> None:
-        """Note that no session is under way, though it did not end."""
-        self._active.set(0)
+    def observe(self, event: Event) -> None:
+        """Count what an event says."""
+        match event.kind:
+            case "session offered" | "session begins" | "session goes on":
+                self._sessions.labels("begun").inc()
+                self._active.set(1)
+            case "session done" | "session failed" | "left the session" as kind:
+                self._sessions.labels(ENDS[kind]).inc()
+                self._active.set(0)
+            case "session paused":
+                self._active.set(0)
+            case "round":
+                self._rounds.inc()
+                self._last.set(event.round)
+                self._last_seconds.set(event.seconds or 0.0)
 
     def turn(self, seconds: float) -> None:
         """Count a turn."""
         self._turns.inc()
         self._seconds.observe(seconds)
-
-    def round(self, number: int, seconds: float) -> None:
-        """Count a round."""
-        self._rounds.inc()
-        self._last.set(number)
-        self._last_seconds.set(seconds)
 
 
 class AggregatorMetrics(Metrics):
@@ -102,8 +103,6 @@ class AggregatorMetrics(Metrics):
             way: self.counter(f"{way}_bytes", f"Bytes of messages {text} a party, in sessions.", ["party"])
             for way, text in (("received", "from"), ("sent", "to"))
         }
-        self._moved: dict[str, tuple[Counter, ...]] = {}
-        """The two counters of each party."""
         self._connected = self.gauge("party_connected", "1 while a party is connected.", ["party"])
         self._refused = self.counter("refused", "Calls and connections that were refused.", ["event"])
         self._result = self.gauge("round_metric", "Metrics of the last round.", ["metric"])
@@ -118,53 +117,43 @@ class AggregatorMetrics(Metrics):
         ):
             self._refused.labels(event)
 
-    def begun(self) -> None:
-        """Count a session that began, or goes on."""
-        super().begun()
-        self._turn = None
+    def observe(self, event: Event) -> None:
+        """Count what an event says."""
+        super().observe(event)
+        match event.kind:
+            case "session begins" | "session goes on":
+                self._turn = None
+            case "turn":
+                self._turn_is(event.turn)
+            case "session done" if self._turn is not None:
+                self.turn(time.monotonic() - self._turn[1])
+            case "round":
+                self._result.clear()
+                for name, value in (event.metrics or {}).items():
+                    self._result.labels(name).set(value)
+            case "party here":
+                self._connected.labels(event.party).set(1)
+            case "party gone":
+                self._connected.remove(event.party)
+            case "bytes":
+                self._bytes["received"].labels(event.party).inc(event.received)
+                self._bytes["sent"].labels(event.party).inc(event.sent)
 
-    def ended(self, state: str) -> None:
-        """Count a session that ended, and its last turn if it is done."""
-        super().ended(state)
-        if state == "done" and self._turn is not None:
-            self.turn(time.monotonic() - self._turn[1])
+    def refused(self, event: str) -> None:
+        """Count a caller that was refused."""
+        self._refused.labels(event).inc()
 
-    def turn_is(self, number: int) -> None:
+    def waiting(self, analysts: Sized) -> None:
+        """Count these whenever the page is read: analysts that wait for a session to begin."""
+        self._waiting.set_function(lambda: len(analysts))
+
+    def _turn_is(self, number: int) -> None:
         """Note the number of the turn under way: when it is another one, the last is over."""
         if self._turn is None or number != self._turn[0]:
             now = time.monotonic()
             if self._turn is not None and 0 < self._turn[0] < number:
                 self.turn(now - self._turn[1])
             self._turn = number, now
-
-    def waiting(self, analysts: int) -> None:
-        """Note how many analysts wait for a session to begin."""
-        self._waiting.set(analysts)
-
-    def connected(self, party: str, here: bool) -> None:
-        """Note that a party came, or went."""
-        if here:
-            self._connected.labels(party).set(1)
-        else:
-            self._connected.remove(party)
-
-    def refused(self, event: str) -> None:
-        """Count a caller that was refused."""
-        self._refused.labels(event).inc()
-
-    def moved(self, party: str, received: int, sent: int) -> None:
-        """Count bytes of a party's messages."""
-        if party not in self._moved:
-            self._moved[party] = tuple(self._bytes[way].labels(party) for way in ("received", "sent"))
-        for counter, size in zip(self._moved[party], (received, sent), strict=True):
-            if size:
-                counter.inc(size)
-
-    def results(self, metrics: Mapping[str, float]) -> None:
-        """Note the metrics of the last round, of all parties together."""
-        self._result.clear()
-        for name, value in metrics.items():
-            self._result.labels(name).set(value)
 
 
 class PartyMetrics(Metrics):
@@ -181,17 +170,17 @@ class PartyMetrics(Metrics):
         self._spent = self.gauge("privacy_epsilon_spent", "Epsilon spent on these rows so far.", ["delta"])
         self._left = self.gauge("privacy_epsilon_left", "Epsilon left of the budget.", ["delta"])
 
-    def connected(self, here: bool) -> None:
-        """Note that the aggregator is at hand, or was lost."""
-        self._connected.set(here)
-
-    def received(self, size: int) -> None:
-        """Count bytes from the aggregator."""
-        self._bytes["received"].inc(size)
-
-    def sent(self, size: int) -> None:
-        """Count bytes to the aggregator."""
-        self._bytes["sent"].inc(size)
+    def observe(self, event: Event) -> None:
+        """Count what an event says."""
+        super().observe(event)
+        match event.kind:
+            case "at hand" | "aggregator gone":
+                self._connected.set(event.kind == "at hand")
+            case "answer":
+                self.turn(event.seconds or 0.0)
+            case "bytes":
+                self._bytes["received"].inc(event.received)
+                self._bytes["sent"].inc(event.sent)
 
     def budget(self, spent: float, left: float | None, delta: float) -> None:
         """Note the epsilon spent on the rows, and what is left if there is a budget."""

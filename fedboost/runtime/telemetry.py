@@ -1,4 +1,4 @@
-"""Logs, questions at the terminal, and the meter of bytes and seconds.
+"""Events of a process, its log, questions at the terminal, and the meter of bytes and seconds.
 
 Promises: logs go to standard error, one line an event, with date, time, offset from UTC and level; bytes are
 those of whole messages, both ways.
@@ -10,17 +10,19 @@ import select
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.terms.reading import nearest
 
 if TYPE_CHECKING:
     from fedboost.protocol.run import Round
+    from fedboost.terms.terms import Terms
 
-AT_HAND = "at hand"
+AT_HAND: Literal["at hand"] = "at hand"
 """What a party logs when it has reached the aggregator."""
 
 Row = dict[str, float]
@@ -73,6 +75,105 @@ def _join_lists(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mu
         if isinstance(value, (list, tuple)):
             event[key] = ("; " if key == "reasons" else ", ").join(map(str, value))
     return event
+
+
+# ---- Events of sessions and connections, for the log, the metrics and the pages of a process ------------
+# An aggregator and a party report what happens once, and whoever shows it takes the kinds that it knows.
+
+
+Kind = Literal[
+    "party here",
+    "party gone",
+    "at hand",
+    "aggregator gone",
+    "bytes",
+    "session offered",
+    "session begins",
+    "session goes on",
+    "session paused",
+    "turn",
+    "answer",
+    "round",
+    "session done",
+    "session failed",
+    "left the session",
+]
+"""Bytes came or went; a session that is offered or goes on may have begun before, and a turn, too; a session
+that is paused is not over, and not under way."""
+LINES: dict[Kind, tuple[str, ...]] = {
+    "party here": ("party",),
+    "party gone": ("party", "reason"),
+    "at hand": ("aggregator",),
+    "session offered": ("session", "analyst", "terms"),
+    "session begins": ("session", "analyst", "parties", "terms"),
+    "session goes on": ("session", "analyst", "parties", "terms"),
+    "round": ("session", "analyst", "round", "of", "metrics", "seconds", "bytes"),
+    "session done": ("session", "analyst", "rounds", "seconds"),
+    "session failed": ("session", "analyst", "reason"),
+    "left the session": ("session", "reason"),
+}
+"""What the line in the log says of an event; other kinds have none."""
+WARNINGS = "session failed", "left the session"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened. analyst: '' where analysts have no keys; turn, round: numbers, rounds from 1;
+    rounds: those that ended; metrics: of all parties together; seconds: of the round, session or answer;
+    received, sent: bytes."""
+
+    kind: Kind
+    session: str = ""
+    analyst: str = ""
+    aggregator: str = ""
+    party: str = ""
+    parties: Sequence[str] = ()
+    terms: "Terms | None" = None
+    turn: int = 0
+    round: int = 0
+    of: int = 0
+    rounds: int | None = None
+    metrics: Mapping[str, float] | None = None
+    seconds: float | None = None
+    bytes: int | None = None
+    received: int = 0
+    sent: int = 0
+    reason: str = ""
+
+
+class Observer(Protocol):
+    """Whatever events are reported to."""
+
+    def observe(self, event: Event) -> None:
+        """Take note of an event, or leave it."""
+
+
+class Events:
+    """The events of a process: each is a line in the log, and goes to the observers. digits: of the digest of
+    terms in the log, all unless given."""
+
+    def __init__(self, log: Any, *observers: Observer, digits: int | None = None) -> None:
+        self._log, self._observers, self._digits = log, observers, digits
+
+    def observe(self, event: Event) -> None:
+        """Report an event to each observer, in order, and to the log."""
+        for observer in self._observers:
+            observer.observe(event)
+        if event.kind not in LINES:
+            return
+        values: dict[str, Any] = {}
+        for key in LINES[event.kind]:
+            match getattr(event, key):
+                case "" | None:
+                    pass
+                case float(seconds):
+                    values[key] = round(seconds, 3)
+                case Mapping() as metrics:
+                    values |= metrics
+                case value:
+                    values[key] = value.digest[: self._digits] if key == "terms" else value
+        write = self._log.warning if event.kind in WARNINGS else self._log.info
+        write(event.kind, **values)
 
 
 class Meter:

@@ -9,8 +9,10 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
+from dataclasses import fields
 from pathlib import Path
 from socketserver import BaseServer
+from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,6 +25,7 @@ from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage, PartyMetric
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode, Watch
 from fedboost.runtime.site.policy_keys import Budget
+from fedboost.runtime.telemetry import LINES, WARNINGS, Event, Kind
 
 DASHBOARD = Path(__file__).parents[2] / "aggregator" / "dashboard.json"
 TWO = ("north", "south")
@@ -178,6 +181,23 @@ def _about(role):
     from fedboost.wire.codec import WIRE_VERSION
 
     return role, VERSION, str(WIRE_VERSION)
+
+
+def test_a_session_that_is_paused_is_not_active():
+    metrics = PartyMetrics()
+    active = []
+    for kind in ("session offered", "session paused", "session offered", "left the session"):
+        metrics.observe(Event(kind, "s"))
+        active.append(metrics.registry.get_sample_value("fedboost_session_active"))
+    assert active == [1, 0, 1, 0]
+    left = metrics.registry.get_sample_value("fedboost_sessions_total", {"state": "left"})
+    assert left == 1
+
+
+def test_lines_of_events_say_what_events_have():
+    assert {*LINES} <= {*get_args(Kind)}
+    assert {*WARNINGS} <= {*LINES}
+    assert {key for keys in LINES.values() for key in keys} <= {field.name for field in fields(Event)}
 
 
 def test_nothing_is_served_unless_it_is_set(tmp_path):

@@ -227,10 +227,13 @@ class Analysts:
         here = all(party in self.connected for party in terms.parties)
         return (here and self.sessions.may_begin) or self.begun(analyst, terms) is not None
 
-    async def until_ready(self, terms: Terms, analyst: str) -> AsyncGenerator[tuple[str, ...], None]:
+    async def until_ready(
+        self, terms: Terms, analyst: str, since: float | None = None
+    ) -> AsyncGenerator[tuple[str, ...], None]:
         """The parties that are not connected yet (none: another session is active), at each change, until a
         session under these terms may begin, or was begun by another call. analyst: with the key, as sessions
-        know it. Refused if it has to wait, and too many do."""
+        know it; since: when it was asked for, now unless given. Refused if it has to wait, and too many
+        do."""
         name = analyst.rpartition("#")[0]
         if not self.is_ready(terms, analyst):
             if name and sum(waiter.analyst == name for waiter in self.waiters) >= MAX_WAITING_OF_ANALYST:
@@ -239,9 +242,8 @@ class Analysts:
             if len(self.waiters) >= MAX_WAITING:
                 raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         before: tuple[str, ...] | None = None
-        waiter = Waiter(name, terms, int(time.time()))
+        waiter = Waiter(name, terms, int(since or time.time()))
         self.waiters.append(waiter)
-        self.sessions.metrics.waiting(len(self.waiters))
         try:
             while not self.is_ready(terms, analyst):
                 missing = tuple(party for party in terms.parties if party not in self.connected)
@@ -253,7 +255,6 @@ class Analysts:
                 await changed.wait()
         finally:
             self.waiters.remove(waiter)
-            self.sessions.metrics.waiting(len(self.waiters))
 
     def _log_waiting(self, analyst: str, missing: tuple[str, ...]) -> None:
         never = [party for party, seen in self.connected.absent(missing).items() if not seen]

@@ -10,6 +10,7 @@ and the session is in memory all the same.
 """
 
 import asyncio
+import hashlib
 import json
 import re
 import time
@@ -17,14 +18,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import ValidationError
 
-from fedboost.errors import FedboostError, Refused
+from fedboost.errors import ConfigError, FedboostError, Refused, quoted
 from fedboost.privacy.identity import Identified, identify, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
@@ -40,8 +40,8 @@ from fedboost.runtime.aggregator.parties import (
     check_version,
     refuse,
 )
-from fedboost.runtime.aggregator.sessions import ActiveSession, Sessions
-from fedboost.runtime.files import write_atomically
+from fedboost.runtime.aggregator.sessions import CANNOT_WRITE, ActiveSession, Sessions
+from fedboost.runtime.files import sync_folder, write_atomically
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.signed_model import PART_BEGINS, from_json
 from fedboost.terms.terms import Terms
@@ -216,48 +216,67 @@ def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
 # ---- Sessions that are asked for by a file of signed terms, without a call that waits for their end -----
 # Promises: a session begins under the terms that the analyst signed and no others, once its parties are
 # there; whoever submits the same again is told of the same session; an analyst who stops a training under the
-# same terms withdraws what waits.
+# same terms withdraws what waits. In the folder `submitted` of the state folder each has a file, as `fedboost
+# sign` wrote it, from before the answer to the analyst until the session is over: the next process takes it
+# up, and judges the signature again.
 
 
 WAIT_SECONDS = 24 * 3600.0
 """A submitted session waits for its parties, and for other sessions to end, for so long at most."""
 MAX_SUBMITTED = 4
 """Sessions that one analyst may have submitted at a time; the one that runs counts."""
+SUBMITTED = "submitted"
+NOT_BEGUN = "a submitted session does not begin"
 
 
 class Submissions:
-    """Sessions that were submitted, until they are over."""
+    """Sessions that were submitted, until they are over. state: the aggregator's state folder; None: they end
+    with the process."""
 
-    def __init__(self, analysts: Analysts, archive: Archive, log: Any) -> None:
+    def __init__(self, analysts: Analysts, archive: Archive, state: Path | None, log: Any) -> None:
         self._analysts = analysts
         self._sessions = analysts.sessions
         self._connected = analysts.connected
         self._archive = archive
+        self._folder = None if state is None else state / SUBMITTED
         self._log = log
         self._waiting: dict[tuple[str, str], asyncio.Task[None]] = {}
         analysts.on_stop = self.withdraw
 
+    async def open(self) -> None:
+        """Take up what an earlier process kept, in the order in which it was submitted."""
+        files = [] if self._folder is None else [*self._folder.glob("*.json")]
+        for path in sorted(files, key=lambda path: path.lstat().st_mtime):
+            try:
+                since, data = path.lstat().st_mtime, path.read_bytes()
+            except OSError as error:
+                self._log.error("submitted terms cannot be read", file=str(path), reason=str(error))
+                continue
+            try:
+                asked = await self._read(data, None)
+                if path != self._file(asked.analyst, asked.terms.digest):
+                    raise ConfigError("it is not named as the file of these terms and this analyst")
+                self._check_room(asked.terms, asked.analyst)
+            except FedboostError as error:
+                self._log.warning(NOT_BEGUN, file=str(path), reason=quoted(str(error)))
+                self._drop(path)
+            else:
+                self._log.info("submitted terms taken up", terms=asked.terms.digest[:12])
+                self._wait(asked, since)
+
     async def submit(self, data: bytes, name: str) -> Submitted:
         """Ask for a session under the signed terms in this file, as the analyst of this name."""
-        caller = f"analyst {name!r}"
-        text, request = await self._analysts.reader.run(caller, len(data), lambda: from_json(data))
-        terms = await self._analysts.read(caller, text, request, name)
-        if not terms.task.by_analyst:
-            raise Refused("a prediction is asked for by its label holder alone: fedboost predict --party")
-        analyst = self._signer(terms, request, name)
-        self._check_unused(nonce_of(request))
-        program = self._sessions.program(terms)
+        asked = await self._read(data, name)
+        terms, analyst = asked.terms, asked.analyst
         if (session := self._analysts.begun(analyst, terms)) is not None:
             name = session.session.name
             return Submitted(terms=terms.digest, state="running", name=name, missing=())
         missing = tuple(self._connected.absent(terms.parties))
-        key = analyst, terms.digest
-        if key not in self._waiting:
+        if (analyst, terms.digest) not in self._waiting:
             self._check_room(terms, analyst)
+            self._keep(self._file(analyst, terms.digest), data)
             self._log.info("terms submitted", analyst=name, terms=terms.digest[:12], missing=list(missing))
-            work = self._run(terms, program, analyst, request)
-            self._waiting[key] = task = asyncio.create_task(work, name="submission")
-            task.add_done_callback(lambda task: self._forget(key, task))
+            self._wait(asked, time.time())
         return Submitted(terms=terms.digest, state="waiting", name="", missing=missing)
 
     def withdraw(self, analyst: str, digest: str) -> None:
@@ -265,20 +284,73 @@ class Submissions:
         key, begun = (analyst, digest), self._sessions.find(analyst, digest)
         if key in self._waiting and (begun is None or begun.failed):
             self._waiting.pop(key).cancel()
+            self._drop(self._file(*key))
             about = named(analyst.rpartition("#")[0])
             self._log.info("submitted terms withdrawn", **about, terms=digest[:12])
 
     async def close(self) -> None:
-        """Give up what waits, and write what ended: the process ends."""
+        """Leave what waits to the next process, and write what ended."""
         tasks = [*self._waiting.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._archive.close()
 
-    def _forget(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
-        if self._waiting.get(key) is task:
-            del self._waiting[key]
+    async def _read(self, data: bytes, name: str | None) -> "_Asked":
+        """What a file of signed terms asks for. name: of the analyst who submits it; None: whoever signed it,
+        which was checked when it was submitted. FedboostError."""
+        caller, trust = f"analyst {name or 'that submitted'!r}", self._sessions.trust
+        text, request = await self._analysts.reader.run(caller, len(data), lambda: from_json(data))
+        if name is None:
+            name = self._signer(request)[0]
+        terms = await self._analysts.read(caller, text, request, name)
+        if not terms.task.by_analyst:
+            raise Refused("a prediction is asked for by its label holder alone: fedboost predict --party")
+        check_signed(trust, terms, request, name, key_exchange.SESSION)
+        if trust is not None and request is not None:
+            key_exchange.check_age(request, trust.clock())
+        self._check_unused(nonce_of(request))
+        return _Asked(terms, self._sessions.program(terms), self._signer(request)[1], request)
+
+    def _wait(self, asked: "_Asked", since: float) -> None:
+        """Begin a session when it may; its file goes when it is over, or cannot begin."""
+        key = asked.analyst, asked.terms.digest
+
+        def over(task: asyncio.Task[None]) -> None:
+            if self._waiting.get(key) is task:
+                del self._waiting[key]
+                if not task.cancelled():  # else the next process takes it up
+                    self._drop(self._file(*key))
+
+        self._waiting[key] = task = asyncio.create_task(self._run(asked, since), name="submission")
+        task.add_done_callback(over)
+
+    def _file(self, analyst: str, digest: str) -> Path | None:
+        """The file of a submission; None without a state folder."""
+        name = hashlib.sha256(f"{analyst} {digest}".encode()).hexdigest()[:32]
+        return None if self._folder is None else self._folder / f"{name}.json"
+
+    def _keep(self, path: Path | None, data: bytes) -> None:
+        """Write a file to the disk. Refused if that cannot be."""
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(path, data, 0o600)
+            sync_folder(path.parent)
+        except (ConfigError, OSError) as error:
+            self._log.error("submitted terms cannot be kept", reason=str(error))
+            raise Refused(CANNOT_WRITE) from None
+
+    def _drop(self, path: Path | None) -> None:
+        """Delete a file: what it asks for is over, or was withdrawn."""
+        if path is None:
+            return
+        try:
+            path.unlink(missing_ok=True)
+            sync_folder(path.parent)
+        except OSError as error:
+            self._log.error("submitted terms cannot be deleted", file=str(path), reason=str(error))
 
     def _check_room(self, terms: Terms, analyst: str) -> None:
         """Raise Refused where a session has to wait, and too many do."""
@@ -298,28 +370,31 @@ class Submissions:
         if used:
             raise Refused(f"these signed terms were used for {used[0]}; sign again: fedboost sign")
 
-    def _signer(self, terms: Terms, request: Request | None, name: str) -> str:
-        """The analyst who signed, as sessions know it, with the key; Refused if it is another one."""
-        trust, now = self._sessions.trust, datetime.now(UTC)
-        check_signed(trust, terms, request, name, key_exchange.SESSION)
+    def _signer(self, request: Request | None) -> tuple[str, str]:
+        """The name of the analyst whose certificate a request has, and the same as sessions know it, with the
+        key; '' without keys. Raises FedboostError for a certificate that does not count."""
+        trust = self._sessions.trust
         if trust is None or request is None:
-            return ""
-        key_exchange.check_age(request, now)
-        signer = identify(request.certificate, trust.roots, now, trust.denied)
-        return f"{signer.name}#{key_fingerprint(signer.public_key)}"
+            return "", ""
+        signer = identify(request.certificate, trust.roots, trust.clock(), trust.denied)
+        return signer.name, f"{signer.name}#{key_fingerprint(signer.public_key)}"
 
-    async def _run(self, terms: Terms, program: Program, analyst: str, request: Request | None) -> None:
+    async def _run(self, asked: "_Asked", since: float) -> None:
         """Begin a session when it may; once its end is on the disk, nobody is waited for who fetches it."""
+        terms, program, analyst, request = asked
+        left = min(max(since + WAIT_SECONDS - time.time(), 0.0), WAIT_SECONDS)
         try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                async with aclosing(self._analysts.until_ready(terms, analyst)) as missing:
+            async with asyncio.timeout(left):
+                async with aclosing(self._analysts.until_ready(terms, analyst, since)) as missing:
                     async for _ in missing:
                         pass
-            if self._analysts.begun(analyst, terms) is not None:  # another call of this analyst gets it
-                return
-            session = self._sessions.new(terms, program, analyst, request)
-            self._sessions.begin(session)
-            self._connected.notify()
+            session = self._analysts.begun(analyst, terms)
+            if session is None:
+                session = self._sessions.new(terms, program, analyst, request)
+                self._sessions.begin(session)
+                self._connected.notify()
+            elif request is None or session.session.request != request:
+                return  # another call of this analyst gets it
             async for _ in session.follow():
                 pass
             if await self._archive.is_kept(session.session.name):
@@ -327,7 +402,15 @@ class Submissions:
                 session.forget()
         except (FedboostError, TimeoutError) as error:
             reason = str(error) or f"its parties were not there within {WAIT_SECONDS / 3600:g} hours"
-            self._log.warning("a submitted session does not begin", terms=terms.digest[:12], reason=reason)
+            self._log.warning(NOT_BEGUN, terms=terms.digest[:12], reason=reason)
+
+
+class _Asked(NamedTuple):
+    terms: Terms
+    program: Program
+    analyst: str
+    """As sessions know it, with the key."""
+    request: Request | None
 
 
 # ---- The status of an aggregator ------------------------------------------------------------------------

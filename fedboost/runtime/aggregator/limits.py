@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from fedboost.privacy.packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.metrics import AggregatorMetrics
-from fedboost.runtime.web.guard import Asker, Bucket, Refusal
+from fedboost.runtime.web.guard import Bucket, Buckets
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
@@ -238,14 +238,6 @@ class Outgoing:
 
 LINES_PER_SECOND, LINES_SAVED = 1 / 60, 5.0
 """Lines of one kind about one peer in the log, and how many in one go after it was quiet."""
-OTHERS = "", ""
-"""The key under which peers beyond MAX_PEERS are kept."""
-
-
-@dataclass
-class _Lines:
-    bucket: Bucket
-    left_out: int = 0
 
 
 @dataclass(eq=False)
@@ -254,7 +246,8 @@ class Refusals:
 
     _log: Any
     _metrics: AggregatorMetrics | None
-    _peers: dict[tuple[str, str], _Lines] = field(default_factory=dict)
+    _peers: Buckets = field(default_factory=lambda: Buckets(LINES_PER_SECOND, LINES_SAVED, MAX_PEERS))
+    """By event and peer."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, event: str, peer: str, reason: str, **values: str) -> None:
@@ -263,21 +256,13 @@ class Refusals:
             self._metrics.refused(event)
         now = time.monotonic()
         with self._lock:
-            lines = self._lines_of((event, peer), now)
-            if not lines.bucket.take(now):
-                lines.left_out += 1
+            lines = self._peers.of(f"{event}: {peer}", now)
+            if not lines.take(now):
                 return
-            if lines.left_out:
-                values["left_out"] = f"{lines.left_out} since the line before"
-                lines.left_out = 0
+            if lines.missed:
+                values["left_out"] = f"{lines.missed} since the line before"
+                lines.missed = 0
         self._log.warning(event, peer=peer, **values, reason=reason)
-
-    def _lines_of(self, key: tuple[str, str], now: float) -> _Lines:
-        if key not in self._peers and len(self._peers) >= MAX_PEERS:
-            self._peers = {known: kept for known, kept in self._peers.items() if not kept.bucket.is_full(now)}
-            if len(self._peers) >= MAX_PEERS:
-                key = OTHERS
-        return self._peers.setdefault(key, _Lines(Bucket(LINES_PER_SECOND, LINES_SAVED, now)))
 
 
 # ---- A limit for connections to the aggregator's port that have no call open ----------------------------
@@ -414,16 +399,3 @@ def _plain(host: str) -> str:
 def _network(host: str) -> str:
     """The network whose connections are counted together: an IPv4 address, or an IPv6 network."""
     return str(ip_network(f"{host}/{_NETWORK_BITS}", strict=False)) if ":" in host else host
-
-
-# ---- The refusals of pages in the log of a process, bounded as those of its other callers are -----------
-
-
-def noting(refusals: Refusals, event: str) -> Callable[[Asker, Refusal], None]:
-    """What notes a refusal. event: its name in the log."""
-
-    def note(asker: Asker, refusal: Refusal) -> None:
-        peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
-        refusals.note(event, peer, f"{refusal.status}: {refusal.reason}", address=end, asked=asker.what)
-
-    return note

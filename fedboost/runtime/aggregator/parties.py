@@ -21,11 +21,10 @@ from fedboost.protocol.messages import Outbox, Request
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import Outgoing, Peer, Peers, Refusals
 from fedboost.runtime.files import write_atomically
-from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import peer_of, tls_fault
 from fedboost.runtime.net.keys import Bundle
-from fedboost.runtime.telemetry import Meter
+from fedboost.runtime.telemetry import Event, Meter, Observer
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import encode_to_party
@@ -116,7 +115,7 @@ class ConnectedParties:
     """Names of the connected parties, each with its outgoing messages, and of those that were here."""
 
     seen: Seen
-    _metrics: AggregatorMetrics
+    observer: Observer
     outgoing: dict[str, Outgoing] = field(default_factory=dict)
     arrivals: dict[str, Arrival] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -144,13 +143,13 @@ class ConnectedParties:
         now = time.time()
         self.outgoing[name], self.arrivals[name] = outgoing, Arrival(int(now), version)
         self.seen.note(name, now)
-        self._metrics.connected(name, True)
+        self.observer.observe(Event("party here", party=name))
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, reason: str) -> None:
         """Take away a party whose connection ended."""
         if outgoing := self.outgoing.pop(name, None):
             outgoing.close()
-            self._metrics.connected(name, False)
+            self.observer.observe(Event("party gone", party=name, reason=reason))
         self.arrivals.pop(name, None)
         self.seen.note(name, time.time())
         self.notify()
@@ -377,7 +376,7 @@ def check_signed(
             signer = key_exchange.check_request(trust, terms, request, wish)
     except PeerError as error:
         raise Refused(str(error)) from None
-    if signer != analyst:
+    if not signer or signer != analyst:
         raise Refused(f"the terms are not signed by analyst {analyst!r}, who submits them")
 
 

@@ -41,6 +41,7 @@ from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import server_credentials
 from fedboost.runtime.net.keys import Bundle
+from fedboost.runtime.telemetry import Events
 from fedboost.runtime.web.serving import need_extra
 from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import decode_from_party
@@ -82,18 +83,19 @@ class Pages:
 
         self._archive = archive = Archive(self._config.state, self._log)
         sessions.on_end = archive.add
-        self._submissions = Submissions(self._analysts, archive, self._log)
+        self._submissions = Submissions(self._analysts, archive, self._config.state, self._log)
         queries = ConsoleQueries(sessions, self._status, archive, self._submissions, self._tail)
         self.console = Console(self._config.console, self._bundle, queries, self._refusals, self._log)
 
     async def start(self) -> None:
         """Serve the console; the state folder is this process's from here on."""
-        if self.console is not None and self._archive is not None:
+        if self.console is not None and self._archive is not None and self._submissions is not None:
             self._archive.open()
+            await self._submissions.open()
             await self.console.start()
 
     async def stop(self) -> None:
-        """End the console, and what was submitted there and has not begun."""
+        """End the console; what was submitted there and has not begun waits for the next process."""
         if self._submissions is not None:
             await self._submissions.close()
         if self.console is not None:
@@ -139,7 +141,6 @@ class Parties:
         assert task is not None
         outgoing = Outgoing(task.cancel)
         self._connected.add(name, outgoing, software_of(context))
-        self._log.info("party here", party=name)
         reason, fault = "its connection closed", None
         writer: asyncio.Task[None] | None = None
         try:
@@ -160,8 +161,7 @@ class Parties:
         finally:
             if writer is not None:
                 writer.cancel()
-            self._connected.remove(name)
-            self._log.info("party gone", party=name, reason=reason)
+            self._connected.remove(name, reason)
             self._sessions.handle(name, Disconnected(reason))
         if fault is not None:
             await refuse(context, fault)  # last: a party that does not read cannot hold up the rest
@@ -198,6 +198,8 @@ class Parties:
 # ---- The aggregator on the network: parties attend, analysts submit terms, one session at a time --------
 
 
+DIGITS = 12
+"""Digits of the digest of terms in the log."""
 TICK_SECONDS = 0.25
 """Seconds between two looks at deadlines."""
 
@@ -215,13 +217,14 @@ class AggregatorServer:
         self._log = log
         self._bundle = bundle
         metrics = AggregatorMetrics()
-        self.connected = ConnectedParties(Seen(log), metrics)
+        self.connected = ConnectedParties(Seen(log), Events(log, metrics, digits=DIGITS))
         self.sessions = Sessions(config, trust_of(bundle), self.connected, log, metrics)
         self.refusals = Refusals(log, metrics)
         self._admission = Admission(bundle, self.refusals)
         self._health = Health(self._admission)
         parties = Parties(bundle, self.refusals, self.sessions, self.connected, log)
         self.analysts = Analysts(bundle, self._admission, self.refusals, self.sessions, self.connected, log)
+        metrics.waiting(self.analysts.waiters)
         trust, reader = self.sessions.trust, self.analysts.reader
         checks = Checks(bundle, trust, self._admission, self.refusals, self.connected, reader, log)
         status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)

@@ -19,7 +19,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.files import sync_folder
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.signed_model import trained_model_of
-from fedboost.runtime.telemetry import Meter, Row
+from fedboost.runtime.telemetry import Event, Kind, Meter, Observer, Row
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
 
@@ -273,12 +273,12 @@ class ActiveSession:
         journal: Journal | None,
         send: Callable[[Outbox], None],
         log: Any,
-        metrics: AggregatorMetrics,
+        observer: Observer,
     ) -> None:
         self.session = session
         self.analyst = analyst
-        self.meter = Meter(session.terms.parties, metrics.moved)
-        self._metrics = metrics
+        self.meter = Meter(session.terms.parties, self._moved)
+        self._observer = observer
         self.over = False
         self._journal = journal
         self._send = send
@@ -330,12 +330,8 @@ class ActiveSession:
     def start(self, here: set[str], now: float) -> None:
         """Begin, or go on from the journal, with the parties that are connected."""
         resumed = bool(self._journal and len(self._journal.past) > 1)
-        self._log.info(
-            "session goes on" if resumed else "session begins",
-            parties=list(self.terms.parties),
-            terms=self.terms.digest[:12],
-        )
-        self._metrics.begun()
+        kind: Kind = "session goes on" if resumed else "session begins"
+        self._report(kind, parties=[*self.terms.parties], terms=self.terms)
         self.session.tick(now)
         self._take(lambda: self.session.start(here), begins=True)
 
@@ -431,8 +427,8 @@ class ActiveSession:
                 traffic = dict(self.meter.traffic)
                 self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
                 if not begins:  # those of an earlier process are in its log
-                    self._log_round(row, of_all(metrics))
-            self._metrics.turn_is(self.session.turn)
+                    self._report_round(row, of_all(metrics))
+            self._report("turn", turn=self.session.turn)
             self._send(outbox)
         except DurabilityError:
             raise
@@ -445,12 +441,10 @@ class ActiveSession:
         elif self.session.phase == "failed":
             self._end(Failed(str(self.session.error)))
 
-    def _log_round(self, row: Row, metrics: dict[str, float]) -> None:
-        number, seconds = int(row["round"]) + 1, row["seconds"]
-        self._metrics.round(number, seconds)
-        self._metrics.results(metrics)
-        rounds, size = self.terms.trees.rounds, int(row["bytes"])
-        self._log.info("round", round=number, of=rounds, **metrics, seconds=round(seconds, 3), bytes=size)
+    def _report_round(self, row: Row, metrics: dict[str, float]) -> None:
+        number, size = int(row["round"]) + 1, int(row["bytes"])
+        about = {"round": number, "of": self.terms.trees.rounds, "bytes": size}
+        self._report("round", **about, metrics=metrics, seconds=row["seconds"])
 
     def _end(self, failed: Failed | None) -> None:
         """End the session: with a model, unless it failed."""
@@ -462,17 +456,21 @@ class ActiveSession:
         except FedboostError as error:
             failed = Failed(str(error))
         if failed is not None:
-            self._metrics.ended("failed")
-            self._log.warning("session failed", reason=failed.reason)
+            self._report("session failed", reason=failed.reason)
             self._tell(failed)
             self.forget()
             return
         assert model is not None
-        self._metrics.ended("done")
-        self._log.info("session done", rounds=len(self.session.history), seconds=round(self.meter.seconds, 2))
+        self._report("session done", rounds=len(self.session.history), seconds=self.meter.seconds)
         for start in range(0, len(model), MODEL_PART):
             last = start + MODEL_PART >= len(model)
             self._tell(ModelPart(model[start : start + MODEL_PART], last, self.meter.traffic if last else {}))
+
+    def _report(self, kind: Kind, **values: Any) -> None:
+        self._observer.observe(Event(kind, self.session.name, self.analyst_name, **values))
+
+    def _moved(self, party: str, received: int, sent: int) -> None:
+        self._observer.observe(Event("bytes", party=party, received=received, sent=sent))
 
     def _tell(self, event: TrainEvent) -> None:
         self._events.append(event)
@@ -488,6 +486,7 @@ class ActiveSession:
 
 MAX_UNDELIVERED = 16
 """Finished sessions that are kept for an analyst to come back; beyond it the oldest is on the disk alone."""
+CANNOT_WRITE = "the aggregator cannot write to its state folder: tell its operator"
 TURN_SECONDS = 20.0
 """How long a turn under way is waited for before the process ends."""
 
@@ -518,6 +517,7 @@ class Sessions:
         self._config = config
         self._connected = connected
         self._log = log
+        self._observer = connected.observer
         self._folder: Folder | None = None
         self._unfinished: deque[ActiveSession] = deque()
         """Sessions of an earlier process that wait for the active one."""
@@ -665,25 +665,16 @@ class Sessions:
     def new(self, terms: Terms, program: Program, analyst: str, request: Request | None) -> ActiveSession:
         """A new session with a journal of its own. Raises Refused if it cannot be recorded."""
         name = f"session-{secrets.token_hex(8)}"
+        begun = Begun(name, terms, analyst, request)
         journal: Journal | None = None
         if self._folder is not None:
             try:
                 journal = self._folder.begin(name)
-                journal.append(Begun(name, terms, analyst, request))
+                journal.append(begun)
             except (DurabilityError, ConfigError) as error:
                 self._log.error("cannot begin a session", reason=str(error))
-                raise Refused("the aggregator cannot write to its state folder: tell its operator") from None
-        session = AggregatorSession(
-            name,
-            terms,
-            program,
-            NOTHING_YET,
-            journal.collect if journal else lambda record: None,
-            trust=self.trust,
-            draw=secrets.token_bytes,
-            request=request,
-        )
-        return ActiveSession(session, analyst, journal, self._send, self._log, self.metrics)
+                raise Refused(CANNOT_WRITE) from None
+        return self._active(begun, program, journal)
 
     def _resume(self, journal: Journal) -> ActiveSession:
         """The session of a journal. ConfigError that names the file."""
@@ -694,17 +685,7 @@ class Sessions:
             program = self.program(begun.terms)
             if not begun.terms.parties:
                 raise ConfigError("its terms name no parties")
-            session = AggregatorSession(
-                begun.session,
-                begun.terms,
-                program,
-                NOTHING_YET,
-                journal.collect,
-                past,
-                self.trust,
-                secrets.token_bytes,
-                request=begun.request,
-            )
+            return self._active(begun, program, journal, past)
         except FedboostError as error:
             raise ConfigError(f"{journal.path}: {error}; move the file away to go on without it") from None
         except Exception as error:  # noqa: BLE001 - sums that cannot be may do anything to a program
@@ -713,4 +694,20 @@ class Sessions:
                 f"{journal.path}: the program fails over these sums: {what}; move the file away to go on "
                 f"without it"
             ) from None
-        return ActiveSession(session, begun.analyst, journal, self._send, self._log, self.metrics)
+
+    def _active(
+        self, begun: Begun, program: Program, journal: Journal | None, past: Sequence[Record] = ()
+    ) -> ActiveSession:
+        """The session that began so, with what was recorded since."""
+        session = AggregatorSession(
+            begun.session,
+            begun.terms,
+            program,
+            NOTHING_YET,
+            journal.collect if journal else lambda record: None,
+            past,
+            self.trust,
+            secrets.token_bytes,
+            request=begun.request,
+        )
+        return ActiveSession(session, begun.analyst, journal, self._send, self._log, self._observer)

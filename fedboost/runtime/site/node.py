@@ -61,7 +61,7 @@ from fedboost.runtime.site.memory import FileMemory, check_alone, label_key, tra
 from fedboost.runtime.site.policy_keys import naming_the_command, spent_under
 from fedboost.runtime.site.review import NO_LIMITS, CheckBook, PageState, Reviewer, analyst_of, check_unread
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.telemetry import AT_HAND, terminal_ask
+from fedboost.runtime.telemetry import AT_HAND, Event, Events, Kind, terminal_ask
 from fedboost.runtime.web.serving import need_extra
 from fedboost.runtime.workers.holder import rows_of
 from fedboost.terms.terms import Terms
@@ -236,11 +236,13 @@ class SessionThread:
 
 
 class Watch:
-    """The watch over one party. spent: the privacy that was spent on its rows, at any time."""
+    """The watch over one party, which reports its events to log, metrics and page. spent: the privacy that
+    was spent on its rows, at any time."""
 
     def __init__(self, config: PartyConfig, log: Any, spent: Callable[[], Spent]) -> None:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
         self.page_state = PageState(config, log)
+        self.report = Events(log, self.metrics, self.page_state).observe
         self._log, self._config, self._spent = log, config, spent
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
         self._asked: tuple[Ask, float] | None = None
@@ -257,30 +259,21 @@ class Watch:
         if self._page is not None:
             self._page.close()
 
-    def connected(self, here: bool) -> None:
-        """The aggregator is at hand, or was lost."""
-        self.metrics.connected(here)
-        self.page_state.live.connected = here
-
-    def offered(self, offer: Offer, analyst: str) -> None:
-        """A session was offered, or is offered again."""
-        self.metrics.begun()
-        self.page_state.offered(offer, analyst)
-        self._session, self._rounds = offer.session, offer.terms.trees.rounds
-        terms = offer.terms
-        self._spends = terms.noise is not None
-        self._gives_all = terms.vertical.takes_all_rows and terms.blocks.has_labels(self._config.party)
-        self._round, self._since = 0, time.monotonic()
+    def offered(self, session: str, analyst: str = "", terms: Terms | None = None) -> None:
+        """A session was offered, or is offered again. terms: None for those that cannot be read."""
+        self.report(Event("session offered", session, analyst, terms=terms))
+        self._session, self._round, self._since = session, 0, time.monotonic()
+        if terms is not None:
+            self._rounds, self._spends = terms.trees.rounds, terms.noise is not None
+            self._gives_all = terms.vertical.takes_all_rows and terms.blocks.has_labels(self._config.party)
 
     def received(self, size: int) -> None:
         """Count a message of the aggregator."""
-        self.metrics.received(size)
+        self.report(Event("bytes", received=size))
 
     def sent(self, data: bytes) -> bytes:
         """Count a message to the aggregator, and return it."""
-        self.metrics.sent(len(data))
-        if self.page_state.live.session is not None:
-            self.page_state.live.session.bytes += len(data)
+        self.report(Event("bytes", sent=len(data)))
         return data
 
     def asked(self, ask: Ask) -> None:
@@ -291,36 +284,24 @@ class Watch:
         """The question was answered: at once, or with what others relayed for it."""
         assert self._asked is not None
         ask, since = self._asked
-        self.metrics.turn(time.monotonic() - since)
-        live = self.page_state.live.session
-        if live is not None:
-            live.answers += 1
+        now = time.monotonic()
+        self.report(Event("answer", self._session, seconds=now - since))
         if isinstance(ask.query, PlacesQuery):
             known = np.count_nonzero(ask.query.places != UNKNOWN)
             rows = ask.query.total if self._gives_all else int(known)
             self._log.info("rows matched", session=self._session, rows=rows)
         done = ask.query.tree + 1 if ask.query.ends_tree else 0
         if done > self._round:
-            now = time.monotonic()
-            self.metrics.round(done, now - self._since)
-            if live is not None:
-                live.rounds = done
-            about = {"round": done, "of": self._rounds, "seconds": round(now - self._since, 3)}
-            self._log.info("round", session=self._session, **about)
+            took = now - self._since
+            self.report(Event("round", self._session, round=done, of=self._rounds, seconds=took))
             self._round, self._since = done, now
             if self._spends:
                 self._look_at_budget()
 
     def ended(self, session: str, reason: str, left: bool) -> None:
         """A session is over: with a model if there is no reason, else it failed, or this party left it."""
-        state = "" if not reason else "left" if left else "failed"
-        self.metrics.ended(state or "done")
-        event = "left the session" if left else f"session {state or 'done'}"
-        self.page_state.ended(reason if left else "")
-        if reason:
-            self._log.warning(event, session=session, reason=reason)
-        else:
-            self._log.info(event, session=session)
+        kind: Kind = "session done" if not reason else "left the session" if left else "session failed"
+        self.report(Event(kind, session, reason=reason))
         self._look_at_budget()
 
     def _look_at_budget(self) -> None:
@@ -464,8 +445,7 @@ class PartyNode:
         try:
             if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
                 self._attended, self._refusals = True, 0
-                self._log.info(AT_HAND, aggregator=self._config.aggregator)
-                self.watch.connected(True)
+                self.watch.report(Event(AT_HAND, aggregator=self._config.aggregator))
                 reviewing = asyncio.create_task(self._reviewer.serve(opened))
             async for data in call:
                 self.watch.received(len(data))
@@ -480,7 +460,7 @@ class PartyNode:
                 await inbox.put(message)
         finally:
             self._thread.hung_up.set()
-            self.watch.connected(False)
+            self.watch.report(Event("aggregator gone"))
             if reviewing is not None:
                 reviewing.cancel()
             await inbox.put(None)
@@ -527,26 +507,23 @@ class PartyNode:
     async def _leave_unread(self, call: Any, offer: UnreadOffer) -> None:
         """Leave a session whose terms were not read, as one that is refused."""
         self._begin(offer.session)
-        self.watch.metrics.begun()
         reason = quoted(offer.public)
         self._end(reason, offer)
         await call.write(self.watch.sent(encode_from_party(Leave(reason, offer.session))))
         await asyncio.sleep(pause_after(self._left))
 
-    def _begin(self, session: str, **about: str) -> None:
-        """Begin a session that was offered, in place of any other."""
+    def _begin(self, session: str, analyst: str = "", terms: Terms | None = None) -> None:
+        """Begin a session that was offered, in place of any other. terms: None for those that cannot be
+        read."""
         self._close_session("another session began", paused=True)
-        self._offered = Offered(session, about.get("analyst", ""))
-        self._log.info("session offered", session=session, **about)
+        self._offered = Offered(session, analyst)
+        self.watch.offered(session, analyst, terms)
         self._session = PartySession(self._site())
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
         if isinstance(message, Offer) and message.session != self._current:
-            analyst = analyst_of(message, self._credentials())
-            about = {"analyst": analyst} if analyst else {}
-            self._begin(message.session, **about, terms=message.terms.digest)
-            self.watch.offered(message, analyst)
+            self._begin(message.session, analyst_of(message, self._credentials()), message.terms)
         return self._session
 
     def _end(self, reason: str, message: ToParty | UnreadOffer) -> None:
@@ -560,7 +537,8 @@ class PartyNode:
         if self._session is not None and self._audit:
             self._audit.ended(self._offered.session, reason, paused, self._offered.analyst)
         self._session = None
-        self.watch.page_state.closed(paused)
+        if paused:
+            self.watch.report(Event("session paused"))
         self._rows.release()
 
     def _permit(self, offer: SessionOffer) -> Limits:
@@ -636,9 +614,9 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
         return
 
     need_extra("[console]", "console")
-    from fedboost.runtime.site.page import SiteOffice, SitePage
+    from fedboost.runtime.site.page import SiteOffice, site_page
 
-    page = SitePage(config.console, SiteOffice(config, rows, state, log), log)
+    page = site_page(config.console, SiteOffice(config, rows, state, log), log)
     await page.start()
     try:
         yield

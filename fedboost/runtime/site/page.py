@@ -1,26 +1,19 @@
 """The page of a site, which its own process serves on a loopback address: state, requests, decisions."""
 
-import asyncio
-import hmac
 import threading
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
-from starlette.requests import Request as Asking
-from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Route, Router
+from starlette.responses import RedirectResponse, Response
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.results.audit import Audit, Session
 from fedboost.results.site import Asked, Counts, Decision, Overview, Request, Rule, SiteBudget, Standing
-from fedboost.runtime.aggregator.limits import Refusals, noting
+from fedboost.runtime.aggregator.limits import Refusals
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.site.approval import (
@@ -44,15 +37,11 @@ from fedboost.runtime.site.config import PartyConfig, SitePageConfig
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.runtime.site.review import PageState
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.web.forms import read_form, shared_routes
-from fedboost.runtime.web.guard import App, Guard, Refusal, is_loopback_name
-from fedboost.runtime.web.logins import Logins, Tokens
-from fedboost.runtime.web.serving import WebServer
+from fedboost.runtime.web.app import OFFICER, About, Call, Row, WebApp, officer_form
+from fedboost.runtime.web.guard import Refusal, is_loopback_name
 from fedboost.runtime.workers.holder import check_under_workers
 from fedboost.terms.terms import Terms
 from fedboost.views import site
-from fedboost.views.as_html import ICON, SERVED_STYLE, refused
-from fedboost.views.document import Document
 from fedboost.views.site import Reader
 from fedboost.views.words import listed
 
@@ -260,156 +249,77 @@ def _in_words(value: object) -> str:
     return to_toml(value)
 
 
-# ---- The page of a site as an ASGI application ----------------------------------------------------------
-# Promises: every page is for callers with a token; a decision needs a login, a form of its pages, and the
-# token of an officer once more; nothing changes by GET; what reads files or rows runs beside the event
-# loop.
-# Refuses: who has no token, whose token does not fit, and who asks for too much at a time (Refusal).
+# ---- The page of a site: its table of routes, and its start and stop ------------------------------------
+# Promises: it listens on a loopback address alone, answers under names of this machine alone, and every
+# page needs a token; a decision needs a login, a form of its pages, and the token of an officer once more;
+# nothing changes by GET; what reads files or rows runs beside the event loop; whatever fails here ends no
+# session.
+# Refuses: who has no token, whose token does not fit, and who asks for too much at a time (Refusal); an
+# address that is taken, a file of tokens that cannot be read (ConfigError).
 
 
-T = TypeVar("T")
-READERS, OFFICER = ("viewer", "officer"), "officer"
-ASSETS = {"/style.css": (SERVED_STYLE, "text/css"), "/icon.svg": (ICON, "image/svg+xml")}
+READERS = "viewer", OFFICER
 MAX_AT_ONCE = 4
 """Pages and decisions of one token's owner that are worked on, or wait for it, at a time."""
 DECISIONS = {"approve": True, "refuse": False}
 
 
-Shown = Callable[[SiteOffice, Reader, Mapping[str, Any]], Document]
-"""A page: the document of a site for a reader, at an address with these parameters."""
-PAGES: dict[str, Shown] = {
-    "/": lambda office, reader, at: site.overview(office.overview()),
-    "/requests": lambda office, reader, at: site.requests(office.requests()),
-    "/requests/{name}": lambda office, reader, at: site.decision(office.decision(at["name"]), reader),
-    "/audit": lambda office, reader, at: site.audit(*office.audit()),
-    "/audit/{number:int}": lambda office, reader, at: site.session(office.session(at["number"])),
-    "/budget": lambda office, reader, at: site.budget(*office.budget()),
-    "/policy": lambda office, reader, at: site.policy(office.policy()),
-}
-
-
-def application(office: SiteOffice, logins: Logins, pool: Executor) -> App:
-    """The application. pool: threads that read files and rows, which sessions do not need."""
-    own = _Pages(office, logins, pool)
-    routes = [
-        *shared_routes(logins, own.form, ASSETS),
-        *(Route(path, own.page(shown)) for path, shown in PAGES.items()),
-        Route("/requests/{name}", own.decide, methods=["POST"]),
+def table(office: SiteOffice) -> list[Row]:
+    """Return the routes; plain functions, which run beside the event loop."""
+    return [
+        Row("/", lambda call: site.overview(office.overview())),
+        Row("/requests", lambda call: site.requests(office.requests())),
+        Row(
+            "/requests/{name}",
+            lambda call: site.decision(office.decision(call.request.path_params["name"]), _reader(call)),
+        ),
+        Row("/requests/{name}", partial(_decide, office), officer_form, "POST"),
+        Row("/audit", lambda call: site.audit(*office.audit())),
+        Row(
+            "/audit/{number:int}",
+            lambda call: site.session(office.session(call.request.path_params["number"])),
+        ),
+        Row("/budget", lambda call: site.budget(*office.budget())),
+        Row("/policy", lambda call: site.policy(office.policy())),
     ]
-    return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
 
-class _Pages:
-    def __init__(self, office: SiteOffice, logins: Logins, pool: Executor) -> None:
-        self._office = office
-        self._pool = pool
-        self._logins = logins
-        self._at_once = Counter[str]()
-        """By the name of the token's owner."""
-
-    def page(self, shown: Shown) -> Callable[[Asking], Awaitable[Response]]:
-        """What answers a request for a page, which is drawn beside the event loop."""
-
-        async def answer(request: Asking) -> Response:
-            reader = self._reader(request)
-
-            def drawn() -> str:
-                document = shown(self._office, reader, request.path_params)
-                return site.page(request.url.path, document, reader)
-
-            text = await self._beside(reader.name, drawn)
-            return HTMLResponse(text, headers={"Content-Security-Policy": site.POLICY})
-
-        return answer
-
-    async def decide(self, request: Asking) -> Response:
-        caller = self._logins.caller(request.scope)
-        form = await self.form(request)
-        by = self._logins.owner(form("token"), request.scope)
-        if by.role != OFFICER or by.name != caller.name:
-            reason = f"to decide takes a token of the role {OFFICER}, the one of this login"
-            raise Refusal(HTTPStatus.FORBIDDEN, reason)
-        approves = DECISIONS.get(form("decision"))
-        if approves is None:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "neither approve nor refuse")
-        decision = Decided(approves, form("digest"), form("analyst"), form("seen"), by.name)
-        name = request.path_params["name"]
-        await self._beside(by.name, self._office.decide, name, decision)
-        return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
-
-    async def _beside(self, owner: str, work: Callable[..., T], *arguments: object) -> T:
-        """The result of what must not hold up the event loop. owner: of the token. Raises Refusal."""
-        if self._at_once[owner] >= MAX_AT_ONCE:
-            reason = f"{MAX_AT_ONCE} requests of {owner} are worked on already: wait for them"
-            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "1"})
-        self._at_once[owner] += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
-        finally:
-            self._at_once[owner] -= 1
-
-    def _reader(self, request: Asking) -> Reader:
-        caller = self._logins.caller(request.scope)
-        key = self._logins.form_key(request.scope) if caller.by_cookie else ""
-        return Reader(caller.name, caller.role == OFFICER, key)
-
-    async def form(self, request: Asking) -> Callable[[str], str]:
-        """The fields of a form of a page that this login was shown. Raises Refusal."""
-        if not self._logins.caller(request.scope).by_cookie:
-            raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
-        form = await read_form(request)
-        if not hmac.compare_digest(form("key").encode(), self._logins.form_key(request.scope).encode()):
-            raise Refusal(HTTPStatus.FORBIDDEN, "this form is of no page of this login: read the page again")
-        return form
+def _reader(call: Call) -> Reader:
+    return Reader(call.caller.name, call.caller.role == OFFICER, call.form_key)
 
 
-# ---- The page of a site: who may reach it, and its start and stop ---------------------------------------
-# Promises: it listens on a loopback address alone, answers under names of this machine alone, and every
-# page needs a token; whatever fails here ends no session.
-# Refuses: an address that is taken, a file of tokens that cannot be read (ConfigError).
+def _decide(office: SiteOffice, call: Call) -> Response:
+    approves = DECISIONS.get(call.form("decision"))
+    if approves is None:
+        raise Refusal(HTTPStatus.BAD_REQUEST, "neither approve nor refuse")
+    name, form = call.request.path_params["name"], call.form
+    office.decide(name, Decided(approves, form("digest"), form("analyst"), form("seen"), call.caller.name))
+    return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
 
 
-WHAT = "site's page"
-THREADS = 2
-"""Pages that are drawn at a time."""
-EVENT = "page refused"
-"""The name of refusals in the log."""
+ABOUT = About(
+    "site's page",
+    "the site's page is served",
+    "page refused",
+    site.SITE,
+    lambda call, document: site.page(call.request.url.path, document, _reader(call)),
+    site.POLICY,
+    READERS,
+    keyed=True,
+    at_once=MAX_AT_ONCE,
+)
 
 
-class SitePage:
-    """The page, from `start` to `stop`."""
-
-    def __init__(self, config: SitePageConfig, office: SiteOffice, log: Any) -> None:
-        """Listen. ConfigError if that cannot be."""
-        if not config.tokens.exists():
-            raise ConfigError(
-                f"{config.tokens}: there is no such file, and who reads this site's page needs a token: make "
-                f"one with `fedboost keys token NAME --role {OFFICER} --file {config.tokens}`"
-            )
-        tokens = Tokens(config.tokens, log)
-        self._log = log
-        note = noting(Refusals(log, None), EVENT)
-        logins = Logins(tokens, is_open=False, encrypted=False, readers=READERS)
-        self._pool = ThreadPoolExecutor(THREADS, "page")
-        app = Guard(
-            application(office, logins, self._pool), is_loopback_name, note, log, partial(refused, site.SITE)
+def site_page(config: SitePageConfig, office: SiteOffice, log: Any) -> WebApp:
+    """Return the page, which listens. ConfigError if that cannot be."""
+    if not config.tokens.exists():
+        raise ConfigError(
+            f"{config.tokens}: there is no such file, and who reads this site's page needs a token: make "
+            f"one with `fedboost keys token NAME --role {OFFICER} --file {config.tokens}`"
         )
-        self._server = WebServer(WHAT, config.listen, app, log, note)
-        port = self.address.rpartition(":")[2]
-        logins.cookie = f"fedboost-site-{port}"  # browsers keep one jar for all ports of a machine
-
-    @property
-    def address(self) -> str:
-        """The address that it listens on."""
-        return self._server.address
-
-    async def start(self) -> None:
-        """Serve, in tasks of the running event loop."""
-        await self._server.start()
-        readers = "on this machine alone; who reads needs a token"
-        self._log.info("the site's page is served", address=self._server.url, readers=readers)
-
-    async def stop(self) -> None:
-        """End all that is open."""
-        await self._server.stop()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    readers, refusals = "on this machine alone; who reads needs a token", Refusals(log, None)
+    where = config.listen, config.tokens, is_loopback_name, readers
+    app = WebApp(ABOUT, table(office), *where, refusals, log)
+    port = app.url.rpartition(":")[2]
+    app.logins.cookie = f"fedboost-site-{port}"  # browsers keep one jar for all ports of a machine
+    return app

@@ -42,7 +42,7 @@ from fedboost.runtime.site.memory import make_folder
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import with_the_command
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.telemetry import has_terminal
+from fedboost.runtime.telemetry import Event, has_terminal
 from fedboost.terms.reading import read_model
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
@@ -424,7 +424,8 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 class PageState:
-    """Told by a party's watch and its answers to checks, asked by its page. requests: None without a page."""
+    """What the page of a party shows of its events and of its answers to checks. requests: None without a
+    page."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
         self.live = Live()
@@ -442,6 +443,27 @@ class PageState:
         if self.requests is not None:
             self.requests.note(terms, analyst, "", "; ".join(reasons))
 
+    def observe(self, event: Event) -> None:
+        """Show what an event says, and keep how this site answers."""
+        session = self.live.session
+        match event.kind:
+            case "at hand" | "aggregator gone":
+                self.live.connected = event.kind == "at hand"
+            case "session offered" if event.terms is not None:
+                self.offered(Offer(event.session, event.terms), event.analyst)
+            case "session done" | "session failed":
+                self.ended("")
+            case "left the session":
+                self.ended(event.reason)
+            case "session paused":  # it may be offered again
+                self.live.session = None
+            case "bytes" if session is not None:
+                session.bytes += event.sent
+            case "answer" if session is not None:
+                session.answers += 1
+            case "round" if session is not None:
+                session.rounds = event.round
+
     def offered(self, offer: Offer, analyst: str) -> None:
         """A session was offered. analyst: who signed it, '' where nobody did, or without keys."""
         self.live.session = LiveSession(offer.session, analyst, offer.terms, time.time())
@@ -451,11 +473,6 @@ class PageState:
         """The session is over. answer: why this site left it, '' if it did not."""
         self._note(answer)
         self.live.session = None
-
-    def closed(self, paused: bool) -> None:
-        """The session is over, or only paused: then it may be offered again."""
-        if paused:
-            self.live.session = None
 
     def _note(self, answer: str) -> None:
         """Keep with the request for the session under way how this site answered it; nothing of a request

@@ -1,5 +1,5 @@
 """Web pages that a process serves itself: the listener, and the guard before every page.
 
-`serving` listens, `guard` judges every request before a page sees it, `tokens` and `logins` say who asks. Who
-serves pages gives `serving.WebServer` an ASGI application behind a `guard.Guard`.
+`serving` listens, `guard` judges every request before a page sees it, `logins` knows who asks, and `app`
+makes an application of a table of routes.
 """

@@ -35,6 +35,8 @@ class Bucket:
         self._per_second = per_second
         self._most = self._tokens = most
         self._then = now
+        self.missed = 0
+        """How often there were too few."""
 
     def tokens(self, now: float) -> float:
         """The number of tokens now."""
@@ -45,6 +47,7 @@ class Bucket:
     def take(self, now: float, tokens: float = 1.0) -> bool:
         """Take some if there are as many; return True if there were."""
         if self.tokens(now) < min(tokens, self._most):
+            self.missed += 1
             return False
         self._tokens -= min(tokens, self._most)
         return True
@@ -55,17 +58,21 @@ class Bucket:
 
 
 class Buckets:
-    """A bucket for each name, such as an address, all alike; beyond MAX_NAMES busy ones share one."""
+    """A bucket for each name, such as an address, all alike; beyond `most_names` busy ones share one."""
 
-    def __init__(self, per_second: float, most: float) -> None:
+    def __init__(self, per_second: float, most: float, most_names: int = MAX_NAMES) -> None:
         self._size = per_second, most
+        self._most_names = most_names
         self._buckets: dict[str, Bucket] = {}
+
+    def __len__(self) -> int:
+        return len(self._buckets)
 
     def of(self, name: str, now: float) -> Bucket:
         """The bucket of this name."""
-        if name not in self._buckets and len(self._buckets) >= MAX_NAMES:
+        if name not in self._buckets and len(self._buckets) >= self._most_names:
             self._buckets = {known: kept for known, kept in self._buckets.items() if not kept.is_full(now)}
-            name = name if len(self._buckets) < MAX_NAMES else ""
+            name = name if len(self._buckets) < self._most_names else ""
         return self._buckets.setdefault(name, Bucket(*self._size, now))
 
     def clear(self) -> None:
@@ -194,7 +201,6 @@ class Guard:
         self._requests = Buckets(REQUESTS_PER_SECOND, REQUESTS_SAVED)
         self._all = Bucket(ALL_PER_SECOND, ALL_SAVED, time.monotonic())
         self._failures = Bucket(FAILURES_PER_SECOND, FAILURES_SAVED, time.monotonic())
-        self._failures_left_out = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -233,12 +239,11 @@ class Guard:
     def _failed(self, asker: Asker, error: Exception) -> None:
         """Log that a page failed, unless there were many such lines."""
         if not self._failures.take(time.monotonic()):
-            self._failures_left_out += 1
             return
         what = quoted(f"{type(error).__name__}: {error}".partition("\n")[0])
-        left_out = {"left_out": self._failures_left_out} if self._failures_left_out else {}
+        left_out = {"left_out": self._failures.missed} if self._failures.missed else {}
         self._log.error("a page failed", asked=asker.what, reason=what, **left_out)
-        self._failures_left_out = 0
+        self._failures.missed = 0
 
     def _max_body(self, scope: Scope) -> int:
         """Bytes that the body of a request may have."""

@@ -13,6 +13,7 @@ from fedboost.runtime.aggregator.parties import ConnectedParties, Seen
 from fedboost.runtime.aggregator.server import Parties
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
+from fedboost.runtime.telemetry import Events
 from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import encode_from_party
 
@@ -74,7 +75,7 @@ class Line:
 async def attended(*lines):
     """Inside, an aggregator attends to these parties: its log, and the task of each party."""
     log, metrics = Log(), AggregatorMetrics()
-    connected = ConnectedParties(Seen(log), metrics)
+    connected = ConnectedParties(Seen(log), Events(log, metrics))
     parties = Parties(None, Refusals(log, metrics), Passing(connected), connected, log)
     peer = Peers(limits.SHARING_AN_ADDRESS).find(b"", lambda: "all", time.monotonic())
     tasks = [asyncio.create_task(parties.attend(line.requests(), line, peer)) for line in lines]
