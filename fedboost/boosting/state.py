@@ -11,11 +11,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
 from fedboost.boosting.queries.base import (
+    Values,
     View,
     check_leaves,
     check_scales,
@@ -35,17 +36,15 @@ from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
 from fedboost.gbdt.drift import edges_of
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
-from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, Split, Splits, Tree
+from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import packing
-from fedboost.protocol.contracts import GrownTrees, Position
+from fedboost.protocol.contracts import Bound, GrownTrees, Position
 from fedboost.terms.terms import Terms
+from fedboost.terms.trees import MAX_ROUNDS
 
 # ---- What a model predicts with, as one hash: what parties sign -----------------------------------------
 # Promises: parties can compute it from the queries; gains and covers, which change no prediction, are not
 # in it.
-
-
-LeafValues = tuple[tuple[int, float], ...]
 
 
 def structure(
@@ -84,14 +83,14 @@ NO_CUTS = np.zeros(0, np.float32)
 
 
 def trees_of(
-    rounds: Iterable[tuple[Splits, LeafValues]], cuts: tuple[Float32, ...], roots: int
+    rounds: Iterable[tuple[Splits, Values]], cuts: tuple[Float32, ...], roots: int
 ) -> Iterator[Tree]:
     """The trees of finished rounds, by these cut points of each feature: of a round one for each root."""
     for splits, values in rounds:
         yield from tree_of(splits, values, cuts, roots).parts(roots)
 
 
-def tree_of(splits: Splits, values: LeafValues, cuts: tuple[Float32, ...], roots: int) -> Tree:
+def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: int) -> Tree:
     """The tree of these splits and values; without gains, covers and values of inner nodes."""
     tree = Tree()
     for _ in range(roots):
@@ -108,7 +107,6 @@ def tree_of(splits: Splits, values: LeafValues, cuts: tuple[Float32, ...], roots
 # ---- The training state as the parties know it: a party that reconnects continues from it ---------------
 
 
-Values = tuple[tuple[int, float], ...]
 _SCALES = struct.Struct(">qqqqd")
 
 
@@ -142,9 +140,7 @@ class Scales:
     @property
     def packed(self) -> bytes:
         """The scales as bytes."""
-        gradient, hessian = self.gradient, self.hessian
-        shape = gradient.exponent, gradient.bits, hessian.exponent, hessian.bits
-        return _SCALES.pack(*shape, self.threshold)
+        return _SCALES.pack(*self.to_list())
 
     @classmethod
     def of(cls, query: TreeQuery) -> "Scales":
@@ -180,7 +176,7 @@ class BoostingState:
 
     grids: int = 0
     start: StartQuery | None = None
-    rounds: tuple[Round, ...] = ()
+    rounds: Annotated[tuple[Round, ...], Bound(MAX_ROUNDS + 1, "rounds")] = ()
     splits: Splits = NO_SPLITS
     levels: int = 0
     scales: Scales | None = None
@@ -426,11 +422,7 @@ NOTHING_YET = BoostingState()
 
 
 def _listed(splits: Splits) -> list[list[Any]]:
-    levels, step = splits.categories.tobytes(), BITMAP_BYTES
-    return [
-        [*numbers, bool(missing_left), left, int.from_bytes(levels[at * step : (at + 1) * step], "little")]
-        for at, (*numbers, missing_left, left) in enumerate(splits.columns.T.tolist())
-    ]
+    return [[*vars(split).values()] for split in splits]
 
 
 def _of_list(content: list[list[Any]]) -> Splits:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.boosting.queries.base import View
+from fedboost.boosting.queries.base import Values, View
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.queries.union import Query
-from fedboost.boosting.state import BoostingState, Scales, Values
+from fedboost.boosting.state import BoostingState, Scales
 from fedboost.errors import LocalProtocolError, PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt import histogram

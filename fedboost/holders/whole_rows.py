@@ -11,7 +11,7 @@ from typing import assert_never
 
 import numpy as np
 
-from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.base import CONSTANT_TREE, Values
 from fedboost.boosting.queries.columns import (
     BinCountsQuery,
     BinsQuery,
@@ -31,7 +31,7 @@ from fedboost.boosting.queries.labels import (
 )
 from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
 from fedboost.boosting.queries.union import Query, TreeQuery
-from fedboost.boosting.state import BoostingState, Values
+from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt import histogram, metrics

@@ -603,11 +603,8 @@ class AggregatorSession:
                 f"most {max_cells:,}: lower max_bin or max_depth"
             )
         if introduction.setup is None:
-            group, shrinks = (
-                Group.of(terms.parties, terms.hiding.colluding),
-                terms.session.on_loss == "shrink",
-            )
-            keys = introduction.public, terms.keyholder
+            group = Group.of(terms.parties, terms.hiding.colluding)
+            keys, shrinks = (introduction.public, terms.keyholder), terms.session.on_loss == "shrink"
             introduction.setup = AggregatorSetup(group, introduction.digest, self.draw, *keys, shrinks)
         hidden = ask.query.hidden(terms, self.run.state)
         setup = introduction.setup if hidden is None else replace(introduction.setup, hidden=hidden)

@@ -13,7 +13,7 @@ import hmac
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import accumulate, combinations
 from operator import is_
 from typing import Any, Protocol, Self
 
@@ -33,6 +33,36 @@ from fedboost.terms.terms import Terms
 
 MAX_CELLS = 1 << 27
 """Integers in one answer: a gigabyte at a party, far beyond practical sizes."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The range of a field on the wire, beside its type (`Annotated`): of a number, or of the length of
+    anything else. what: the sentence on a value beyond it, behind the value."""
+
+    most: float
+    what: str
+    least: float = 0
+
+    def check(self, value: Any) -> None:
+        """Raise PeerError for a value beyond it."""
+        size = len(value) if hasattr(value, "__len__") else value
+        if not self.least <= size <= self.most:
+            allowed = f"{self.least} to {self.most}" if self.least else f"{self.most}"
+            raise PeerError(f"a message out of bounds: {size} {self.what}; {allowed} are allowed")
+
+
+@dataclass(frozen=True)
+class Only:
+    """What else must hold of a field on the wire, and the sentence on a value of which it does not."""
+
+    holds: Callable[[Any], bool]
+    what: str
+
+    def check(self, value: Any) -> None:
+        """Raise PeerError for a value of which it does not hold."""
+        if not self.holds(value):
+            raise PeerError(f"a message out of bounds: {self.what}")
 
 
 class Query(Protocol):
@@ -103,9 +133,6 @@ class Query(Protocol):
 
     def relayed_bytes(self, terms: Terms) -> int:
         """Bytes that a party relays before it answers, beside those of trees."""
-
-    def bytes_needed(self, parties: int) -> int:
-        """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
 
     def release(self, terms: Terms) -> Release | None:
         """The release that an answer is, where the terms have noise; None if nothing of rows is in it."""
@@ -309,12 +336,8 @@ class Rowless:
     table = None
 
     def __init__(self) -> None:
-        self._state: TrainingState | None = None
-
-    @property
-    def state(self) -> Any:
+        self.state: Any = None
         """The state of the training, once `go_to` gave it."""
-        return self._state
 
     def rows_hashed(self, key: bytes) -> bytes:
         """An HMAC of no rows."""
@@ -322,7 +345,7 @@ class Rowless:
 
     def go_to(self, state: TrainingState) -> None:
         """Stand there."""
-        self._state = state
+        self.state = state
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
         """None: it knows no columns."""
@@ -330,9 +353,9 @@ class Rowless:
 
     def answering(self, query: Query) -> Answering:
         """Zeros: int64 [query.cells]."""
-        if self._state is None:
+        if self.state is None:
             raise PeerError("asked before introduced")
-        self._state = self._state.after(query)
+        self.state = self.state.after(query)
         yield from ()
         return np.zeros(query.cells, np.int64)
 
@@ -407,6 +430,11 @@ AND = " + "
 """Between the names of queries that share a turn."""
 
 
+def pieces(values: Int64, sizes: Sequence[int]) -> list[Int64]:
+    """Pieces of these sizes, one after the other."""
+    return [values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
 @dataclass(frozen=True)
 class Several:
     """A `Query` made of others, which are answered in order."""
@@ -415,11 +443,7 @@ class Several:
 
     def split(self, total: Int64) -> list[Int64]:
         """An answer, or the sum of answers, query by query."""
-        answers, end = [], 0
-        for part in self.parts:
-            begin, end = end, end + part.cells
-            answers.append(total[begin:end])
-        return answers
+        return pieces(total, [part.cells for part in self.parts])
 
     @property
     def name(self) -> str:
@@ -502,12 +526,9 @@ class Several:
 
     def from_cells(self, total: Int64) -> Int64:
         """The sum of answers, from the sum of their cells: [cells]."""
-        sums, begin = [], 0
-        for part in self.parts:
-            end = begin + sum([cells for cells, _ in part.segments])
-            sums.append(part.from_cells(total[begin:end]))
-            begin = end
-        return np.concatenate(sums)
+        sizes = [sum([cells for cells, _ in part.segments]) for part in self.parts]
+        sums = zip(self.parts, pieces(total, sizes), strict=True)
+        return np.concatenate([part.from_cells(own) for part, own in sums])
 
     def relayed_bytes(self, terms: Terms) -> int:
         """Bytes that a party relays before it answers, beside those of trees."""
@@ -515,7 +536,8 @@ class Several:
 
     def bytes_needed(self, parties: int) -> int:
         """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
-        return sum(part.bytes_needed(parties) for part in self.parts)
+        parts: Any = self.parts
+        return sum(part.bytes_needed(parties) for part in parts)
 
     def release(self, terms: Terms) -> Release | None:
         """Raise Refused: with noise each query has a turn of its own."""

@@ -216,12 +216,11 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
     name, public = _check(trust, attempt.packed(), greeting)
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
-    protection = attempt.terms.protection
-    terms = attempt.terms
+    terms, protection = attempt.terms, attempt.terms.protection
     needs_key = protection.uses_key_holder or terms.blocks.of(party) is not None
     if needs_key and len(protection.agreement_key(public)) != KEY_BYTES:
         raise PeerError("it greets without an X25519 key for its masks, or for what it relays")
-    if party == attempt.terms.keyholder:
+    if party == terms.keyholder:
         read_public(attempt, public)
 
 

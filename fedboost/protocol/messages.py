@@ -11,12 +11,23 @@ attempt is ignored.
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedboost.privacy import packing
 from fedboost.privacy.protection import Tag
-from fedboost.protocol.contracts import Query, TrainingState
+from fedboost.protocol.contracts import Bound, Only, Query, TrainingState
+from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
+
+PART_BYTES = 1 << 20
+"""Bytes of a part of relayed bytes."""
+MAX_GREETING = 512 << 10
+"""Bytes of a greeting: that of a key holder has the public key in it. Each goes to every party."""
+CONTEXT_BYTES = 32
+"""Bytes of the context in the first part of a report, if there is one."""
+SESSION_NAME = Bound(256, "characters of a session's name")
+Parties = Annotated[tuple[str, ...], Bound(MAX_PARTIES, "parties")]
+"""Names of parties, of a message."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Offer:
     """A session is open under these terms, or its parties start a new attempt. Answered by Join, or by Leave
     if this site cannot or will not. request: who asked for it; None where nothing is signed."""
 
-    session: str
+    session: Annotated[str, SESSION_NAME]
     terms: Terms
     attempt: int = 1
     request: Request | None = None
@@ -48,14 +59,14 @@ class Join:
     session: str
     digest: str
     attempt: int = 1
-    greeting: bytes = b""
+    greeting: Annotated[bytes, Bound(MAX_GREETING, "bytes of a greeting")] = b""
 
 
 @dataclass(frozen=True)
 class Introduce:
     """The greetings of the roster, this party's among them, and where the session stands."""
 
-    greetings: tuple[bytes, ...]
+    greetings: Annotated[tuple[bytes, ...], Bound(MAX_PARTIES, "greetings")]
     state: TrainingState
 
 
@@ -65,7 +76,7 @@ class Ask:
 
     turn: int
     attempt: int
-    roster: tuple[str, ...]
+    roster: Parties
     query: Query
 
 
@@ -79,7 +90,7 @@ class Report:
     part: int
     cells: bytes = b""
     note: bytes = b""
-    ctx: bytes = b""
+    ctx: Annotated[bytes, Only(lambda ctx: len(ctx) in (0, CONTEXT_BYTES), "a cut context")] = b""
 
     def __repr__(self) -> str:
         size = len(self.cells) + len(self.note)
@@ -95,9 +106,9 @@ class Relay:
     turn: int
     attempt: int
     number: int
-    content: bytes
+    content: Annotated[bytes, Bound(PART_BYTES, "bytes in a part of a relay")]
     last: bool
-    to: tuple[str, ...] = ()
+    to: Parties = ()
     sender: str = ""
 
     def __repr__(self) -> str:

@@ -134,14 +134,11 @@ def _check_constant(terms: Terms, score: float, first: Sequence[float], constant
 # (PeerError).
 
 
-_THRESHOLD = np.dtype("<f4")
-
-
 def packed(terms: Terms, party: str, trees: Iterable[Tree]) -> bytes:
     """The finite thresholds of the splits by a party's numeric columns: float32, little-endian, in the order
     of trees and nodes."""
     places = _places(trees, _numeric(terms, party))
-    return np.array([tree.threshold[node] for tree, node in places], _THRESHOLD).tobytes()
+    return np.array([tree.threshold[node] for tree, node in places], _FLOAT32).tobytes()
 
 
 def _places(trees: Iterable[Tree], numeric: Collection[int]) -> list[tuple[Tree, int]]:
@@ -175,10 +172,10 @@ class Thresholds:
 
     def take(self, party: str, thresholds: bytes) -> None:
         """Take the thresholds of a party. PeerError for what cannot be those of its splits."""
-        places, size = self._places(party), _THRESHOLD.itemsize
+        places, size = self._places(party), _FLOAT32.itemsize
         if len(thresholds) != size * len(places):
             raise PeerError(f"{len(thresholds)} bytes of thresholds, where {len(places)} splits are its own")
-        given = np.frombuffer(thresholds, _THRESHOLD)
+        given = np.frombuffer(thresholds, _FLOAT32)
         if not np.isfinite(given).all():
             raise PeerError("a threshold that is not finite")
         features, bins = (

@@ -11,7 +11,7 @@ Refuses: by leaving. The session never raises for what an aggregator sends or a 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -316,12 +316,6 @@ def remember(
 # Promises: the same query asked again gets the same bytes; the same request for help the same help.
 
 
-def check_size(ask: Ask, member: Membership) -> None:
-    """Raise PeerError where a vector that others may see could overflow its cells."""
-    if not member.protection.hides and ask.query.rows < member.holder.rows:
-        raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
-
-
 def is_repeated(own: Ask, ask: Ask) -> bool:
     """True if the same query is asked again."""
     same = ask.turn == own.turn and ask.attempt == own.attempt and ask.roster == own.roster
@@ -351,7 +345,7 @@ class Answer:
         terms = member.terms
         self._opens = not terms.hides_columns or ask.query.hidden(terms, state) is not None
         """False where nobody reports sums that this party could open."""
-        self._help: dict[bytes, bytes] = {}
+        self.helped: dict[bytes, bytes] = {}
         """Requests for help with this turn, and the help that was given."""
 
     def reports(self) -> Iterator[Report]:
@@ -361,22 +355,18 @@ class Answer:
             self._sent.append(report)
             yield report
 
-    def has_helped(self, request: bytes) -> bool:
-        """True if that help was given before."""
-        return request in self._help
-
     def help(self, request: bytes) -> bytes:
         """Help to open the sum."""
-        if request not in self._help:
+        if request not in self.helped:
             # One request is for the self mask, each other for more lost parties than the one before.
-            if len(self._help) > len(self.ask.roster):
+            if len(self.helped) > len(self.ask.roster):
                 raise PeerError(
                     f"help is asked for with turn {self.ask.turn} more often than parties can be lost"
                 )
             if not self._opens:
                 raise PeerError(f"asked to open sums in turn {self.ask.turn}, which has none that are hidden")
-            self._help[request] = self._sealer.assist(request)
-        return self._help[request]
+            self.helped[request] = self._sealer.assist(request)
+        return self.helped[request]
 
     def _sealed(
         self, tag: Tag, member: Membership, answered: Answered, state: TrainingState
@@ -408,7 +398,7 @@ def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Itera
             yield held
         held = Report(ask.turn, ask.attempt, part, cells, ctx=b"" if part else ctx)
     assert held is not None
-    yield Report(held.turn, held.attempt, held.part, held.cells, note, held.ctx)
+    yield replace(held, note=note)
 
 
 # ---- One party's end of a session: a message of the aggregator in, this party's replies out -------------
@@ -537,7 +527,9 @@ class PartySession:
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         member.memory.meet(self._attempt)
         member.holder.go_to(state)
-        site, terms, public = self._site, member.terms, _public_key(member, meet, attempt)
+        site, terms, public = self._site, member.terms, member.secret.public if member.secret else None
+        if public is None and member.protection.uses_key_holder:
+            public = key_exchange.public_of(attempt, meet.greetings)
         handshake, self._handshake, self._attested = self._handshake, None, None
         roster = tuple(sorted(met.publics))
         sealer = _sealer(site, member, handshake, met, public, self._openings)
@@ -589,7 +581,8 @@ class PartySession:
         now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
-        check_size(ask, member)
+        if not member.protection.hides and ask.query.rows < member.holder.rows:
+            raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
@@ -634,7 +627,7 @@ class PartySession:
         answer, label = self._answer, (request.turn, request.attempt)
         if answer is None or label != (answer.ask.turn, answer.ask.attempt):
             raise PeerError(f"help is asked for with turn {request.turn}, which is not the last")
-        if not answer.has_helped(request.request):
+        if request.request not in answer.helped:
             size = len(answer.help(request.request))
             self._openings += self._member.secret is not None
             self._note_help(answer.ask)
@@ -679,13 +672,6 @@ class PartySession:
         shape = cells, size, member.protection.name, ask.roster
         release = Release(member.first.session, ask.turn, ask.attempt, what, *shape, charge, *hashes)
         self._site.record(release)
-
-
-def _public_key(member: Membership, meet: Introduce, attempt: key_exchange.Attempt) -> Public | None:
-    """The key that sums are encrypted under, where they are."""
-    if not member.protection.uses_key_holder:
-        return None
-    return member.secret.public if member.secret else key_exchange.public_of(attempt, meet.greetings)
 
 
 def _sealer(

@@ -25,14 +25,12 @@ from fedboost.protocol.contracts import (
     Send,
     TrainingState,
 )
-from fedboost.protocol.messages import Ask, Relay, next_transcript
+from fedboost.protocol.messages import PART_BYTES, Ask, Relay, next_transcript
 from fedboost.protocol.site import Question
 from fedboost.terms.terms import Terms
 
 MAX_QUOTE = 64
 """Characters of a name that a message quotes."""
-PART_BYTES = 1 << 20
-"""Bytes of a part of relayed bytes."""
 BYTES_PER_ROW = 8
 """Bytes that a turn relays for each row and root, beside a bit in each row set."""
 BYTES_PER_ID = 4

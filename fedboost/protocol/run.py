@@ -201,7 +201,7 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
                 except FedboostError as error:
                     if number < len(past) - 1:
                         raise ConfigError(f"its sums cannot be: turn {run.turn}: {error}") from None
-                    run.fail_next(str(error))
+                    run.failure = str(error)
             case TreeGrown():
                 _check_grew(run, terms, record)
                 run.trees.read += 1
@@ -295,8 +295,8 @@ class TrainingRun:
         self._callbacks = tuple(callbacks)
         self._program = program(terms, self.trees.grown)
         self._pending: Query | None = None
-        self._failure = ""
-        """What the last sum of the records made the program fail with."""
+        self.failure = ""
+        """What the last sum of the records made the program fail with: the session fails when it starts."""
         replay(self, terms, tuple(past))
 
     @property
@@ -335,8 +335,8 @@ class TrainingRun:
 
     def start(self) -> None:
         """Run the program to its first query, unless it stands at a later one already."""
-        if self._failure:
-            raise Refused(self._failure)
+        if self.failure:
+            raise Refused(self.failure)
         if self._pending is None:
             self.advance(None)
 
@@ -411,10 +411,6 @@ class TrainingRun:
         self._pending, self.turn = query, self.turn + 1
         if query.ends_tree and (grew := self.trees.ends.pop(query.tree, None)):
             self.state, self.turn = with_tree(self.state, grew), grew.turn
-
-    def fail_next(self, reason: str) -> None:
-        """Fail when the session starts: the last sum of the records made the program fail."""
-        self._failure = reason
 
     @property
     def ends_round(self) -> bool:

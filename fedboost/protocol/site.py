@@ -128,12 +128,9 @@ class Standing:
         """The standing with this question. Another base is that of another tree, of which nothing
         was asked yet."""
         known = self.questions if base == self.base else ()
-        if known and question.turn <= known[-1].turn:
-            kept = {asked.turn: asked for asked in (*known, question)}
-            questions = tuple(kept[turn] for turn in sorted(kept))
-        else:
-            questions = *known, question
-        return Standing(self.attempt, base, reached, questions, self.helped, self.signed)
+        kept = {asked.turn: asked for asked in (*known, question)}
+        questions = tuple(kept[turn] for turn in sorted(kept))
+        return replace(self, base=base, reached=reached, questions=questions)
 
 
 @dataclass(frozen=True)
@@ -476,18 +473,17 @@ class Spending:
         state: where the session stood when it was asked; sums over the same nodes after other trees are
         another question.
         """
-        release = query.release(self.terms)
+        release, noise = query.release(self.terms), self.terms.noise
         if release is None:
             if values.size:
                 raise PeerError("an answer without noise, where the terms say that all get some")
             return values, None
-        if not self._draws:
+        if noise is None or noise.placement == "central":
             return values, None
         key = self._key(query, state, tag, values)
         charge = Charge(hmac.digest(key, b"name", "sha256").hex()[:32], release.cost)
         self.memory.charge(charge.name, charge.cost)
-        noise = noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
-        return values + noise, charge
+        return values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size), charge
 
     def _key(self, query: Query, state: TrainingState, tag: Tag, values: Int64) -> bytes:
         """A secret of this very answer."""
@@ -499,11 +495,6 @@ class Spending:
             values.tobytes(),
         )
         return hmac.digest(self.memory.secret, label, "sha256")
-
-    @property
-    def _draws(self) -> bool:
-        """True if this party draws noise."""
-        return self.terms.noise is not None and self.terms.noise.placement != "central"
 
 
 def with_central_noise(query: Query, terms: Terms, total: Int64, draw: RandomBytes) -> Int64:

@@ -5,10 +5,23 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
-from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
+from fedboost.boosting.queries.columns import (
+    BinCountsQuery,
+    BinsQuery,
+    QuantileQuery,
+    RangeQuery,
+    SummaryQuery,
+)
 from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery
-from fedboost.boosting.queries.labels import LevelSumsQuery, ResidualQuery, RowsQuery, StartQuery
-from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, VoteQuery
+from fedboost.boosting.queries.labels import (
+    EvaluationQuery,
+    LevelSumsQuery,
+    MagnitudesQuery,
+    ResidualQuery,
+    RowsQuery,
+    StartQuery,
+)
+from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
@@ -110,7 +123,38 @@ means = st.lists(st.tuples(st.lists(floats32, max_size=5), st.sampled_from([1, 6
         np.repeat(np.array(values, np.float32), folds).reshape(-1, folds) for values, folds in columns
     )
 )
+metrics = st.lists(st.sampled_from([*sorted(METRICS), "error@0.25", "tweedie-nloglik@1.9"]), max_size=3).map(
+    tuple
+)
+names_of_sets = st.lists(words, max_size=2).map(tuple)
 queries = st.one_of(
+    st.builds(RangeQuery, rows, st.integers(0, 1000)),
+    st.builds(
+        BinCountsQuery,
+        st.lists(st.integers(1, 256), max_size=4).map(tuple),
+        st.integers(1, 1000),
+        st.integers(0, 1000),
+    ),
+    st.builds(
+        SummaryQuery,
+        st.integers(0, 1000),
+        st.lists(st.integers(0, 255), max_size=4).map(tuple),
+        st.integers(0, 1000),
+    ),
+    st.builds(MagnitudesQuery, metrics),
+    st.builds(
+        EvaluationQuery,
+        rows,
+        metrics,
+        names_of_sets,
+        names_of_sets,
+        st.booleans(),
+        st.integers(0, 1000),
+        st.floats(0, 1, exclude_min=True, exclude_max=True),
+        scales,
+        st.lists(st.floats(), max_size=3).map(tuple),
+    ),
+    st.builds(SumsQuery, rows, u32, splits, few_numbers),
     st.builds(IdCountQuery, st.integers(1, 1000)),
     st.builds(AlignQuery, few_numbers),
     st.builds(lambda rows, told: PlacesQuery(rows, *told), rows, told_places),
@@ -143,12 +187,10 @@ queries = st.one_of(
         st.integers(-1, 2**31 - 1),
         splits,
         values,
-        st.lists(st.sampled_from([*sorted(METRICS), "error@0.25", "tweedie-nloglik@1.9"]), max_size=3).map(
-            tuple
-        ),
+        metrics,
         scales,
         st.booleans(),
-        st.lists(st.text(max_size=20), max_size=2).map(tuple),
+        names_of_sets,
         st.booleans(),
     ),
 )

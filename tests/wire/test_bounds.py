@@ -14,20 +14,14 @@ from generated import from_party, terms, to_party, train_events, u32, u64
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedboost.boosting.queries.base import MAX_NODES
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.metrics import METRICS
-from fedboost.protocol.messages import Join, Relay, Report
-from fedboost.protocol.relaying import PART_BYTES
+from fedboost.protocol.messages import MAX_GREETING, PART_BYTES, Join, Relay, Report
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
-from fedboost.wire.codec import (
-    MAX_FROM_AGGREGATOR,
-    MAX_GREETING,
-    MAX_NODES,
-    MAX_RELAY_PART,
-    MAX_TO_AGGREGATOR,
-)
+from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR
 from fedboost.wire.messages import (
     MAX_MEMBERS,
     MAX_OBJECTIONS,
@@ -292,11 +286,10 @@ def test_a_part_of_a_relay_has_a_largest_size_and_so_many_receivers(way):
     decode = {"from_party": decode_from_party, "to_party": decode_to_party}[way]
     encode = {"from_party": encode_from_party, "to_party": encode_to_party}[way]
     everybody = tuple(f"p{i}" for i in range(MAX_PARTIES))
-    largest = Relay(2**32 - 1, 2**32 - 1, 2**32 - 1, bytes(MAX_RELAY_PART), False, everybody, "p0")
+    largest = Relay(2**32 - 1, 2**32 - 1, 2**32 - 1, bytes(PART_BYTES), False, everybody, "p0")
     assert decode(encode(largest)) == largest
-    assert PART_BYTES == MAX_RELAY_PART
-    with pytest.raises(PeerError, match=f"{MAX_RELAY_PART + 1} bytes in a part of a relay"):
-        decode(encode(replace(largest, content=bytes(MAX_RELAY_PART + 1))))
+    with pytest.raises(PeerError, match=f"{PART_BYTES + 1} bytes in a part of a relay"):
+        decode(encode(replace(largest, content=bytes(PART_BYTES + 1))))
     with pytest.raises(PeerError, match=f"{MAX_PARTIES + 1} parties"):
         decode(encode(replace(largest, to=(*everybody, "one more"))))
 

@@ -7,12 +7,13 @@ import functools
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -21,14 +22,37 @@ from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids, ends_of
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels import level
+from fedboost.gbdt.metrics import is_metric
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
-from fedboost.protocol.contracts import MAX_CELLS
+from fedboost.protocol.contracts import MAX_CELLS, Bound, Only
 from fedboost.terms.hiding import ROWS, Noise, Release
+from fedboost.terms.objective import MAX_METRICS
+from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
+from fedboost.terms.trees import MAX_DEPTH
+
+# ---- Members of queries, with their bounds on the wire --------------------------------------------------
+
+
+CONSTANT_TREE = -1
+MAX_ROWS = 1 << 48
+"""Limit of the rows of a sum, exclusive."""
+MAX_NODES = 2 << MAX_DEPTH
+"""Nodes of a tree, and splits, leaves or cells that one query names."""
+Rows = Annotated[int, Bound(MAX_ROWS - 1, "rows", least=1)]
+TreeNumber = Annotated[int, Bound(math.inf, "as the number of a tree", least=CONSTANT_TREE)]
+Nodes = Annotated[tuple[int, ...], Bound(MAX_NODES, "nodes")]
+Values = Annotated[tuple[tuple[int, float], ...], Bound(MAX_NODES, "leaves")]
+"""The value of each leaf, behind its node."""
+Features = Annotated[int, Bound(MAX_FEATURES, "features")]
+Metrics = Annotated[
+    tuple[Annotated[str, Only(is_metric, "a metric this version does not know")], ...],
+    Bound(MAX_METRICS, "metrics"),
+]
 
 # ---- What a party is told of a question where parties hold different columns ----------------------------
 # A split by a column of another party is seen as (node, left, holder): its feature is a number behind those
@@ -44,7 +68,6 @@ from fedboost.terms.terms import Terms
 
 
 T = TypeVar("T")
-Values = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -93,11 +116,18 @@ class View:
 
     def values(self, values: Values) -> Values:
         """These leaf values as they are seen: 0 without labels."""
-        return values if self.has_labels else tuple((node, 0.0) for node, _ in values)
+        told = self.has_labels or not any(value for _, value in values)
+        return values if told else tuple((node, 0.0) for node, _ in values)
+
+    def cells(self, starts: tuple[int, ...]) -> tuple[int, ...]:
+        """The starts of these cells of residuals as they are seen: 0 without labels, as leaf values are in
+        them."""
+        return starts if self.has_labels or not any(starts) else (0,) * len(starts)
 
     def scale(self, scale: Scale) -> Scale:
         """This scale as it is seen: its bits alone, where its exponent would tell of labels."""
-        return scale if self.has_labels or not self.hides else Scale(0, scale.bits)
+        told = self.has_labels or not self.hides or scale.exponent == 0
+        return scale if told else Scale(0, scale.bits)
 
     def cut_points(self, cut_points: CutPoints) -> CutPoints:
         """These cut points as they are seen: 1, 2, ... for features of others."""
@@ -201,9 +231,6 @@ else:
             return value
 
 
-CONSTANT_TREE = -1
-MAX_ROWS = 1 << 48
-"""Limit of the rows of a sum, exclusive."""
 BYTES_PER_CELL = 16
 """Bytes that the aggregator needs for each integer: of the running sum, and of the opened sum."""
 
@@ -225,6 +252,13 @@ class BaseQuery(ABC):
     """The turn that it is asked in, alone, if it is asked once in a session."""
     needs_noise: ClassVar[bool] = False
     """True if only answers with noise are allowed."""
+    suits_noise: ClassVar[bool] = False
+    """True if it is allowed whatever noise answers get."""
+    released: ClassVar[str | None] = None
+    """The release that an answer is, where the terms have noise; None if it does not depend on rows."""
+    views: ClassVar[tuple[tuple[str, Callable[[View, Any], Any]], ...]] = (("splits", View.splits),)
+    """The fields of which a party may be told less, and how each is seen: the same object where nothing of it
+    is hidden."""
     tasks: ClassVar[frozenset[str]] = TRAINING
     """Names of the tasks whose sessions send it."""
 
@@ -266,7 +300,7 @@ class BaseQuery(ABC):
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """True if it is allowed where answers get this noise."""
-        return False
+        return self.suits_noise
 
     @property
     def parts(self) -> "tuple[BaseQuery, ...]":
@@ -324,10 +358,12 @@ class BaseQuery(ABC):
 
     def in_view(self, view: View) -> Self:
         """The query as it is told in this view."""
-        splits = view.splits(self.splits)
-        if splits is self.splits:
-            return self
-        return replace(self, splits=splits)  # type: ignore[type-var]  # a dataclass
+        hidden = {
+            name: seen
+            for name, of in self.views
+            if (seen := of(view, getattr(self, name))) is not getattr(self, name)
+        }
+        return replace(self, **hidden) if hidden else self  # type: ignore[type-var]  # a dataclass
 
     def fits(self, answer: Int64) -> bool:
         """True if the cells hold this answer, when no other party adds to it."""
@@ -350,8 +386,8 @@ class BaseQuery(ABC):
         return BYTES_PER_CELL * self.cells
 
     def release(self, terms: Terms) -> Release | None:
-        """The release of an answer, where the terms have noise; None if it does not depend on rows."""
-        return None
+        """The release of an answer, where the terms have noise (`released`)."""
+        return None if self.released is None else terms.plan.releases[self.released]
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
         """The sums that some parties report encrypted, asked in this state; None without any."""
@@ -367,6 +403,24 @@ class BeforeTrees:
 
     tree = CONSTANT_TREE
     splits = NO_SPLITS
+
+
+class Stateless(BeforeTrees):
+    """A query before the first tree that changes nothing."""
+
+    def applied_to(self, state: Any) -> Any:
+        """The same state."""
+        return state
+
+
+class Counted(BeforeTrees):
+    """A query that counts for `steps` among those before the cut points."""
+
+    steps: ClassVar[int] = 1
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with so many counts more."""
+        return replace(state, grids=state.grids + self.steps)
 
 
 def digest_of(value: object) -> bytes:

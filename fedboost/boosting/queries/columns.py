@@ -1,13 +1,16 @@
 """Queries about columns: counts behind cut points, ranges, levels, and how many rows lie where."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Self
 
 from fedboost.boosting.queries.base import (
     APART,
     MAX_ROWS,
     BaseQuery,
-    BeforeTrees,
+    Counted,
+    Features,
+    Rows,
+    Stateless,
     View,
     check_started,
     digest_of,
@@ -15,13 +18,23 @@ from fedboost.boosting.queries.base import (
 )
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Scale, cell_bits
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grids
+from fedboost.gbdt.cut_points import (
+    MAX_CATEGORIES,
+    MAX_REFINEMENTS,
+    RANGE_PARTS,
+    SUBCELLS_PER_BIN,
+    Grids,
+)
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY, Noise, Release
+from fedboost.protocol.contracts import Bound
+from fedboost.terms.columns import MAX_CLASSES
+from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY
+from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.tasks import gridded
 from fedboost.terms.terms import Terms
+from fedboost.terms.trees import MAX_ROUNDS
 
 BYTES_PER_COUNT = 64
 """Bytes for each count of a grid: the running sum (8) and the opened sum (8), then start, width and rows of
@@ -47,7 +60,7 @@ def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
 
 
 @dataclass(frozen=True)
-class QuantileQuery(BeforeTrees, BaseQuery):
+class QuantileQuery(Counted, BaseQuery):
     """Counts of rows in each subcell of these grids (one for each of `gridded`).
 
     weight: the scale of row weights, where the terms have them: a row counts its weight, in units of this
@@ -56,8 +69,9 @@ class QuantileQuery(BeforeTrees, BaseQuery):
 
     description = "how many rows lie in each column interval"
     tasks = TRAINING | {"describe"}
+    views = (("grids", View.grids),)
 
-    rows: int
+    rows: Rows
     grids: Grids
     weight: Scale | None = field(default=None, metadata=APART)
 
@@ -96,10 +110,6 @@ class QuantileQuery(BeforeTrees, BaseQuery):
         if due != (None if self.weight is None else self.weight.bits):
             raise Refused(f"the terms allow counts by weights of {due or 'no'} bits here, no others")
 
-    def in_view(self, view: View) -> "QuantileQuery":
-        """The query with the grids that are seen."""
-        return replace(self, grids=view.grids(self.grids))
-
     def bytes_needed(self, parties: int) -> int:
         """Bytes of the sums, and of the grids that come of them."""
         return BYTES_PER_COUNT * self.cells
@@ -112,13 +122,9 @@ class QuantileQuery(BeforeTrees, BaseQuery):
         if state.grids == 0 and self.grids.shape != Grids.first(self.grids.features).shape:
             raise PeerError("the first grid is not the coarse one over all numbers")
 
-    def applied_to(self, state: Any) -> Any:
-        """The state with one more grid."""
-        return replace(state, grids=state.grids + 1)
-
 
 @dataclass(frozen=True)
-class BinsQuery(BeforeTrees, BaseQuery):
+class BinsQuery(Counted, BaseQuery):
     """The bins of each numeric feature, where its cut points are for its owner alone to know.
 
     Each party finds the cut points of its own numeric features by counts of its rows, the same as
@@ -128,7 +134,7 @@ class BinsQuery(BeforeTrees, BaseQuery):
 
     description = "how many intervals each column has"
 
-    features: int
+    features: Features
     rows = MAX_ROWS - 1
 
     @property
@@ -155,13 +161,9 @@ class BinsQuery(BeforeTrees, BaseQuery):
         if state.start is not None or state.grids:
             raise PeerError("bins are counted once, before the cut points")
 
-    def applied_to(self, state: Any) -> Any:
-        """The state with one more count."""
-        return replace(state, grids=state.grids + 1)
-
 
 @dataclass(frozen=True)
-class RangeQuery(BeforeTrees, BaseQuery):
+class RangeQuery(Counted, BaseQuery):
     """Counts of rows in each part of the declared range of each numeric feature (`cut_points.range_edges`).
     Values beyond a range count in its first or last part, missing ones do not count.
 
@@ -170,10 +172,11 @@ class RangeQuery(BeforeTrees, BaseQuery):
 
     description = "how many rows lie in each part of a range"
     tasks = TRAINING | {"describe"}
-    needs_noise = True
+    needs_noise = suits_noise = True
+    released = CUT_POINTS
 
-    rows: int
-    features: int
+    rows: Rows
+    features: Features
 
     @property
     def cells(self) -> int:
@@ -182,10 +185,6 @@ class RangeQuery(BeforeTrees, BaseQuery):
     @property
     def cell_bits(self) -> int:
         return cell_bits(1, self.rows)
-
-    def is_allowed_with(self, noise: Noise) -> bool:
-        """Always."""
-        return True
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
@@ -198,18 +197,10 @@ class RangeQuery(BeforeTrees, BaseQuery):
         if terms.histograms.cut_points != "grid" or self.features != numeric:
             raise Refused(f"counts over {self.features} ranges; the terms allow {numeric}, once")
 
-    def release(self, terms: Terms) -> Release | None:
-        """The counts that cut points are chosen by."""
-        return terms.plan.releases[CUT_POINTS]
-
     def check_order(self, terms: Terms, state: Any) -> None:
         """Raise PeerError unless it may come next."""
         if state.start is not None or state.grids:
             raise PeerError("counts over ranges are given once, before the cut points")
-
-    def applied_to(self, state: Any) -> Any:
-        """The state with one more grid."""
-        return replace(state, grids=state.grids + 1)
 
 
 # ---- The query that counts the rows of all parties by bin of each feature and of the score --------------
@@ -219,7 +210,7 @@ class RangeQuery(BeforeTrees, BaseQuery):
 
 
 @dataclass(frozen=True)
-class BinCountsQuery(BeforeTrees, BaseQuery):
+class BinCountsQuery(Stateless, BaseQuery):
     """Counts of rows: in each bin of each feature, then of the score.
 
     sizes: bins of each feature, the one of missing values last; score: bins of the score; rounds: of the
@@ -228,9 +219,12 @@ class BinCountsQuery(BeforeTrees, BaseQuery):
     description = "rows by bin of each column and of score"
     tasks = frozenset({"train", "drift"})
 
-    sizes: tuple[int, ...]
-    score: int
-    rounds: int
+    sizes: Annotated[
+        tuple[Annotated[int, Bound(MAX_CATEGORIES + 1, "bins of a feature", least=1)], ...],
+        Bound(MAX_FEATURES, "features"),
+    ]
+    score: Annotated[int, Bound(MAX_CLASSES, "bins of the score", least=1)]
+    rounds: Annotated[int, Bound(MAX_ROUNDS, "rounds")]
     rows = MAX_ROWS
 
     @once
@@ -261,10 +255,6 @@ class BinCountsQuery(BeforeTrees, BaseQuery):
         if state.splits or not 0 <= self.rounds < len(state.rounds):  # a root may have been asked ahead
             raise PeerError("rows are counted by bin once the trees have grown")
 
-    def applied_to(self, state: Any) -> Any:
-        """The same state: it changes nothing."""
-        return state
-
 
 # ---- The query that counts the rows, missing values, categories and labels of all parties ---------------
 # Promises: one sum tells the number of rows; asked once in a session, in its first turn.
@@ -272,7 +262,7 @@ class BinCountsQuery(BeforeTrees, BaseQuery):
 
 
 @dataclass(frozen=True)
-class SummaryQuery(BeforeTrees, BaseQuery):
+class SummaryQuery(Stateless, BaseQuery):
     """Counts of rows: all; those with a missing value, for each feature; those of each declared level and of
     undeclared ones, for each categorical feature; those of each class of the label.
 
@@ -282,10 +272,15 @@ class SummaryQuery(BeforeTrees, BaseQuery):
     description = "rows: all, with missing values, by level"
     only_turn = 1
     tasks = frozenset({"describe"})
+    suits_noise = True
+    released = SUMMARY
 
-    numeric: int
-    levels: tuple[int, ...]
-    classes: int
+    numeric: Features
+    levels: Annotated[
+        tuple[Annotated[int, Bound(MAX_CATEGORIES, "levels")], ...],
+        Bound(MAX_FEATURES, "categorical features"),
+    ]
+    classes: Annotated[int, Bound(MAX_CLASSES, "classes")]
     rows = ROWS
 
     @classmethod
@@ -308,14 +303,6 @@ class SummaryQuery(BeforeTrees, BaseQuery):
         """Once, where rows are described."""
         return int(cls.serves(terms))
 
-    def is_allowed_with(self, noise: Noise) -> bool:
-        """Always."""
-        return True
-
-    def release(self, terms: Terms) -> Release | None:
-        """The counts."""
-        return terms.plan.releases[SUMMARY]
-
     def check_terms(self, terms: Terms) -> None:
         """Refuse counts of other columns than the terms'."""
         if self != self.of(terms):
@@ -325,7 +312,3 @@ class SummaryQuery(BeforeTrees, BaseQuery):
         """Raise PeerError unless it may come next."""
         if state.grids:
             raise PeerError("rows are counted by level before they are counted by value")
-
-    def applied_to(self, state: Any) -> Any:
-        """The same state: it changes nothing."""
-        return state

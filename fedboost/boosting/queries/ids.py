@@ -13,17 +13,18 @@ Refuses: more ids than the terms allow, fewer common rows, and places that canno
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
-from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees, View
+from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, Stateless, View
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
 from fedboost.privacy.pairwise import KEY_BYTES, sealed_size
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
-from fedboost.protocol.contracts import MAX_CELLS
+from fedboost.protocol.contracts import MAX_CELLS, Bound
+from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 
 CHECK_BYTES = 2 * KEY_BYTES
@@ -34,9 +35,11 @@ UNKNOWN = -1
 """The place of a row of the label holder that a feature holder does not have."""
 HASH_WORDS = 8
 """Words of 32 bits of a SHA-256."""
+Sizes = Annotated[tuple[int, ...], Bound(MAX_PARTIES, "parties")]
+"""A number for each party, in the order of the terms."""
 
 
-class BeforeRows(BeforeTrees):
+class BeforeRows(Stateless):
     """What queries that match rows have in common."""
 
     rows = MAX_ROWS - 1
@@ -51,10 +54,6 @@ class BeforeRows(BeforeTrees):
         if state.places is not None:
             raise PeerError("rows are matched already")
 
-    def applied_to(self, state: Any) -> Any:
-        """The same state: it changes nothing."""
-        return state
-
 
 @dataclass(frozen=True)
 class IdCountQuery(BeforeRows, BaseQuery):
@@ -64,7 +63,7 @@ class IdCountQuery(BeforeRows, BaseQuery):
     only_turn = 1
     tasks = frozenset({"train", "predict"})
 
-    parties: int
+    parties: Annotated[int, Bound(MAX_PARTIES, "parties", least=1)]
 
     @property
     def cells(self) -> int:
@@ -90,7 +89,7 @@ class AlignQuery(BeforeRows, BaseQuery):
     only_turn = 2
     tasks = frozenset({"train", "predict"})
 
-    sizes: tuple[int, ...]
+    sizes: Sizes
 
     @property
     def cells(self) -> int:
@@ -136,7 +135,7 @@ class ToldPlaces(BeforeRows, BaseQuery):
     only_turn = 3
 
     total: int
-    sizes: tuple[int, ...]
+    sizes: Sizes
     places: Int64 = field(repr=False)
 
     @property

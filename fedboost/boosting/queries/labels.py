@@ -2,16 +2,23 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
 from fedboost.boosting.queries.base import (
     APART,
     CONSTANT_TREE,
+    MAX_NODES,
     MAX_ROWS,
     BaseQuery,
     BeforeTrees,
+    Counted,
+    Metrics,
+    Nodes,
+    Rows,
+    Stateless,
+    TreeNumber,
     View,
     check_bits,
     check_several,
@@ -24,15 +31,20 @@ from fedboost.boosting.queries.columns import LEVELS_SUMMED, are_weighted, weigh
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float32, Scale, cell_bits
 from fedboost.gbdt import metrics
-from fedboost.gbdt.cut_points import KEY_BITS, CutPoints
+from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.metrics import Mean, Metric, exact_metric_of
 from fedboost.gbdt.objectives.objective import NOISE_BITS
+from fedboost.gbdt.target_means import FOLDS, MAX_BUCKETS, MIN_BUCKETS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
+from fedboost.protocol.contracts import Bound, Only
+from fedboost.protocol.messages import Parties
 from fedboost.terms import tasks as evaluating
-from fedboost.terms.hiding import LEVELS, START, Noise, Release
+from fedboost.terms.columns import MAX_CLASSES
+from fedboost.terms.hiding import LEVELS, START
+from fedboost.terms.objective import MAX_METRICS, MAX_SUBGROUPS
 from fedboost.terms.settings import MAX_RENEWAL_QUERIES
 from fedboost.terms.terms import Terms, slots_of
 
@@ -41,10 +53,15 @@ START_BITS = 31
 carries through the whole model."""
 EXPONENT_VECTORS = 3
 """Exponents are counted of gradients, hessians and weights."""
+MAX_COLUMNS = MAX_BUCKETS // MIN_BUCKETS
+"""Columns of target means."""
+MAX_SLOTS = MAX_BUCKETS * (FOLDS + 1)
+"""Slots of all of them, but those of missing values."""
+_FEW_SLOTS = Only(lambda slots: sum(slots) <= MAX_SLOTS + (FOLDS + 1) * len(slots), "too many slots")
 
 
 @dataclass(frozen=True)
-class RowsQuery(BeforeTrees, BaseQuery):
+class RowsQuery(Stateless, BaseQuery):
     """The number of rows, and the magnitudes of gradients, hessians and weights at the initial margins.
 
     Answer: the row count, then exponent counts of gradients, hessians and weights.
@@ -76,10 +93,6 @@ class RowsQuery(BeforeTrees, BaseQuery):
         if terms.vertical.aligns and state.places is None:
             raise PeerError("rows are counted once they are matched")
 
-    def applied_to(self, state: Any) -> Any:
-        """The same state: it changes nothing."""
-        return state
-
 
 @dataclass(frozen=True)
 class StartQuery(BeforeTrees, BaseQuery):
@@ -90,12 +103,17 @@ class StartQuery(BeforeTrees, BaseQuery):
     """
 
     description = "sum over all rows (for the mean label)"
+    suits_noise = True
+    released = START
+    views = ("cut_points", View.cut_points), ("gradient", View.scale), ("hessian", View.scale)
 
-    rows: int
+    rows: Rows
     cut_points: CutPoints
     gradient: Scale
     hessian: Scale
-    means: tuple[Float32, ...] = field(default=(), metadata=APART)
+    means: Annotated[tuple[Float32, ...], Bound(MAX_COLUMNS, "columns of target means")] = field(
+        default=(), metadata=APART
+    )
 
     @once
     def digest(self) -> bytes:
@@ -114,10 +132,6 @@ class StartQuery(BeforeTrees, BaseQuery):
     @property
     def cell_bits(self) -> int:
         return cell_bits(max(self.gradient.limit, self.hessian.limit), self.rows)
-
-    def is_allowed_with(self, noise: Noise) -> bool:
-        """Always."""
-        return True
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
@@ -147,15 +161,6 @@ class StartQuery(BeforeTrees, BaseQuery):
         if not all(np.isfinite(means).all() for means in self.means):
             raise Refused("a mean of a level that is no finite number")
 
-    def in_view(self, view: View) -> "StartQuery":
-        """The query with the cut points and scales that are seen."""
-        cut_points, gradient = view.cut_points(self.cut_points), view.scale(self.gradient)
-        return replace(self, cut_points=cut_points, gradient=gradient, hessian=view.scale(self.hessian))
-
-    def release(self, terms: Terms) -> Release | None:
-        """The sums that boosting starts from."""
-        return terms.plan.releases[START]
-
     def check_order(self, terms: Terms, state: Any) -> None:
         """Raise PeerError unless it may come next."""
         if state.start is not None:
@@ -175,7 +180,7 @@ class StartQuery(BeforeTrees, BaseQuery):
 
 
 @dataclass(frozen=True)
-class LevelSumsQuery(BeforeTrees, BaseQuery):
+class LevelSumsQuery(Counted, BaseQuery):
     """Sums over the rows of each slot of each column of `target_means`, at the initial margins.
 
     slots: of each column, with those of missing values; gradient, hessian: scales; counted: True where rows
@@ -186,9 +191,12 @@ class LevelSumsQuery(BeforeTrees, BaseQuery):
 
     description = "sums of labels by level of a column"
     tasks = frozenset({"train"})
+    steps = LEVELS_SUMMED
+    suits_noise = True
+    released = LEVELS
 
-    rows: int
-    slots: tuple[int, ...]
+    rows: Rows
+    slots: Annotated[tuple[int, ...], Bound(MAX_COLUMNS, "columns of target means"), _FEW_SLOTS]
     gradient: Scale
     hessian: Scale
     counted: bool = True
@@ -223,14 +231,6 @@ class LevelSumsQuery(BeforeTrees, BaseQuery):
         """Once, where the terms have such columns."""
         return int(bool(terms.columns.target_means))
 
-    def is_allowed_with(self, noise: Noise) -> bool:
-        """Always."""
-        return True
-
-    def release(self, terms: Terms) -> Release | None:
-        """The sums by level."""
-        return terms.plan.releases[LEVELS]
-
     def check_terms(self, terms: Terms) -> None:
         """Refuse sums of other columns, or finer ones, than the terms'."""
         due = tuple(slots.with_missing for slots in slots_of(terms).values())
@@ -246,10 +246,6 @@ class LevelSumsQuery(BeforeTrees, BaseQuery):
         """Raise PeerError unless it may come next."""
         if state.start is not None or state.grids >= LEVELS_SUMMED:
             raise PeerError("labels are summed by level once, before the cut points")
-
-    def applied_to(self, state: Any) -> Any:
-        """The state after which nothing is counted any more before the cut points."""
-        return replace(state, grids=state.grids + LEVELS_SUMMED)
 
 
 # ---- Queries of leaf renewal: weights of residuals in parts of a cell of keys ---------------------------
@@ -273,12 +269,13 @@ class ResidualQuery(BaseQuery):
 
     description = "how far off labels are, by groups of rows"
     of_tree = True
+    views = ("splits", View.splits), ("starts", View.cells), ("weight", View.scale)
 
-    rows: int
-    tree: int
+    rows: Rows
+    tree: TreeNumber
     splits: Splits
-    nodes: tuple[int, ...]
-    starts: tuple[int, ...]
+    nodes: Nodes
+    starts: Annotated[tuple[int, ...], Bound(MAX_NODES, "cells")]
     width: int
     weight: Scale
 
@@ -300,13 +297,6 @@ class ResidualQuery(BaseQuery):
     def max_count(cls, terms: Terms) -> int:
         """RESIDUAL_TURNS for each tree, and for the constant."""
         return 0 if terms.objective.loss.quantile is None else (terms.trees.rounds + 1) * RESIDUAL_TURNS
-
-    def in_view(self, view: View) -> "ResidualQuery":
-        """The query with the splits and cells that are seen: cells by the label holder alone, as leaf values
-        are in them."""
-        starts = self.starts if view.has_labels else (0,) * len(self.starts)
-        weight = view.scale(self.weight)
-        return replace(self, splits=view.splits(self.splits), starts=starts, weight=weight)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse residuals where leaf values are no quantiles, and cells that are no parts of others."""
@@ -354,17 +344,30 @@ EVALUATION_BY_PARTY = "EvaluationQuery by party"
 """Name of the query where it includes metrics of single parties."""
 
 
+class OfModel(Stateless):
+    """What queries that measure a model have in common."""
+
+    tasks = frozenset({"evaluate"})
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """Once, where a model is evaluated."""
+        return int(terms.task.name in cls.tasks)
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Come at any time: nothing depends on what was asked before."""
+
+
 @dataclass(frozen=True)
-class MagnitudesQuery(BeforeTrees, BaseQuery):
+class MagnitudesQuery(OfModel, BaseQuery):
     """The number of rows, of rows that trees were grown on, and of those of which a site does not know that;
     then by binary exponent (`fixedpoint.exponent_counts`) the magnitudes of their weights, and of the losses
     of each metric that is a mean."""
 
     description = "row counts; magnitudes of weights, losses"
     only_turn = 1
-    tasks = frozenset({"evaluate"})
 
-    metrics: tuple[str, ...]
+    metrics: Metrics
     rows = MAX_ROWS
 
     @property
@@ -380,26 +383,14 @@ class MagnitudesQuery(BeforeTrees, BaseQuery):
     def cell_bits(self) -> int:
         return MAX_CELL_BITS  # the number of rows is not known yet
 
-    @classmethod
-    def max_count(cls, terms: Terms) -> int:
-        """Once, where a model is evaluated."""
-        return int(cls.serves(terms))
-
     def check_terms(self, terms: Terms) -> None:
         """Refuse other metrics than the terms'."""
         if self.metrics != terms.metrics:
             raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")
 
-    def check_order(self, terms: Terms, state: Any) -> None:
-        """Come at any time: nothing depends on what was asked before."""
-
-    def applied_to(self, state: Any) -> Any:
-        """The same state: it changes nothing."""
-        return state
-
 
 @dataclass(frozen=True)
-class EvaluationQuery(BeforeTrees, BaseQuery):
+class EvaluationQuery(OfModel, BaseQuery):
     """Sums over sets of rows: all, those of each level of the columns of subgroups, those of each site alone.
 
     scores: rows are counted by score and label, which are 0 or 1; classes: of a confusion matrix, 0 without;
@@ -410,17 +401,16 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
 
     description = "error of a model, rows by score and label"
     only_turn = 2
-    tasks = frozenset({"evaluate"})
 
-    rows: int
-    metrics: tuple[str, ...]
-    sets: tuple[str, ...]
-    sites: tuple[str, ...]
+    rows: Rows
+    metrics: Metrics
+    sets: Annotated[tuple[str, ...], Bound(1 + MAX_SUBGROUPS * (1 + MAX_CATEGORIES), "sets of rows")]
+    sites: Parties
     scores: bool
-    classes: int
-    threshold: float
+    classes: Annotated[int, Bound(MAX_CLASSES, "classes")]
+    threshold: Annotated[float, Only(lambda threshold: 0 < threshold < 1, "a threshold that is none")]
     weight: Scale
-    caps: tuple[float, ...]
+    caps: Annotated[tuple[float, ...], Bound(MAX_METRICS, "caps")]
 
     @classmethod
     def of(cls, terms: Terms, rows: int, weight: Scale, caps: tuple[float, ...]) -> Self:
@@ -457,11 +447,6 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
         """Name in logs; another one where it includes metrics of single parties."""
         return EVALUATION_BY_PARTY if self.sites else type(self).__name__
 
-    @classmethod
-    def max_count(cls, terms: Terms) -> int:
-        """Once, where a model is evaluated."""
-        return int(cls.serves(terms))
-
     def check_terms(self, terms: Terms) -> None:
         """Refuse what is not in the terms."""
         if len(self.caps) != len(self.metrics) or not all(0 <= cap < math.inf for cap in self.caps):
@@ -475,10 +460,3 @@ class EvaluationQuery(BeforeTrees, BaseQuery):
             raise Refused("counts by other scores, classes or thresholds than those of the terms")
         if not evaluating.is_weight_scale(terms, self.weight):
             raise Refused("a scale of row weights that the terms do not lead to")
-
-    def check_order(self, terms: Terms, state: Any) -> None:
-        """Come at any time: nothing depends on what was asked before."""
-
-    def applied_to(self, state: Any) -> Any:
-        """The same state: it changes nothing."""
-        return state

@@ -1,15 +1,20 @@
 """Queries about trees that grow: histograms, sums of leaves, votes for features, the end of a round."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from fedboost.boosting.queries.base import (
     APART,
+    MAX_NODES,
     BaseQuery,
+    Metrics,
+    Nodes,
+    Rows,
+    TreeNumber,
+    Values,
     View,
     check_bits,
     check_nodes,
@@ -32,20 +37,26 @@ from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
-from fedboost.terms.hiding import TREES, Noise, Release
+from fedboost.protocol.contracts import Bound, Only, pieces
+from fedboost.terms.hiding import TREES, Noise
+from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32
 """Bytes for each integer of a level's histograms: the running sum (8 of the root, else 4) and the integers it
 opens to (8), while the level above, of which there may be half as many nodes twice over, is still there (16);
 later the sum, its siblings and their parents, which take less."""
+MAX_ELECTED = 1 << 20
+"""Features that one query names, over all its nodes."""
+_FEW_FEATURES = Only(lambda nodes: sum(len(n.features) for n in nodes) <= MAX_ELECTED, "too many features")
+_PAIRS = Only(lambda widths: len(widths) % 2 == 0, "half a pair of widths")
 
 
 @dataclass(frozen=True)
 class Elected:
     """The features of a node in the answer, increasing, and their total number of bins."""
 
-    features: tuple[int, ...]
+    features: Annotated[tuple[int, ...], Bound(MAX_ELECTED, "elected features")]
     bins: int
 
 
@@ -76,16 +87,18 @@ class HistogramQuery(BaseQuery):
 
     description = "sums over groups of rows, by interval"
     of_tree = True
+    released = TREES
+    views = ("splits", View.splits), ("gradient", View.scale), ("hessian", View.scale)
 
-    rows: int
+    rows: Rows
     tree: int
     splits: Splits
-    nodes: tuple[int, ...]
+    nodes: Nodes
     bins: int
     gradient: Scale
     hessian: Scale
-    widths: bytes = b""
-    elected: tuple[Elected, ...] = ()
+    widths: Annotated[bytes, Bound(2 * MAX_NODES, "widths"), _PAIRS] = b""
+    elected: Annotated[tuple[Elected, ...], Bound(MAX_NODES, "nodes"), _FEW_FEATURES] = ()
     threshold: float = 0.0
     grouped: bool = field(default=False, metadata=APART)
 
@@ -112,7 +125,7 @@ class HistogramQuery(BaseQuery):
 
     def by_node(self, answer: Int64) -> list[Int64]:
         """An answer, or the sum of answers, node by node."""
-        return _in_turn(answer, [pairs * STATS for pairs in self.node_pairs])
+        return pieces(answer, [pairs * STATS for pairs in self.node_pairs])
 
     @once
     def _layout(self) -> "_Layout":
@@ -133,13 +146,6 @@ class HistogramQuery(BaseQuery):
     def segments(self) -> tuple[Segment, ...]:
         marks = (Segment(self.marks, cell_bits(1, 1)),) if self.grouped else ()
         return self._layout.segments + marks
-
-    def in_view(self, view: View) -> "HistogramQuery":
-        """The query with the splits and scales that are seen."""
-        splits, scales = view.splits(self.splits), (view.scale(self.gradient), view.scale(self.hessian))
-        if splits is self.splits and scales == (self.gradient, self.hessian):
-            return self
-        return replace(self, splits=splits, gradient=scales[0], hessian=scales[1])
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """True if trees grow on histograms with noise."""
@@ -225,10 +231,6 @@ class HistogramQuery(BaseQuery):
         node, bin_ = np.divmod(places // STATS, self.bins + 1)
         return node * self.bins + bin_
 
-    def release(self, terms: Terms) -> Release | None:
-        """The sums of a tree."""
-        return terms.plan.releases[TREES]
-
     def check_order(self, terms: Terms, state: Any) -> None:
         """Raise PeerError unless it may come next."""
         check_growing(self, terms, state, (self.gradient, self.hessian, self.threshold), votes=False)
@@ -276,10 +278,10 @@ class VoteQuery(BaseQuery):
     description = "votes: which columns part groups best"
     of_tree = True
 
-    rows: int
+    rows: Rows
     tree: int
     splits: Splits
-    nodes: tuple[int, ...]
+    nodes: Nodes
     features: int
     parties: int
     gradient: Scale
@@ -353,11 +355,6 @@ def check_growing(
         raise PeerError(f"tree {tree}: votes and histograms take turns")
 
 
-def _in_turn(values: Int64, sizes: list[int]) -> list[Int64]:
-    """Pieces of these sizes, one after the other."""
-    return [values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-
-
 # ---- Queries about a tree of random structure: sums of its leaves, with noise ---------------------------
 
 
@@ -373,11 +370,12 @@ class SumsQuery(BaseQuery):
     description = "sums over the rows in each leaf of a tree"
     of_tree = True
     needs_noise = True
+    released = TREES
 
-    rows: int
+    rows: Rows
     tree: int
     splits: Splits
-    nodes: tuple[int, ...]
+    nodes: Nodes
 
     @property
     def gradient(self) -> Scale:
@@ -405,10 +403,6 @@ class SumsQuery(BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         """Refuse leaves that a tree of the terms cannot have."""
         check_nodes(terms, self.tree, self.splits, self.nodes)
-
-    def release(self, terms: Terms) -> Release | None:
-        """The sums of a tree."""
-        return terms.plan.releases[TREES]
 
     def check_order(self, terms: Terms, state: Any) -> None:
         """Raise PeerError unless it may come next."""
@@ -440,15 +434,17 @@ class EndRoundQuery(BaseQuery):
 
     description = "error of the model, summed over all rows"
     ends_tree = True
+    suits_noise = True  # the terms have no metrics then
+    views = ("splits", View.splits), ("values", View.values), ("weight", View.scale)
 
-    rows: int
-    tree: int
+    rows: Rows
+    tree: TreeNumber
     splits: Splits
-    values: tuple[tuple[int, float], ...]
-    metrics: tuple[str, ...]
+    values: Values
+    metrics: Metrics
     weight: Scale
     exponents: bool
-    sets: tuple[str, ...] = (TRAIN,)
+    sets: Annotated[tuple[str, ...], Bound(2 * (1 + MAX_PARTIES), "sets of rows")] = (TRAIN,)
     sizes: bool = False
 
     @once
@@ -466,17 +462,6 @@ class EndRoundQuery(BaseQuery):
         """Name in logs; another one where it includes metrics of single parties."""
         by_party = any(metrics.OF_PARTY in rows for rows in self.sets)
         return BY_PARTY if by_party else type(self).__name__
-
-    def in_view(self, view: View) -> "EndRoundQuery":
-        """The query with the splits, leaf values and scale that are seen."""
-        splits, values, weight = view.splits(self.splits), view.values(self.values), view.scale(self.weight)
-        if splits is self.splits and (values, weight) == (self.values, self.weight):
-            return self
-        return replace(self, splits=splits, values=values, weight=weight)
-
-    def is_allowed_with(self, noise: Noise) -> bool:
-        """Always: the terms then have no metrics."""
-        return True
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
