@@ -26,7 +26,7 @@ from fedboost.privacy.identity import to_pem
 from fedboost.runtime.data.database import AS_USUAL, Database, Reading
 from fedboost.runtime.data.locations import TOGETHER, local_files, shown
 from fedboost.runtime.data.shard import base_margin_of, features_of, to_base_margin, to_features, undeclared
-from fedboost.runtime.data.table import FORMS, TableParts, dense_of, in_parts, read_table
+from fedboost.runtime.data.table import FORMS, TableParts, dense_of, read_table
 from fedboost.runtime.data.values import column_of, plain
 from fedboost.runtime.files import check_writable, replacing
 from fedboost.runtime.model import Model, load_trained, rows_facts, signature_facts
@@ -178,7 +178,7 @@ def predict(
     if out is not None:
         check_writable(out, model, *local_files(source), force=force)
         check_form(out)
-    table, kept = in_parts(source, read.options), keep or []
+    table, kept = TableParts(source, read.options), keep or []
     predictor = None
     if party is not None:
         options = min_common_rows, wait, insecure_loopback
@@ -460,7 +460,7 @@ def predicted_columns(
 def check_form(out: Path) -> None:
     """ConfigError for a file of a form in which no predictions are written."""
     name = out.name.lower()
-    others = [suffix for form in FORMS for suffix in form.every_suffix]
+    others = [suffix for form in FORMS for suffix in form.every_suffix()]
     if name.endswith(tuple(s for s in others if s not in (".csv", *TOGETHER))):
         raise ConfigError(f"{out}: predictions are written as .csv or .parquet; name one of those")
 

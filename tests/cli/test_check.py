@@ -59,6 +59,7 @@ ODD = {
     "commas and points": (["1.5", *["2,25"] * 299], "mixed decimals", ROWS, "'1.5' (1)"),
     "signs": (spelled(TENS, **{"<20": [3, 4]}), "signs", 2, "'<20' (2)"),
     "per cent": (spelled(f"{n} %" for n in TENS), "signs", ROWS, "%"),
+    "signs in the only value": (pa.array(["<20", None] * (ROWS // 2)), "signs", ROWS // 2, "'<20' (150)"),
     "blanks and case": (
         ["North", "north ", "NORTH", *["South"] * (ROWS - 5), "North", "North"],
         "spelling",

@@ -8,11 +8,10 @@ on at most `SAMPLE_ROWS` rows, evenly spread; a table in order has no oddity.
 import re
 import sys
 import warnings
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +24,17 @@ from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.results.check import Checked, Oddity
 from fedboost.runtime.data.draft import Draft, draft_schema
 from fedboost.runtime.data.parquet import ParquetTable
-from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.shard import to_shard, undeclared_levels
 from fedboost.runtime.data.table import Table, dense_of
 from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import (
     MISSING_NUMBERS,
-    UNKNOWN,
-    codes_of,
     column_of,
     exact_numbers,
     finite,
     is_text,
     plain,
+    text_of,
     texts,
 )
 from fedboost.terms.columns import Schema
@@ -45,8 +43,9 @@ from fedboost.terms.terms import Terms
 from fedboost.views.check import notices
 from fedboost.views.words import delimited, shorten
 
-# ---- Oddities of a column of numbers --------------------------------------------------------------------
-# Promises: nothing is said of a column in which values repeat and vary, as those of most measurements do.
+# ---- What the checks look at: the numbers of a column, or its distinct texts ----------------------------
+# Most columns of numbers are told by a probe of their rows, and only the others are sorted; of texts each
+# distinct one is looked at once, however many rows have it.
 
 
 NEARLY = 0.999
@@ -60,93 +59,63 @@ MIN_ROWS = 30
 MANY_DISTINCT = 0.95
 """Share of distinct values of a column that is called an identifier and has some twice."""
 _PROBE = 2_000
-"""Rows that are looked at first: most columns are told by them."""
-_ID = re.compile(r"(^|[\W_])(id|uuid|guid|index|key|mrn|ssn|rowid|number|nr)$|^unnamed: \d+$", re.IGNORECASE)
-_CAMEL_ID = re.compile(r"[a-z](ID|Id)$")
+"""Rows of the probe."""
+_ID = re.compile(
+    r"(?i:(^|[\W_])(id|uuid|guid|index|key|mrn|ssn|rowid|number|nr)$|^unnamed: \d+$)|[a-z](ID|Id)$"
+)
+"""The name of a column that is called an identifier."""
 
 
-def is_named_id(name: str) -> bool:
-    """Tell if a column is called an identifier."""
-    return bool(_ID.search(name) or _CAMEL_ID.search(name))
+class Numbers:
+    """The numbers of a column, NaN where they are missing. total: rows of the table, of which these may be a
+    part."""
 
+    def __init__(self, values: Float64, name: str, total: int) -> None:
+        self.name, self.total = name, total
+        self.present = values[~np.isnan(values)]
+        self.rows = self.present.size
+        """Rows that have a number."""
+        self.missing = values.size - self.rows
+        self.probe = self.present[:: max(self.rows // _PROBE, 1)]
 
-def oddities_of_numbers(values: Float64, name: str, total: int) -> Iterator[Oddity]:
-    """Yield the oddities of numbers, NaN where they are missing. total: rows of the table, of which these may
-    be a part."""
-    rows, present = values.size, values[~np.isnan(values)]
-    if not present.size:
-        yield Oddity("empty", name)
-        return
-    yield from nearly_empty(rows - present.size, rows, name)
-    beyond = np.abs(present) > np.finfo(np.float32).max
-    if beyond.any():
-        yield Oddity("infinite", name, int(beyond.sum()), rows)
-        return
-    if present.min() == present.max():
-        if present.size == rows:
-            yield Oddity("constant", name, rows, rows, (spelled(present[0]),))
-        return
-    yield from _nearly_constant(present, name)
-    yield from _distinct(present, name, total)
+    @cached_property
+    def variety(self) -> int:
+        """The number of distinct values, 2 if there are more."""
+        return 0 if not self.rows else 1 if self.present.min() == self.present.max() else 2
 
+    @cached_property
+    def mode(self) -> tuple[str, int]:
+        """The most frequent value, and its rows; 0 rows where these are not nearly all."""
+        values, counts = np.unique(self.probe, return_counts=True)
+        mode = values[counts.argmax()]
+        rows = (self.present == mode).sum() if counts.max() >= self.probe.size * 0.99 else 0
+        return spelled(mode), int(rows)
 
-def nearly_empty(missing: int, rows: int, name: str) -> Iterator[Oddity]:
-    """Yield the oddity of a column that has values in few rows."""
-    if missing > SPARSE * rows:
-        yield Oddity("nearly empty", name, missing, rows)
+    @cached_property
+    def are_whole(self) -> bool:
+        """True of whole numbers in rows enough to identify them."""
+        parts = (self.probe, self.present)
+        return self.rows >= MIN_ROWS and all((part == np.floor(part)).all() for part in parts)
 
+    @cached_property
+    def hardly_repeat(self) -> bool:
+        """True of whole numbers of which the probe has few twice."""
+        return self.are_whole and np.unique(self.probe).size >= MANY_DISTINCT * self.probe.size
 
-def _nearly_constant(present: Float64, name: str) -> Iterator[Oddity]:
-    probe = present[:: max(present.size // _PROBE, 1)]
-    distinct, counts = np.unique(probe, return_counts=True)
-    mode = distinct[counts.argmax()]
-    if counts.max() < probe.size * 0.99:
-        return
-    rows = int((present == mode).sum())
-    if rows > NEARLY * present.size:
-        yield Oddity(
-            "nearly constant", name, rows, present.size, (spelled(mode),), figure=float(present.size - rows)
-        )
+    @cached_property
+    def distinct(self) -> Float64:
+        """The distinct values, sorted."""
+        return np.unique(self.present)
 
-
-def _distinct(present: Float64, name: str, total: int) -> Iterator[Oddity]:
-    """Yield the oddity of whole numbers that identify rows, or that 32-bit floats take for each other."""
-    probe = present[:: max(present.size // _PROBE, 1)]
-    if present.size < MIN_ROWS or (probe != np.floor(probe)).any() or (present != np.floor(present)).any():
-        return
-    largest = np.abs(present).max()
-    many = np.unique(probe).size >= MANY_DISTINCT * probe.size
-    if not many and largest <= EXACT:
-        return
-    distinct = np.unique(present)
-    examples = tuple(map(spelled, present[:3]))
-    if many and distinct.size == present.size:
-        steps = np.diff(present)
-        ordered = bool((steps > 0).all() or (steps < 0).all())
-        # Numbers drawn from a range of 4 a row would repeat among so many by all chance (e^-12).
-        rows = total if present.size**2 > 100 * total else present.size
-        dense = distinct[-1] - distinct[0] < 4 * rows
-        kind = "identifier" if ordered or dense or is_named_id(name) else "distinct"
-        yield Oddity(kind, name, distinct.size, present.size, examples)
-        return
-    if many and is_named_id(name) and distinct.size >= MANY_DISTINCT * present.size:
-        yield Oddity("identifier", name, distinct.size, present.size, examples)
-        return
-    same = np.diff(distinct.astype(np.float32)) == 0
-    merged = np.append(same, False) | np.append(False, same)
-    if merged.any():
-        examples = tuple(map(spelled, distinct[merged][:2]))
-        yield Oddity("rounded", name, int(merged.sum()), distinct.size, examples)
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """The first values."""
+        return tuple(map(spelled, self.present[:3]))
 
 
 def spelled(value: float) -> str:
     """Return a number for a message."""
-    return str(int(value)) if value == np.floor(value) else repr(float(value))
-
-
-# ---- Oddities of a column of text: numbers among which words stand, dates -------------------------------
-# Categories that differ in blanks or case.
-# Promises: it looks at distinct values, each once, however many rows have it.
+    return text_of(float(value)) or ""
 
 
 MAX_EXAMPLES = 4
@@ -176,135 +145,214 @@ _MISSING_WORDS = (
 """Words that stand for a missing value, in small letters."""
 
 
-@dataclass(frozen=True)
 class Counts:
     """The distinct texts of a column and the rows of each; texts of blanks alone, and nulls, are missing."""
 
-    texts: "pa.Array"
-    counts: Int64
-    missing: int
-
-    @classmethod
-    def of(cls, column: "pa.ChunkedArray") -> "Counts":
-        """Return the texts of a column."""
+    def __init__(self, column: "pa.ChunkedArray", name: str) -> None:
+        self.name = name
         counted = column.value_counts()
         texts, counts = counted.field("values"), counted.field("counts").to_numpy()
         absent = compute.equal(texts, "").fill_null(True).to_numpy(zero_copy_only=False)
-        return cls(texts.filter(~absent), counts[~absent], int(counts[absent].sum()))
+        self.texts, self.counts = texts.filter(~absent), counts[~absent]
+        self.rows, self.missing = int(self.counts.sum()), int(counts[absent].sum())
+        self.variety = min(len(self.texts), 2)
+        """The number of distinct texts, 2 if there are more."""
 
-    @property
-    def rows(self) -> int:
-        """Rows that have a text."""
-        return int(self.counts.sum())
+    @cached_property
+    def mode(self) -> tuple[str, int]:
+        """The most frequent text, and its rows."""
+        place = int(self.counts.argmax())
+        return shorten(repr(self.texts[place].as_py())), int(self.counts[place])
 
-    def match(self, pattern: str) -> "np.ndarray":
-        """Return which texts match, blanks around them apart."""
-        trimmed = compute.utf8_trim_whitespace(self.texts)
+    def match(self, pattern: str, most: int | None = None) -> "np.ndarray":
+        """Return which of the texts match, or of so many, blanks around them apart."""
+        trimmed = compute.utf8_trim_whitespace(self.texts[:most])
         return np.asarray(compute.match_substring_regex(trimmed, pattern))
 
-    def examples(self, which: "np.ndarray") -> tuple[str, ...]:
-        """Return the most frequent of some texts, with their rows."""
-        places = np.flatnonzero(which)
-        return self.first(places[np.argsort(-self.counts[places], kind="stable")])
-
-    def first(self, places: "np.ndarray") -> tuple[str, ...]:
-        """Return the first of the texts at these places, with their rows."""
+    def found(self, places: "np.ndarray", rows: int) -> "Found":
+        """What was found in so many rows: the first of the texts at these places, with their rows."""
         shown = [
             f"{shorten(repr(self.texts[int(i)].as_py()))} ({self.counts[i]:,})" for i in places[:MAX_EXAMPLES]
         ]
-        return (*shown, "…") if places.size > MAX_EXAMPLES else tuple(shown)
+        return Found(rows, self.rows, (*shown, *(["…"] if places.size > MAX_EXAMPLES else [])))
+
+    @cached_property
+    def written(self) -> Mapping[str, "np.ndarray"]:
+        """Where texts are numbers, by kind of oddity those that are words among them, or have commas, points
+        or signs."""
+        number, thousands, decimal, signs = map(self.match, (_NUMBER, _THOUSANDS, _DECIMAL, _SIGNS))
+        decimal &= ~thousands
+        points = self.match(_POINTS)  # 1.500 may be either
+        if (points & ~number).any():
+            thousands |= points
+            number &= ~points
+        numbers = number | thousands | decimal | signs
+        if self.counts[numbers].sum() * 2 < self.rows:
+            return {}
+        spelled = compute.utf8_lower(compute.utf8_trim_whitespace(self.texts))
+        known = np.asarray(compute.is_in(spelled, value_set=pa.array(_MISSING_WORDS, spelled.type)))
+        empty = np.asarray(compute.is_in(spelled, value_set=pa.array(MISSING_NUMBERS, spelled.type)))
+        strange = ~numbers & ~empty
+        if (strange & ~known).any() and numbers.sum() < max(MIN_NUMBERS, FEW_WORDS * strange.sum()):
+            return {}  # codes
+        pointed = number & self.match(r"\.")
+        if decimal.any() and not pointed.any():
+            decimal, thousands = decimal | (thousands & ~points), thousands & points
+        mixed = decimal | pointed if decimal.any() and pointed.any() else decimal & False
+        clear = strange | decimal | thousands | signs | pointed & ~points
+        kinds = (strange, mixed, decimal & ~mixed, pointed & (not clear.any()), thousands, signs)
+        return {kind: which for kind, which in zip(WRITTEN, kinds, strict=True) if which.any()}
 
 
-def oddities_of_texts(counts: Counts, name: str) -> Iterator[Oddity]:
-    """Yield the oddities of text that does not spell numbers throughout."""
-    rows, distinct = counts.rows, len(counts.texts)
-    if not distinct:
-        yield Oddity("empty", name)
-        return
-    yield from nearly_empty(counts.missing, counts.missing + rows, name)
-    if distinct == 1:
-        if not counts.missing:
-            yield Oddity("constant", name, rows, rows, (repr(counts.texts[0].as_py()),))
-        return
-    odd = [*words(counts, name)] or [*_dates(counts, name)]
-    if not odd:
-        odd = [*spelling(counts, name), *_many(counts, name)]
-    top = int(counts.counts.argmax())
-    if counts.counts[top] > NEARLY * rows:
-        figure = float(rows - counts.counts[top])
-        example = shorten(repr(counts.texts[top].as_py()))
-        odd.append(Oddity("nearly constant", name, int(counts.counts[top]), rows, (example,), figure))
-    yield from odd
+# ---- The checks of a column -----------------------------------------------------------------------------
+# Promises: nothing is said of a column in which values repeat and vary, as those of most measurements do.
 
 
-def words(counts: Counts, name: str) -> Iterator[Oddity]:
-    """Yield the oddities of texts that are numbers, but for words, commas or signs."""
-    number, thousands, decimal, signs = map(counts.match, (_NUMBER, _THOUSANDS, _DECIMAL, _SIGNS))
-    decimal &= ~thousands
-    points = counts.match(_POINTS)  # 1.500 may be either
-    if (points & ~number).any():
-        thousands |= points
-        number &= ~points
-    numbers = number | thousands | decimal | signs
-    if counts.counts[numbers].sum() * 2 < counts.rows:
-        return
-    spelled = compute.utf8_lower(compute.utf8_trim_whitespace(counts.texts))
-    known = np.asarray(compute.is_in(spelled, value_set=pa.array(_MISSING_WORDS, spelled.type)))
-    empty = np.asarray(compute.is_in(spelled, value_set=pa.array(MISSING_NUMBERS, spelled.type)))
-    strange = ~numbers & ~empty
-    if (strange & ~known).any() and numbers.sum() < max(MIN_NUMBERS, FEW_WORDS * strange.sum()):
-        return  # codes
-    pointed = number & counts.match(r"\.")
-    if decimal.any() and not pointed.any():
-        decimal, thousands = decimal | (thousands & ~points), thousands & points
-    mixed = decimal | pointed if decimal.any() and pointed.any() else decimal & False
-    clear = strange | decimal | thousands | signs | pointed & ~points
-    doubtful = pointed & (not clear.any())
-    for kind, which in (
-        ("words", strange),
-        ("mixed decimals", mixed),
-        ("decimal commas", decimal & ~mixed),
-        ("decimal points", doubtful),
-        ("thousands", thousands),
-        ("signs", signs),
-    ):
-        if which.any():
-            yield Oddity(kind, name, int(counts.counts[which].sum()), counts.rows, counts.examples(which))
+class Found(NamedTuple):
+    """What a check has found; see `Oddity`."""
+
+    rows: int = 0
+    of: int = 0
+    values: tuple[str, ...] = ()
+    figure: float = 0.0
 
 
-def spelling(counts: Counts, name: str) -> Iterator[Oddity]:
-    """Yield the oddity of texts that differ from another in blanks or case alone."""
+def _nearly_empty(column: Numbers | Counts) -> Found | None:
+    rows = column.missing + column.rows
+    return Found(column.missing, rows) if column.missing > SPARSE * rows else None
+
+
+def _infinite(numbers: Numbers) -> Found | None:
+    beyond = int((np.abs(numbers.present) > np.finfo(np.float32).max).sum())
+    return Found(beyond, numbers.rows + numbers.missing) if beyond else None
+
+
+def _constant(column: Numbers | Counts) -> Found | None:
+    if column.variety > 1 or column.missing:
+        return None
+    value = spelled(column.present[0]) if isinstance(column, Numbers) else repr(column.texts[0].as_py())
+    return Found(column.rows, column.rows, (value,))
+
+
+def _nearly_constant(column: Numbers | Counts) -> Found | None:
+    value, rows = column.mode
+    return Found(rows, column.rows, (value,), column.rows - rows) if rows > NEARLY * column.rows else None
+
+
+def _row_numbers(numbers: Numbers) -> Found | None:
+    if not numbers.hardly_repeat:
+        return None
+    distinct, rows = numbers.distinct, numbers.rows
+    identify = _ID.search(numbers.name) is not None and distinct.size >= MANY_DISTINCT * rows
+    if distinct.size == rows and not identify:
+        steps = np.diff(numbers.present)
+        # Numbers drawn from a range of 4 a row would repeat among so many by all chance (e^-12).
+        whole = numbers.total if rows**2 > 100 * numbers.total else rows
+        dense = distinct[-1] - distinct[0] < 4 * whole
+        identify = bool(dense or (steps > 0).all() or (steps < 0).all())
+    return Found(distinct.size, rows, numbers.examples) if identify else None
+
+
+def _distinct(numbers: Numbers) -> Found | None:
+    if not numbers.hardly_repeat or numbers.distinct.size < numbers.rows:
+        return None
+    return Found(numbers.rows, numbers.rows, numbers.examples)
+
+
+def _rounded(numbers: Numbers) -> Found | None:
+    if not numbers.are_whole or np.abs(numbers.present).max() <= EXACT:
+        return None
+    distinct = numbers.distinct
+    same = np.diff(distinct.astype(np.float32)) == 0
+    merged = distinct[np.append(same, False) | np.append(False, same)]
+    return Found(merged.size, distinct.size, tuple(map(spelled, merged[:2]))) if merged.size else None
+
+
+def _written(counts: Counts, kind: str) -> Found | None:
+    if kind not in counts.written:
+        return None
+    places = np.flatnonzero(counts.written[kind])
+    places = places[np.argsort(-counts.counts[places], kind="stable")]
+    return counts.found(places, int(counts.counts[places].sum()))
+
+
+def _date(counts: Counts) -> Found | None:
+    are_dates = counts.match(_DATE, 1000).mean() > 0.95
+    return Found(values=(shorten(repr(counts.texts[0].as_py())),)) if are_dates else None
+
+
+def _spelling(counts: Counts) -> Found | None:
+    """The texts that differ from another in blanks or case alone."""
     if len(counts.texts) > MAX_SPELLED:
-        return
+        return None
     plain = compute.utf8_lower(compute.utf8_trim_whitespace(counts.texts))
     plain = compute.replace_substring_regex(plain, r"\s+", " ")
     _, group, sizes = np.unique(
         plain.to_numpy(zero_copy_only=False).astype(str), return_inverse=True, return_counts=True
     )
-    alike = sizes[group] > 1
-    if not alike.any():
-        return
     order = np.lexsort((-counts.counts, group))
-    order = order[alike[order]]
+    order = order[sizes[group[order]] > 1]
+    if not order.size:
+        return None
     first = np.append(True, group[order][1:] != group[order][:-1])
-    rows = int(counts.counts[order[~first]].sum())  # but for the most frequent of each group
-    yield Oddity("spelling", name, rows, counts.rows, counts.first(order))
+    return counts.found(order, int(counts.counts[order[~first]].sum()))  # but for the most frequent of each
 
 
-def _dates(counts: Counts, name: str) -> Iterator[Oddity]:
-    head = Counts(counts.texts[:1000], counts.counts[:1000], 0)
-    if head.match(_DATE).mean() > 0.95:
-        yield Oddity("date", name, values=(shorten(repr(counts.texts[0].as_py())),))
+def _names(counts: Counts) -> Found | None:
+    distinct = len(counts.texts)
+    if counts.rows < MIN_ROWS or distinct < MANY_DISTINCT_TEXTS * counts.rows:
+        return None
+    return Found(distinct, counts.rows, tuple(shorten(repr(t), 20) for t in counts.texts[:3].to_pylist()))
 
 
-def _many(counts: Counts, name: str) -> Iterator[Oddity]:
-    """Yield the oddity of texts that are names of rows, or too many."""
-    rows, distinct = counts.rows, len(counts.texts)
-    if rows >= MIN_ROWS and distinct >= MANY_DISTINCT_TEXTS * rows:
-        examples = tuple(shorten(repr(text), 20) for text in counts.texts[:3].to_pylist())
-        yield Oddity("identifier", name, distinct, rows, examples)
-    elif distinct > MAX_CATEGORIES:
-        yield Oddity("categories", name, distinct, rows, figure=float(MAX_CATEGORIES))
+def _many(counts: Counts) -> Found | None:
+    distinct = len(counts.texts)
+    return Found(distinct, counts.rows, figure=MAX_CATEGORIES) if distinct > MAX_CATEGORIES else None
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of a column. looks_at: `Numbers`, `Counts`, or both; variety: the distinct values that a column
+    has at least; unless: kinds of which none was found before."""
+
+    kind: str
+    looks_at: Any
+    variety: int
+    find: Callable[[Any], Found | None]
+    unless: Collection[str] = ()
+
+
+WRITTEN = ("words", "mixed decimals", "decimal commas", "decimal points", "thousands", "signs")
+"""Kinds of texts that are numbers, but for words, commas, points or signs."""
+ANY = (Numbers, Counts)
+CHECKS = (
+    Check("empty", ANY, 0, lambda column: None if column.rows else Found()),
+    Check("nearly empty", ANY, 1, _nearly_empty),
+    Check("infinite", Numbers, 1, _infinite),
+    Check("constant", ANY, 1, _constant, ["infinite"]),
+    Check("nearly constant", ANY, 2, _nearly_constant, ["infinite"]),
+    Check("identifier", Numbers, 2, _row_numbers, ["infinite"]),
+    Check("distinct", Numbers, 2, _distinct, ["infinite", "identifier"]),
+    Check("rounded", Numbers, 2, _rounded, ["infinite", "identifier", "distinct"]),
+    *(Check(kind, Counts, 1, partial(_written, kind=kind), ["constant"]) for kind in WRITTEN),
+    Check("date", Counts, 2, _date, WRITTEN),
+    Check("spelling", Counts, 2, _spelling, [*WRITTEN, "date"]),
+    Check("identifier", Counts, 2, _names, [*WRITTEN, "date"]),
+    Check("categories", Counts, 2, _many, [*WRITTEN, "date", "identifier"]),
+)
+"""The checks of a column, in order. Their sentences are in `fedboost.results.check.KINDS`."""
+
+
+def checked(column: Numbers | Counts, kinds: Collection[str] | None = None) -> Iterator[Oddity]:
+    """Yield the oddities of a column, of these kinds unless of all."""
+    known: set[str] = set()
+    for check in CHECKS:
+        if not isinstance(column, check.looks_at) or (kinds is not None and check.kind not in kinds):
+            continue
+        applies = column.variety >= check.variety and known.isdisjoint(check.unless)
+        if applies and (found := check.find(column)) is not None:
+            known.add(check.kind)
+            yield Oddity(check.kind, column.name, *found)
 
 
 # ---- Columns that give the label away: how well one column tells it -------------------------------------
@@ -323,71 +371,96 @@ FAR = 0.05
 """How far below its limit the figure of these rows is then: ten times its standard error, or more."""
 SURPRISES = 0.1
 """Share of the rows of other classes than the most frequent one that may be told wrong."""
-
-
-class Target(Enum):
-    """The kind of label, by the kind of oddity that a column is which tells it."""
-
-    TWO = "gives away"
-    CLASSES = "tells classes"
-    AMOUNT = "predicts"
-
-
-LIMITS = {Target.TWO: 0.98, Target.CLASSES: 0.98, Target.AMOUNT: 0.99}
+TWO, CLASSES, AMOUNT = "gives away", "tells classes", "predicts"
+"""Kinds of labels, by the kind of oddity of a column that tells one."""
+LIMITS = {TWO: 0.98, CLASSES: 0.98, AMOUNT: 0.99}
 """The figure above which a column gives the label away: AUC of one split, share of the rows whose class is
 told, rank correlation with an amount."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """A label: its kind, and the value of each row, or the code of its class; no row is missing."""
+    """A label in a sample of rows: its kind, the places of the rows that have one, and the value of each, or
+    the code of its class."""
 
-    target: Target
+    target: str
+    rows: Int64
     values: Float64
 
-    def told_by(self, column: Float64, categorical: bool) -> float:
-        """Return the figure of a column: numbers, or codes of categories, NaN where it is missing."""
-        return self._figure(column, categorical, SURPRISES, by_others=True)
+    @classmethod
+    def of(cls, column: "pa.ChunkedArray", name: str, sample: Int64, classes: bool) -> "Label | None":
+        """Return the label in a sample; None of one without figures: other types, very many classes. classes:
+        numbers stand for them."""
+        values, is_classes = _coded(column.take(pa.array(sample)), name, MAX_CLASSES, classes)
+        if not values.size:
+            return None
+        present = np.isfinite(values)
+        target = CLASSES if is_classes else AMOUNT
+        if np.unique(values[present]).size == 2:
+            target = TWO
+        return cls(target, sample[present], values[present])
 
-    def is_far_from(self, column: Float64, categorical: bool) -> bool:
-        """Tell if a column is far from giving the label away, by few rows: they may tell themselves, so that
-        the figure of categories is rather too high."""
-        figure = self._figure(column, categorical, 5 * SURPRISES, by_others=False)
-        return figure < LIMITS[self.target] - FAR
+    def told_by(self, column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
+        """Yield the oddity of a column that gives the label away. One that is far from it is known by a few
+        rows: they may tell themselves, so that the figure of categories is rather too high."""
+        limit = LIMITS[self.target]
+        if self._few._figure(column, name, 5 * SURPRISES, by_others=False) < limit - FAR:
+            return
+        figure = self._figure(column, name, SURPRISES, by_others=True)
+        if figure > limit:
+            yield Oddity(self.target, name, figure=figure)
 
-    def _figure(self, column: Float64, categorical: bool, surprises: float, by_others: bool) -> float:
+    def _figure(self, column: "pa.ChunkedArray", name: str, surprises: float, by_others: bool) -> float:
+        """How well a column tells the label; NaN where that cannot be said."""
         _, classes, counts = self._classes
         if self.values.size < MIN_ROWS_TO_TELL or counts.size < 2:
-            return float("nan")
-        if self.target is Target.TWO and counts.min() < MIN_PER_CLASS:
-            return float("nan")
-        if self.target is Target.TWO:
-            positive = classes == 1
-            if categorical:
-                column = _told(_codes(column), positive.astype(np.float64), by_others)
-            return one_split_auc(column, positive)
-        if self.target is Target.AMOUNT:
-            if categorical:
-                column = _told(_codes(column), self.values, by_others)
-            return _rank_correlation(column, self.values)
-        codes = _codes(column) if categorical else _bins(column)
-        right = (_told_class(codes, classes, by_others or not categorical) == classes).mean()
-        surprise = 1 - counts.max() / counts.sum()
-        return float(right) if 1 - right < surprise * surprises else 0.0
+            return np.nan
+        if self.target == TWO and counts.min() < MIN_PER_CLASS:
+            return np.nan
+        values, categorical = _coded(column.take(pa.array(self.rows)), name)
+        if not values.size:
+            return np.nan
+        if self.target == CLASSES:
+            codes = _codes(values) if categorical else _bins(values)
+            right = (_told_class(codes, classes, by_others or not categorical) == classes).mean()
+            surprise = 1 - counts.max() / counts.sum()
+            return float(right) if 1 - right < surprise * surprises else 0.0
+        if categorical:
+            amounts = classes.astype(np.float64) if self.target == TWO else self.values
+            values = _told(_codes(values), amounts, by_others)
+        if self.target == TWO:
+            return one_split_auc(values, classes == 1)
+        return _rank_correlation(values, self.values)
 
-    @property
-    def few(self) -> Int64:
-        """The places of a few rows, evenly spread; of each of two values half of them, or all there are."""
+    @cached_property
+    def _few(self) -> "Label":
+        """A few rows, evenly spread; of each of two values half of them, or all there are."""
         kinds = [np.arange(self.values.size)]
-        if self.target is Target.TWO:
+        if self.target == TWO:
             kinds = [np.flatnonzero(self._classes[1] == code) for code in (0, 1)]
         most = FEW_ROWS // len(kinds)
-        return np.sort(np.concatenate([kind[evenly(kind.size, most)] for kind in kinds]))
+        places = np.sort(np.concatenate([kind[evenly(kind.size, most)] for kind in kinds]))
+        return Label(self.target, self.rows[places], self.values[places])
 
     @cached_property
     def _classes(self) -> tuple[Float64, Int64, Int64]:
         """The distinct values, the number of each row's, and the rows of each."""
         return np.unique(self.values, return_inverse=True, return_counts=True)
+
+
+def _coded(
+    column: "pa.ChunkedArray", name: str, most: int = MAX_CATEGORIES, as_categories: bool = False
+) -> tuple[Float64, bool]:
+    """The numbers of a column, or the codes of its categories, and whether it is these; no values of a column
+    that is neither, or has too many categories."""
+    values = None if as_categories else _spelled_numbers(column, name)
+    if values is not None:
+        return values, False
+    try:
+        codes, distinct = texts(column, name)
+    except ConfigError:
+        return np.zeros(0), True
+    return (np.zeros(0) if len(distinct) > most else np.where(codes < 0, np.nan, codes)), True
 
 
 def evenly(size: int, most: int) -> Int64:
@@ -490,19 +563,18 @@ def oddities(
     """
     out: list[Oddity] = []
     whole = table if whole is None else whole
-    target = None
+    known = None
     if label is not None:
         out += _of_label(column_of(table, label), label)
-        target = _Target.of(whole.column(label), label, evenly(whole.num_rows, SAMPLE_ROWS), classes)
+        known = Label.of(whole.column(label), label, evenly(whole.num_rows, SAMPLE_ROWS), classes)
     for name in table.column_names:
         if name == label:
             continue
-        column = table.column(name)
-        odd = list(_of_feature(column, name, whole.num_rows))
+        odd = list(_of_feature(table.column(name), name, whole.num_rows))
         if name in aside:
             odd = [oddity for oddity in odd if oddity.kind == "spelling"]
-        elif target is not None and not _NO_FEATURES & {oddity.kind for oddity in odd}:
-            odd += target.told_by(whole.column(name), name)
+        elif known is not None and not _NO_FEATURES & {oddity.kind for oddity in odd}:
+            odd += known.told_by(whole.column(name), name)
         out += odd
     return out
 
@@ -511,10 +583,10 @@ def _of_label(column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
     values = plain(column)
     missing = values.null_count
     if is_text(values.type):
-        counts = Counts.of(values)
+        counts = Counts(values, name)
         missing = counts.missing
-        yield from words(counts, name)
-        yield from spelling(counts, name)
+        yield from checked(counts, WRITTEN)
+        yield from checked(counts, ["spelling"])
     elif types.is_floating(values.type):
         missing = int(np.isnan(exact_numbers(column, name)).sum())
     if missing:
@@ -528,84 +600,25 @@ def _of_feature(column: "pa.ChunkedArray", name: str, total: int) -> Iterator[Od
     elif types.is_temporal(values.type):
         first = next(filter(None, map(str, values.drop_null()[:1].to_pylist())), "")
         yield Oddity("date", name, values=(first,))
-    elif not is_text(values.type):
-        try:
-            numbers = exact_numbers(column, name)
-        except ConfigError:
-            return  # lists and the like, which the draft leaves out
-        yield from oddities_of_numbers(numbers, name, total)
-    elif types.is_dictionary(column.type) or (spelled := _spelled_numbers(values, name)) is None:
-        yield from oddities_of_texts(Counts.of(values), name)
+    elif (numbers := _spelled_numbers(column, name)) is None:
+        if is_text(values.type):  # else lists and the like, which the draft leaves out
+            yield from checked(Counts(values, name))
     else:
-        yield from words(Counts.of(values), name)
-        yield from oddities_of_numbers(spelled, name, total)
-
-
-def _spelled_numbers(values: "pa.ChunkedArray", name: str) -> Float64 | None:
-    """The numbers that a text column spells, None if there are words."""
-    try:
         if is_text(values.type):
-            exact_numbers(values[:_FIRST_ROWS], name)  # where words are, they mostly are in these
-        return exact_numbers(values, name)
+            yield from checked(Counts(values, name), WRITTEN)
+        yield from checked(Numbers(numbers, name, total))
+
+
+def _spelled_numbers(column: "pa.ChunkedArray", name: str) -> Float64 | None:
+    """The numbers of a column, or those that its text spells; None of one with words, or with categories."""
+    try:
+        if is_text(column.type):
+            exact_numbers(column[:_FIRST_ROWS], name)  # where words are, they mostly are in these
+        elif types.is_dictionary(column.type):
+            return None
+        return exact_numbers(column, name)
     except ConfigError:
         return None
-
-
-@dataclass(frozen=True)
-class _Target:
-    """The label of the rows of a sample, and of a few of them."""
-
-    rows: "pa.Array"
-    label: Label
-    few_rows: "pa.Array"
-    few: Label
-
-    @classmethod
-    def of(
-        cls, column: "pa.ChunkedArray", name: str, sample: "np.ndarray", classes: bool
-    ) -> "_Target | None":
-        """Return the rows of a sample that have a label; None where the label has no figures: other
-        types, very many classes."""
-        part = plain(column.take(pa.array(sample)))
-        values = None if types.is_dictionary(column.type) else _spelled_numbers(part, name)
-        target = Target.AMOUNT
-        if values is None or classes:
-            try:
-                codes, distinct = texts(part, name)
-            except ConfigError:
-                return None
-            if len(distinct) > MAX_CLASSES:
-                return None
-            values, target = np.where(codes < 0, np.nan, codes), Target.CLASSES
-        present = np.isfinite(values)
-        if np.unique(values[present]).size == 2:
-            target = Target.TWO
-        rows, label = sample[present], Label(target, values[present])
-        few = label.few
-        return cls(pa.array(rows), label, pa.array(rows[few]), Label(target, label.values[few]))
-
-    def told_by(self, column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
-        """Yield the oddity of a column that gives the label away."""
-        values, categorical = _coded(column.take(self.few_rows), name)
-        if values.size and self.few.is_far_from(values, categorical):
-            return
-        values, categorical = _coded(column.take(self.rows), name)
-        figure = self.label.told_by(values, categorical) if values.size else np.nan
-        if figure > LIMITS[self.label.target]:
-            yield Oddity(self.label.target.value, name, figure=figure)
-
-
-def _coded(column: "pa.ChunkedArray", name: str) -> tuple[Float64, bool]:
-    """The numbers of a column, or the codes of its categories, and whether it is these; no values of a column
-    that is neither, or has too many categories."""
-    values = None if types.is_dictionary(column.type) else _spelled_numbers(plain(column), name)
-    if values is not None:
-        return values, False
-    try:
-        codes, distinct = texts(column, name)
-    except ConfigError:
-        return np.zeros(0), True
-    return (np.zeros(0) if len(distinct) > MAX_CATEGORIES else np.where(codes < 0, np.nan, codes)), True
 
 
 # ---- Fit of a table to terms ----------------------------------------------------------------------------
@@ -668,14 +681,11 @@ def _without_column(error: object, name: str) -> str:
 
 def undeclared_categories(table: "pa.Table", name: str, categories: Sequence[str]) -> list[Oddity]:
     """Return the oddity of a column with categories that the terms do not declare. Raises ConfigError."""
-    strange = codes_of(table, name, categories) == UNKNOWN
-    if not strange.any():
+    levels = undeclared_levels(table, name, categories)
+    if not levels:
         return []
-    codes, distinct = texts(column_of(table, name), name)
-    counts = np.bincount(codes[strange], minlength=len(distinct))
-    common = Counter(dict(zip(distinct, counts.tolist(), strict=True))).most_common(MAX_EXAMPLES)
-    examples = tuple(f"{shorten(repr(text))} ({rows:,})" for text, rows in common if rows)
-    return [Oddity("undeclared", name, int(strange.sum()), table.num_rows, examples)]
+    examples = tuple(f"{shorten(repr(text))} ({n:,})" for text, n in levels.most_common(MAX_EXAMPLES))
+    return [Oddity("undeclared", name, levels.total(), table.num_rows, examples)]
 
 
 # ---- The check: oddities, those that a draft of terms met (each once, by its most telling kind), and fit -
@@ -692,11 +702,7 @@ _RUNS = 20
 """Rows are checked in so many runs: rows side by side show that the values of a sorted column repeat."""
 MAX_LABELS = 10
 """Distinct labels that are counted one by one."""
-_TOLD = {
-    *("date", "identifier", "categories", "words", "decimal commas", "mixed decimals"),
-    *("thousands", "signs"),
-    *("empty", "infinite"),
-}
+_TOLD = {"date", "identifier", "categories", "empty", "infinite", *WRITTEN} - {"decimal points"}
 """Kinds that say why a column was left out."""
 _OF_NUMBERS = {"distinct", "rounded"}
 """Kinds that do not matter in columns which the terms take for categories."""
@@ -715,19 +721,17 @@ def check(
     rows = _rows(table, MAX_STORED_ROWS)
     if rows.num_rows == 0:
         raise ConfigError(f"{source}: the table has no rows")
+    whole = table if isinstance(table, SparseTable) else rows
     sentence, draft = "", None
     if terms is not None:
-        odd = of_terms(table if isinstance(table, SparseTable) else rows, terms, party)
-        odd += of_ids(table.num_rows, terms)
+        odd = of_terms(whole, terms, party) + of_ids(table.num_rows, terms)
         if terms.columns.label in rows.column_names:
             sentence = label_sentence(rows, terms.columns.label, terms.objective.name, terms.columns.positive)
     else:
         odd = []
         if label is not None:
             try:
-                draft = draft_schema(
-                    table if isinstance(table, SparseTable) else rows, label, exclude=exclude
-                )
+                draft = draft_schema(whole, label, exclude=exclude)
             except ConfigError as error:
                 column_of(rows, label)  # an absent one is refused
                 odd.append(Oddity("undraftable", label, values=(str(error),)))

@@ -22,7 +22,8 @@ from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES, names_of, parameters_of
 from fedboost.runtime.config import OFFER, read_toml, to_toml
-from fedboost.runtime.data.text import QID, SparseTable, row_of, without_source
+from fedboost.runtime.data.table import dense_of, row_of, without_source
+from fedboost.runtime.data.text import QID, SparseTable
 from fedboost.runtime.data.values import column_of, kind_of, listing, numbers, texts
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.columns import NOT_IN_FEATURES, NOT_IN_TEXT, Schema
@@ -168,13 +169,21 @@ def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = Fal
     name, sorted. Raises ConfigError where the column is absent, of a type without text, or null in a row."""
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
-    dense = table.dense if isinstance(table, SparseTable) else table
-    codes, sites = _named_in(dense, column, "site")
-    rest = dense if keep else dense.drop_columns([column])
-    rest = without_source(replace(table, dense=rest) if isinstance(table, SparseTable) else rest)
-    order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(sites)))[:-1])
-    return {site: rest.take(rows) for site, rows in sorted(zip(sites, parts, strict=True))}
+    codes, sites = _named_in(dense_of(table), column, "site")
+    if not keep:
+        rest = dense_of(table).drop_columns([column])
+        table = replace(table, dense=rest) if isinstance(table, SparseTable) else rest
+    return dict(sorted(_shared_out(table, codes, sites).items()))
+
+
+def _shared_out(
+    table: "pa.Table | SparseTable", owners: Int64, names: Sequence[str]
+) -> "dict[str, pa.Table]":
+    """The rows of each name, in their order. owners: the place of a name for each row."""
+    order = np.argsort(owners, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(owners, minlength=len(names)))[:-1])
+    rest = without_source(table)
+    return {name: rest.take(rows) for name, rows in zip(names, parts, strict=True)}
 
 
 def _named_in(table: "pa.Table", column: str, what: str) -> tuple[Int64, tuple[str, ...]]:
@@ -231,16 +240,14 @@ def _split_groups(
     table: "pa.Table | SparseTable", names: Sequence[str], weights: Sequence[float], seed: int, column: str
 ) -> "dict[str, pa.Table]":
     """Tables by party, with the groups shared out as rows are."""
-    dense = table.dense if isinstance(table, SparseTable) else table
-    codes, groups = _named_in(dense, column, "group")
+    codes, groups = _named_in(dense_of(table), column, "group")
     if len(groups) < len(names):
         raise ConfigError(f"{len(groups)} groups cannot be split among {len(names)} parties: lower --parties")
     shares = split_by_weights(pa.table({"group": np.arange(len(groups))}), names, weights, seed)
     owner = np.empty(len(groups), np.int64)
     for index, share in enumerate(shares.values()):
         owner[share.column("group").to_numpy()] = index
-    rest = without_source(table)
-    return {name: rest.take(np.flatnonzero(owner[codes] == index)) for index, name in enumerate(names)}
+    return _shared_out(table, owner[codes], names)
 
 
 @dataclass(frozen=True)

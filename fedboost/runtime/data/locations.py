@@ -15,20 +15,23 @@ import ssl
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 import pyarrow as pa
+from pyarrow import fs
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import is_loopback
-from fedboost.runtime.data.database import POSTGRESQL, Database
+from fedboost.runtime.data.database import POSTGRESQL, Database, ReadOptions
+from fedboost.runtime.data.values import missing_column
 from fedboost.views.words import shorten
 
 REMOTE = ("s3://", "https://", "http://")
@@ -179,8 +182,6 @@ def _together(
 
 def _in_bucket(parts: SplitResult, source: str) -> Locations:
     """The object, or the Parquet files below a folder, of an s3:// address."""
-    from pyarrow import fs
-
     bucket, key = parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/")
     if not bucket or not key:
         raise ConfigError(f"{source}: names no object; write s3://BUCKET/FOLDER/FILE")
@@ -214,8 +215,6 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
     """The store of an s3:// address: its endpoint and region are in the address or the environment."""
-    from pyarrow import fs  # which loads the clients of all clouds
-
     options = dict(parse_qsl(parts.query))
     known = ("region", "endpoint_override", "scheme")
     if odd := next((key for key in options if key not in known), None):
@@ -234,6 +233,94 @@ def _store(parts: SplitResult, source: str, bucket: str) -> Any:
     if colon:
         settings |= {"access_key": unquote(user), "secret_key": unquote(password)}
     return fs.S3FileSystem(**settings)
+
+
+# ---- Tables at these locations: a class for each form of files ------------------------------------------
+
+
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+PART_ROWS = 1 << 16
+"""Rows of a part, at most."""
+
+
+class Source:
+    """Rows to read: of files in one form, or of a query."""
+
+    form: ClassVar[str]
+    shown: str
+    """Its path, address or database, for messages."""
+    rows: int | None = None
+    """The number of rows, where it is known before they are read."""
+
+    def names(self) -> Sequence[str] | None:
+        """The names of the columns; None where they are known once the rows are."""
+        return None
+
+    def read(self) -> Any:
+        """The whole table."""
+        raise NotImplementedError
+
+    def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
+        """Yield the rows of these columns in parts, or all columns of all rows. as_text: columns of which the
+        text is yielded that is in the file, where it is text."""
+        yield self.read()
+
+    def line_of(self, row: int) -> int | None:
+        """The line of a row, counted from 0; None in a form that has no lines."""
+        return None
+
+    def check_columns(self, names: Sequence[str], columns: Iterable[str]) -> None:
+        """ConfigError for the first column that is not among the names."""
+        there = {*names}
+        for name in columns:
+            if name not in there:
+                error = missing_column(name, names)
+                raise ConfigError(f"{self.shown}: {error.public}", error.detail)
+
+
+class File(Source):
+    """A table in a file, or in several. ConfigError for files that are not of the form."""
+
+    suffixes: ClassVar[tuple[str, ...]]
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Options by which its files are read."""
+    packed: ClassVar[bool] = False
+    """True if its files may be compressed, which a second suffix says."""
+
+    def __init__(self, locations: Locations, options: ReadOptions) -> None:
+        self.locations, self.location, self.options = locations, locations.files[0], options
+        self.shown = locations.shown
+
+    @classmethod
+    def every_suffix(cls) -> tuple[str, ...]:
+        """Its suffixes, also those of compressed files."""
+        more = ("", *COMPRESSIONS) if cls.packed else ("",)
+        return tuple(suffix + packed for suffix in cls.suffixes for packed in more)
+
+    @contextmanager
+    def opened(self) -> "Iterator[pa.NativeFile]":
+        """Open the file to read from its beginning, unpacked as its suffix says."""
+        method = next((COMPRESSIONS[end] for end in COMPRESSIONS if self.location.name.endswith(end)), None)
+        with self.location.open() as file:
+            if method is None:
+                yield file
+            else:
+                with pa.CompressedInputStream(file, method) as stream:
+                    yield stream
+
+
+@contextmanager
+def reading(source: str, form: str) -> Iterator[None]:
+    """Raise ConfigError for what can go wrong with a source that is read in a form."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ConfigError(f"{source}: no such file") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        name = source.partition("?")[0].lower()
+        packed = isinstance(error, OSError) and name.endswith(tuple(COMPRESSIONS))
+        damaged = "; it is cut off or damaged: copy it again" if packed else ""
+        raise ConfigError(f"{source}: cannot be read as {form}", first_line(error) + damaged) from None
 
 
 def first_line(error: object) -> str:

@@ -6,18 +6,18 @@ have no names once they are open, so nothing is left behind however the process 
 """
 
 import contextlib
-import io
 import mmap
 import os
 import re
 import tempfile
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import numpy as np
@@ -26,11 +26,27 @@ import pyarrow as pa
 from pyarrow import parquet, types
 
 from fedboost.errors import ConfigError, quoted
-from fedboost.fixedpoint import Float32
+from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import allocate_in_memory
-from fedboost.runtime.data.database import DUCKDB, POSTGRESQL, SQLITE, Database, check_query
-from fedboost.runtime.data.locations import Location, Locations, check_scratch
-from fedboost.runtime.data.values import BadRow, give_back
+from fedboost.runtime.data.database import (
+    AS_USUAL,
+    DUCKDB,
+    POSTGRESQL,
+    SQLITE,
+    Database,
+    ReadOptions,
+    check_query,
+)
+from fedboost.runtime.data.locations import (
+    PART_ROWS,
+    TOGETHER,
+    File,
+    Location,
+    Locations,
+    Source,
+    check_scratch,
+)
+from fedboost.runtime.data.values import BadRow, check_distinct_names, give_back
 
 # ---- Columns as databases and dataframes hand them over, to types that the rest of fedboost reads -------
 # Promises: no value changes: PostgreSQL's numeric, which comes as text, becomes float64 as every decimal
@@ -40,19 +56,28 @@ from fedboost.runtime.data.values import BadRow, give_back
 NUMERIC = "numeric"
 
 
+class NormalBatches:
+    """The batches of an Arrow stream, with the types that the rest of fedboost reads. They are read once.
+    faults: a context in which they are."""
+
+    def __init__(
+        self, reader: "pa.RecordBatchReader", faults: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ) -> None:
+        self._reader, self._faults = reader, faults
+        fields = (pa.field(field.name, normal_type(field.type)) for field in reader.schema)
+        self.schema: pa.Schema = pa.schema([*fields])
+
+    def __iter__(self) -> "Iterator[pa.RecordBatch]":
+        with self._faults():
+            for batch in self._reader:
+                pairs = zip(batch.columns, self.schema.types, strict=True)
+                yield pa.record_batch([normal_column(*pair) for pair in pairs], schema=self.schema)
+
+
 def normal_table(table: "pa.Table") -> "pa.Table":
     """The table with these types, without its metadata; columns of other types are not copied."""
-    fields = [normal_field(field) for field in table.schema]
-    columns = [
-        column if column.type == field.type else _chunked(column, field.type)
-        for column, field in zip(table.columns, fields, strict=True)
-    ]
-    return pa.table(columns, schema=pa.schema(fields))
-
-
-def normal_field(field: "pa.Field") -> "pa.Field":
-    """The field with the type that a column of it becomes."""
-    return pa.field(field.name, normal_type(field.type))
+    batches = NormalBatches(table.to_reader())
+    return pa.Table.from_batches(batches, batches.schema)
 
 
 def normal_type(kind: "pa.DataType") -> "pa.DataType":
@@ -82,10 +107,6 @@ def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
             return pa.array([None if value is None else str(value) for value in column.to_pylist()], kind)
         column = column.storage
     return column if column.type == kind else column.cast(kind)
-
-
-def _chunked(column: "pa.ChunkedArray", kind: "pa.DataType") -> "pa.ChunkedArray":
-    return pa.chunked_array([normal_column(chunk, kind) for chunk in column.chunks], kind)
 
 
 # ---- Rows of a database, streamed: PostgreSQL and SQLite through ADBC, DuckDB through its own package ---
@@ -125,41 +146,8 @@ _ADVICE = {
 """What to do about an error that has this text."""
 
 
-class Batches(Protocol):
-    """Rows that are read once, from the first to the last."""
-
-    @property
-    def schema(self) -> "pa.Schema":
-        """The columns."""
-
-    def __iter__(self) -> "Iterator[pa.RecordBatch]": ...
-
-
-class _Stream:
-    """The batches of a query, their types those that the rest of fedboost reads."""
-
-    def __init__(self, reader: "pa.RecordBatchReader", driver: Any, database: Database) -> None:
-        self._reader, self._driver, self._database = reader, driver, database
-        for field in reader.schema:
-            if reason := _unreadable(field):
-                raise ConfigError(
-                    f"{database}: column {field.name!r} is {reason}, neither numbers nor text: write "
-                    f"CAST({field.name} AS {_cast(reason)}) in the query, or leave the column out"
-                )
-        self.schema = pa.schema([normal_field(field) for field in reader.schema])
-
-    def __iter__(self) -> "Iterator[pa.RecordBatch]":
-        with _explained(self._driver, self._database, self.schema.names):
-            for batch in self._reader:
-                columns = [
-                    normal_column(column, field.type)
-                    for column, field in zip(batch.columns, self.schema, strict=True)
-                ]
-                yield pa.record_batch(columns, schema=self.schema)
-
-
 @contextmanager
-def opened(database: Database) -> Iterator[Batches]:
+def opened(database: Database) -> Iterator[NormalBatches]:
     """Ask the query; the rows can be read until the end of the context. ConfigError."""
     query = check_query(database.query, database)
     driver = _driver(database)
@@ -168,7 +156,15 @@ def opened(database: Database) -> Iterator[Batches]:
     with ExitStack() as held:
         with _explained(driver, database):
             reader = _READERS[database.kind](driver, database, query, held.enter_context)
-        yield _Stream(reader, driver, database)
+        for field in reader.schema:
+            if reason := _unreadable(field):
+                raise ConfigError(
+                    f"{database}: column {field.name!r} is {reason}, neither numbers nor text: write "
+                    f"CAST({field.name} AS {_cast(reason)}) in the query, or leave the column out"
+                )
+        faults = partial(_explained, driver, database, reader.schema.names)
+        check_distinct_names(reader.schema.names, str(database), ANOTHER_NAME)
+        yield NormalBatches(reader, faults)
 
 
 def _driver(database: Database) -> Any:
@@ -287,15 +283,77 @@ def _line(text: str, names: Sequence[str]) -> str:
     return quoted(line) + (f"; {advice}" if advice else "")
 
 
+# ---- Rows that stay in files: a party's table may be larger than its memory -----------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetTable:
+    """Rows that stay in Parquet files: one column of some rows is read at a time. What is made of them is
+    kept in a scratch folder, or in memory where there is none."""
+
+    head: "pa.Table"
+    """The columns, without a row."""
+    ends: Int64
+    """Where each group of rows begins, and the last one ends."""
+    group: Callable[[int, str], "pa.Table"]
+    """Reads a group of rows of one column. ConfigError if the file has become another, or is gone."""
+    scratch: Path | None = None
+    in_memory: bool = False
+    """True if values of features are kept in memory once they are read."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.ends[-1])
+
+    def groups(self, column: str) -> "Iterator[pa.Table]":
+        """Yield the rows of one column, group by group."""
+        return (self.group(number, column) for number in range(len(self.ends) - 1))
+
+    def share(self, ranges: Sequence[tuple[int, int]]) -> "ParquetTable":
+        """The rows from each first to before the last, whose values are kept in memory."""
+        pieces: list[tuple[int, int, int]] = []
+        for first, last in ranges:
+            groups = np.searchsorted(self.ends, [first, last - 1], side="right") - 1
+            for group in range(int(groups[0]), int(groups[1]) + 1):
+                begin, end = map(int, self.ends[group : group + 2])
+                pieces.append((group, max(first, begin) - begin, min(last, end) - begin))
+
+        def piece(number: int, column: str) -> "pa.Table":
+            group, first, last = pieces[number]
+            return self.group(group, column).slice(first, last - first)
+
+        ends = np.cumsum([0, *(last - first for _, first, last in pieces)])
+        return replace(self, ends=ends, group=piece, scratch=None, in_memory=True)
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """An array in a file without a name, or in memory. ConfigError if there is no room for it."""
+        if self.scratch is None:
+            return allocate_in_memory(shape, dtype)
+        count = int(np.prod(shape))
+        size = max(count * dtype.itemsize, 1)
+        try:
+            with tempfile.TemporaryFile(dir=self.scratch) as file:
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, and no signal later
+                mapped = mmap.mmap(file.fileno(), size)
+        except OSError as error:
+            where = f"scratch folder {self.scratch}, {size:,} bytes: {error.strerror}"
+            raise ConfigError("no room for what is made of the rows", where) from None
+        return np.frombuffer(mapped, dtype, count).reshape(shape)
+
+
 # ---- Parquet files as one table -------------------------------------------------------------------------
 # Promises: the rows of several files come in the order of the files; what folders are named after, `a=1`, is
 # a column of the rows in them.
 
 
-class ParquetFiles:
+class ParquetFiles(File):
     """Parquet files that are one table. Opening them reads no row."""
 
-    def __init__(self, locations: Locations) -> None:
+    form, suffixes = "Parquet", TOGETHER
+
+    def __init__(self, locations: Locations, options: ReadOptions = AS_USUAL) -> None:
+        super().__init__(locations, options)
         self._files = locations.files
         self._metadata = []
         heads = []
@@ -304,71 +362,69 @@ class ParquetFiles:
                 self._metadata.append(file.metadata)
                 heads.append(file.schema_arrow)
         for location, head in zip(self._files[1:], heads[1:], strict=True):
-            _check_same(location, head, self._files[0], heads[0])
+            first = self._files[0].shown
+            check_same_names(location.shown, head.names, first, heads[0].names)
+            for name, kind in zip(heads[0].names, heads[0].types, strict=True):
+                if (other := head.field(name).type) != kind:
+                    types = f"{other} here, {kind} in {first}"
+                    raise ConfigError(f"{location.shown}: column {name!r} is {types}; write both as one type")
         self._partitions = _partitions(self._files, heads[0])
         head = pa.Table.from_batches([], heads[0])  # empty_table() imports pandas
         for name, values in self._partitions.items():
             head = head.append_column(name, pa.array([], values.type))
+        check_distinct_names(head.column_names, locations.shown)
         self.head: pa.Table = head
-        groups = [range(metadata.num_row_groups) for metadata in self._metadata]
-        self._groups = [(number, group) for number, every in enumerate(groups) for group in every]
-        sizes = (self._metadata[number].row_group(group).num_rows for number, group in self._groups)
-        self.ends = np.cumsum([0, *sizes])
-        """Where each group of rows begins, and the last one ends."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(self.ends[-1])
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
+        self.sizes = tuple(metadata.num_rows for metadata in self._metadata)
         """Number of rows of each file."""
-        return tuple(metadata.num_rows for metadata in self._metadata)
+        self.rows = sum(self.sizes)
+
+    def names(self) -> Sequence[str]:
+        """The names of the columns."""
+        return self.head.column_names  # type: ignore[no-any-return]
 
     def read(self) -> "pa.Table":
         """The whole table."""
-        names = self.head.column_names
         tables = []
         for number, location in enumerate(self._files):
             with _opened(location, self._metadata[number]) as file:
-                tables.append(self._completed(number, file.read(), names))
+                tables.append(self._completed(number, file.read(), self.names()))
         return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
 
-    def group(self, number: int, column: str) -> "pa.Table":
-        """A group of rows of one column. ConfigError if the file has become another, or is gone."""
-        at, group = self._groups[number]
-        location = self._files[at]
-        stored = [] if column in self._partitions else [column]
-        try:
-            with _opened(location, self._metadata[at], mapped=True) as file:
-                rows = file.read_row_group(group, stored)
-        except (pa.ArrowException, OSError) as error:
-            raise ConfigError("its table can no longer be read", f"{location.shown}: {error}") from None
-        size = int(self.ends[number + 1] - self.ends[number])
-        return self._completed(at, rows, [column], size)
-
-    def parts(self, columns: Collection[str], rows: int) -> "Iterator[pa.Table]":
-        """Yield so many rows of these columns at a time."""
+    def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
+        """Yield the rows of these columns in parts."""
         stored = [name for name in columns if name not in self._partitions]
         for number, location in enumerate(self._files):
             with _opened(location, self._metadata[number]) as file:
-                for batch in file.iter_batches(rows, columns=stored):
-                    part = pa.Table.from_batches([batch])
-                    yield self._completed(number, part, list(columns), batch.num_rows)
+                for batch in file.iter_batches(PART_ROWS, columns=stored):
+                    yield self._completed(number, pa.Table.from_batches([batch]), [*columns])
 
-    def _completed(
-        self, number: int, rows: "pa.Table", names: Sequence[str], size: int | None = None
-    ) -> "pa.Table":
+    def stored(self, scratch: Path | None) -> ParquetTable:
+        """The table, whose rows stay in these files. ConfigError for a scratch folder without room."""
+        files = enumerate(self._metadata)
+        groups = [(number, group) for number, file in files for group in range(file.num_row_groups)]
+        sizes = (self._metadata[number].row_group(group).num_rows for number, group in groups)
+
+        def read(number: int, column: str) -> "pa.Table":
+            return self._group(*groups[number], column)
+
+        table = ParquetTable(self.head, np.cumsum([0, *sizes]), read, scratch)
+        table.allocate((1,), np.dtype(np.uint8))  # whether there is any room is better known now
+        return table
+
+    def _group(self, number: int, group: int, column: str) -> "pa.Table":
+        location = self._files[number]
+        stored = [] if column in self._partitions else [column]
+        try:
+            with _opened(location, self._metadata[number], mapped=True) as file:
+                return self._completed(number, file.read_row_group(group, stored), [column])
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigError("its table can no longer be read", f"{location.shown}: {error}") from None
+
+    def _completed(self, number: int, rows: "pa.Table", names: Sequence[str]) -> "pa.Table":
         """These columns of rows of a file, with what its folders say."""
-        if not self._partitions:
-            return rows if rows.column_names == list(names) else rows.select(list(names))
-        count = rows.num_rows if size is None else size
+        named = {name: values[number] for name, values in self._partitions.items()}
         columns = [
-            pa.repeat(self._partitions[name][number], count)
-            if name in self._partitions
-            else rows.column(name)
-            for name in names
+            pa.repeat(named[name], rows.num_rows) if name in named else rows.column(name) for name in names
         ]
         return pa.table(columns, names=list(names))
 
@@ -386,16 +442,12 @@ def _opened(location: Location, metadata: Any = None, mapped: bool = False) -> "
         ) from None
 
 
-def _check_same(location: Location, head: "pa.Schema", first: Location, expected: "pa.Schema") -> None:
-    """ConfigError unless a file has the columns of the first one, whatever their order."""
-    for name, kind in zip(expected.names, expected.types, strict=True):
-        if name not in head.names:
-            raise ConfigError(f"{location.shown}: column {name!r} is missing, which {first.shown} has")
-        if head.field(name).type != kind:
-            types = f"{head.field(name).type} here, {kind} in {first.shown}"
-            raise ConfigError(f"{location.shown}: column {name!r} is {types}; write both as one type")
-    if more := [name for name in head.names if name not in expected.names]:
-        raise ConfigError(f"{location.shown}: has a column {more[0]!r}, which {first.shown} lacks")
+def check_same_names(shown: str, names: Sequence[str], first: str, expected: Sequence[str]) -> None:
+    """ConfigError unless a file has the names of columns of the first one, in whatever order."""
+    if (absent := next((name for name in expected if name not in names), None)) is not None:
+        raise ConfigError(f"{shown}: column {absent!r} is missing, which {first} has")
+    if (more := next((name for name in names if name not in expected), None)) is not None:
+        raise ConfigError(f"{shown}: has a column {more!r}, which {first} lacks")
 
 
 def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.Array]":
@@ -417,73 +469,12 @@ def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.A
     return columns
 
 
-# ---- Rows that stay in files: a party's table may be larger than its memory -----------------------------
+# ---- Columns of rows that stay in files -----------------------------------------------------------------
 
 
 STRETCH = 1 << 20
 """Rows of a column that are kept at a time where all are wanted."""
-
-
 _NOTHING_AT_HAND: tuple[int, Float32] = (-1, np.empty(0, np.float32))
-
-
-class UnnamedFile(io.RawIOBase):
-    """A reader of an open file with an offset of its own, so that several read at once."""
-
-    def __init__(self, file: int) -> None:
-        self._file, self._offset = file, 0
-        self._size = os.fstat(file).st_size
-
-    def readable(self) -> bool:
-        """True: it is there to be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """True: reading starts anywhere."""
-        return True
-
-    def tell(self) -> int:
-        """The offset of the next byte."""
-        return self._offset
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Go to an offset."""
-        self._offset = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
-        return self._offset
-
-    def readinto(self, buffer: "memoryview", /) -> int:  # type: ignore[override]
-        """Read into a buffer; the number of bytes."""
-        content = os.pread(self._file, len(buffer), self._offset)
-        buffer[: len(content)] = content
-        self._offset += len(content)
-        return len(content)
-
-
-class ParquetTable(ParquetFiles):
-    """Parquet files, and the folder where what is made of their rows is kept: in memory where there is
-    none."""
-
-    def __init__(self, locations: Locations, scratch: Path | None) -> None:
-        super().__init__(locations)
-        self.in_memory = False
-        """True if values of features are kept in memory once they are read."""
-        self._scratch = scratch
-        self.allocate((1,), np.dtype(np.uint8))  # whether there is any is better known now
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """An array in a file without a name, or in memory. ConfigError if there is no room for it."""
-        if self._scratch is None:
-            return allocate_in_memory(shape, dtype)
-        count = int(np.prod(shape))
-        size = max(count * dtype.itemsize, 1)
-        try:
-            with tempfile.TemporaryFile(dir=self._scratch) as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, and no signal later
-                mapped = mmap.mmap(file.fileno(), size)
-        except OSError as error:
-            where = f"scratch folder {self._scratch}, {size:,} bytes: {error.strerror}"
-            raise ConfigError("no room for what is made of the rows", where) from None
-        return np.frombuffer(mapped, dtype, count).reshape(shape)
 
 
 class ParquetColumn:
@@ -544,6 +535,7 @@ class ParquetColumn:
 # open and can be read by its owner alone, so nothing is left behind however the process ends.
 
 
+ANOTHER_NAME = "; rename one: AS another_name"
 GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24
 """Rows, or bytes, that make a group of the file, which is read at a time."""
 
@@ -552,20 +544,35 @@ def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None)
     """The rows of a query, or of an Arrow stream, in a file. ConfigError."""
     check_scratch(scratch)
     if not isinstance(source, Database):
-        return kept(NormalBatches(source), "the stream", scratch)
-
+        check_distinct_names(source.schema.names, "the stream", ANOTHER_NAME)
+        return _kept(NormalBatches(source), "the stream", scratch)
     with opened(source) as batches:
-        return kept(batches, str(source), scratch)
+        return _kept(batches, str(source), scratch)
 
 
-def read_query(source: Database) -> "pa.Table":
-    """The rows of a query, in memory. ConfigError."""
-    with opened(source) as batches:
-        _check_distinct(batches, str(source))
-        table = pa.Table.from_batches(batches, batches.schema)
-    if not table.num_rows:
-        raise ConfigError(f"{source}: there are no rows")
-    return table
+class Query(Source):
+    """The rows of a query, which is sent once they are read."""
+
+    form = "rows of a query"
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.shown = str(database)
+
+    def read(self) -> "pa.Table":
+        """The rows, in memory. ConfigError."""
+        with opened(self._database) as batches:
+            table = pa.Table.from_batches(batches, batches.schema)
+        if not table.num_rows:
+            raise ConfigError(f"{self.shown}: there are no rows")
+        return table
+
+    def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
+        """Yield the rows of these columns in parts."""
+        with opened(self._database) as batches:
+            self.check_columns(batches.schema.names, columns)
+            for batch in batches:
+                yield pa.Table.from_batches([batch], batches.schema).select(list(columns))
 
 
 def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
@@ -581,22 +588,8 @@ def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
         raise ConfigError(f"cannot make a table of this {type(data).__name__}: {error}") from None
 
 
-class NormalBatches:
-    """The batches of an Arrow stream, with the types that the rest of fedboost reads."""
-
-    def __init__(self, reader: "pa.RecordBatchReader") -> None:
-        self._reader = reader
-        self.schema: pa.Schema = pa.schema([normal_field(field) for field in reader.schema])
-
-    def __iter__(self) -> "Iterator[pa.RecordBatch]":
-        for batch in self._reader:
-            pairs = zip(batch.columns, self.schema.types, strict=True)
-            yield pa.record_batch([normal_column(*pair) for pair in pairs], schema=self.schema)
-
-
-def kept(batches: "Batches", source: str, scratch: Path | None = None) -> ParquetTable:
+def _kept(batches: NormalBatches, source: str, scratch: Path | None) -> ParquetTable:
     """The rows in a file of the scratch folder, or of the system's folder for temporary files."""
-    _check_distinct(batches, source)
     folder = scratch or Path(tempfile.gettempdir())
     try:
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - as long as there is the table
@@ -609,23 +602,19 @@ def kept(batches: "Batches", source: str, scratch: Path | None = None) -> Parque
     except pa.ArrowException as error:
         raise ConfigError(f"{source}: its rows cannot be kept in a file: {quoted(str(error))}") from None
     give_back()
-    location = Location(
-        f"the rows that were kept of {source}", "", lambda: pa.PythonFile(UnnamedFile(file.fileno()))
-    )
-    table = ParquetTable(Locations(location.shown, (location,)), scratch)
-    weakref.finalize(table, file.close)
-    if not table.num_rows:
+
+    def mapped() -> "pa.NativeFile":  # of which only the pages that a reader wants come into memory
+        return pa.BufferReader(pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+
+    location = Location(f"the rows that were kept of {source}", "", mapped)
+    files = ParquetFiles(Locations(location.shown, (location,)))
+    weakref.finalize(files, file.close)
+    if not files.rows:
         raise ConfigError(f"{source}: there are no rows")
-    return table
+    return files.stored(scratch)
 
 
-def _check_distinct(batches: "Batches", source: str) -> None:
-    twice = next((name for name, count in Counter(batches.schema.names).items() if count > 1), None)
-    if twice is not None:
-        raise ConfigError(f"{source}: there are two columns named {twice!r}; rename one: AS another_name")
-
-
-def _write(batches: "Batches", file: BinaryIO) -> None:
+def _write(batches: NormalBatches, file: BinaryIO) -> None:
     """Write the rows as Parquet, group by group."""
     schema = batches.schema
     words = [field.name for field in schema if not types.is_floating(field.type)]

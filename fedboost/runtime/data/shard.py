@@ -12,7 +12,8 @@ value.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,14 +26,14 @@ from pyarrow import types
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
-from fedboost.gbdt.binned import allocate_in_memory
+from fedboost.gbdt.binned import Allocator, allocate_in_memory
 from fedboost.gbdt.objectives.objective import MAX_LABEL
 from fedboost.gbdt.target_means import NO_MEANS, TargetMeans
 from fedboost.holders.shard import Ranges, Shard, places_of
 from fedboost.privacy.noise import noised
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
-from fedboost.runtime.data.table import Table, dense_of, parts_of
-from fedboost.runtime.data.text import SparseTable, in_file
+from fedboost.runtime.data.table import Table, dense_of, in_file, parts_of
+from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import (
     UNKNOWN,
     BadRow,
@@ -219,46 +220,58 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     labels = _labels(table, terms) if has_labels else NO_LABELS
-    weight: Reader = partial(_weight, name=schema.weight) if schema.weight else _ones
     draws = terms.draws_rows or have_folds(terms)
     keys = _keys(table, terms, site, ranges) if draws and has_labels else None
     validation = None
     if schema.validation is not None:
         parts = (_flags(part, schema.validation) for part in parts_of(table, schema.validation))
         validation = np.concatenate([*parts])
-    margin = schema.base_margin
-    base: Reader | None = partial(base_margin_of, name=margin, terms=terms) if margin else None
+    weights = _weights(table, schema.weight)
+    margins = None
+    if (margin := schema.base_margin) is not None:
+        margins = _whole_shard(table, margin, partial(base_margin_of, name=margin, terms=terms))
     features: dict[str, Reader] = {name: partial(finite, name=name) for name in schema.numeric}
     codes = codes_of if terms.task.counts_values else declared_codes
     features |= {name: _level_reader(terms, name) for name in schema.target_means}
     features |= {
         name: partial(codes, name=name, categories=declared) for name, declared in schema.categorical.items()
     }
+    columns = _features(table, features)
+    return Shard(columns, labels, weights, _allocator(table), keys, validation, margins)
+
+
+def _features(table: "Table", readers: Mapping[str, Reader]) -> tuple[Any, ...]:
+    """The columns of features, by the readers of their numbers."""
     if isinstance(table, SparseTable):
-        sparse = tuple(table.column(name) or read(table.dense) for name, read in features.items())
-        dense, margins = table.dense, base(table.dense) if base else None
-        return Shard(sparse, labels, weight(dense), keys=keys, validation=validation, base_margin=margins)
-    if not isinstance(table, ParquetTable):
-        weights, margins = weight(table), base(table) if base else None
-        values = np.empty((len(features), table.num_rows), np.float32)  # one piece, which can be given back
-        for column, read in zip(values, features.values(), strict=True):
-            column[:] = read(table)
-        give_back()
-        return Shard(tuple(values), labels, weights, keys=keys, validation=validation, base_margin=margins)
-    columns: tuple[Any, ...] = tuple(ParquetColumn(table, name, read) for name, read in features.items())
-    beside = schema.weight or schema.label or (*schema.features, *schema.others)[0]
-    weights = ParquetColumn(table, beside, weight).kept()
-    margins = ParquetColumn(table, margin, base).kept() if margin and base else None
-    if table.in_memory:
-        values = np.empty((len(columns), table.num_rows), np.float32)  # as above
-        for out, column in zip(values, columns, strict=True):
-            column.read_into(out)
-        columns = tuple(values)
-        give_back()
-    else:
-        for column in columns:
-            column.check()
-    return Shard(columns, labels, weights, table.allocate, keys, validation, margins)
+        return tuple(table.column(name) or read(table.dense) for name, read in readers.items())
+    stored: list[ParquetColumn] = []
+    if isinstance(table, ParquetTable):
+        stored = [ParquetColumn(table, name, read) for name, read in readers.items()]
+        if not table.in_memory:
+            for column in stored:
+                column.check()
+            return tuple(stored)
+    values = np.empty((len(readers), table.num_rows), np.float32)  # one piece, which can be given back
+    for number, read in enumerate(readers.values()):
+        if stored:
+            stored[number].read_into(values[number])
+        else:
+            values[number] = read(table)
+    give_back()
+    return tuple(values)
+
+
+def _allocator(table: "Table") -> Allocator:
+    return table.allocate if isinstance(table, ParquetTable) else allocate_in_memory
+
+
+def _weights(table: "Table", name: str | None) -> Float32:
+    """The weight of each row, 1 without a column of them."""
+    if name is not None:
+        return _whole_shard(table, name, partial(_weight, name=name))
+    ones: Float32 = _allocator(table)((table.num_rows,), np.dtype(np.float32))
+    ones[:] = 1.0
+    return ones
 
 
 def _level_reader(terms: Terms, name: str) -> Reader:
@@ -349,10 +362,6 @@ def _flags(table: "pa.Table", name: str) -> Rows:
     return np.equal(flag, 1.0)
 
 
-def _ones(table: "pa.Table") -> Float32:
-    return np.ones(table.num_rows, np.float32)
-
-
 def _labels(table: "Table", terms: Terms) -> Float32:
     """The label of each row, [rows], or its lower and its upper bound, [2, rows]."""
     name, upper = terms.columns.label, terms.columns.label_upper_bound
@@ -362,8 +371,7 @@ def _labels(table: "Table", terms: Terms) -> Float32:
         _whole_shard(table, name, partial(_bound, name=name)),
         _whole_shard(table, upper, partial(_end, name=upper)),
     ]
-    allocate = table.allocate if isinstance(table, ParquetTable) else allocate_in_memory
-    out: Float32 = allocate((2, table.num_rows), np.dtype(np.float32))
+    out: Float32 = _allocator(table)((2, table.num_rows), np.dtype(np.float32))
     out[:] = bounds
     invalid = terms.objective.loss.first_invalid_label(out)
     if invalid:
@@ -485,8 +493,15 @@ def to_features(
     """The features of rows to predict: float32 [rows, features]. A category the schema does not declare
     counts as missing. means: those of the model, where it has target means. Raises ConfigError that begins
     with `source`."""
-    try:
+    with _told(table, source):
         return features_of(table, schema, means)
+
+
+@contextmanager
+def _told(table: "pa.Table | SparseTable", source: str) -> Iterator[None]:
+    """Name the source of a table in errors, and the line of its file."""
+    try:
+        yield
     except ConfigError as error:
         error = in_file(error, dense_of(table))
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
@@ -509,30 +524,32 @@ def features_of(table: "pa.Table | SparseTable", schema: Schema, means: TargetMe
 def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -> Float32 | None:
     """The base margins of rows to predict, float32 [rows], if the terms name a column of them. Raises
     ConfigError that begins with `source`."""
-    name = terms.columns.base_margin
-    if name is None:
+    if (name := terms.columns.base_margin) is None:
         return None
-    try:
+    with _told(table, source):
         return base_margin_of(dense_of(table), name, terms)
-    except ConfigError as error:
-        error = in_file(error, dense_of(table))
-        raise ConfigError(f"{source}: {error.public}", error.detail) from None
 
 
 def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
     """Each categorical column with categories the schema does not declare: its name, one of them, the number
     of rows that have one. Raises ConfigError."""
-    example: dict[str, str] = {}
-    rows: Counter[str] = Counter()
-    for name, categories in schema.categorical.items():
-        for part in parts_of(table, name):
-            strange = codes_of(part, name, categories) == UNKNOWN
-            if strange.any():
-                codes, distinct = texts(column_of(part, name), name)
-                example.setdefault(name, distinct[codes[np.argmax(strange)]])
-                rows[name] += int(strange.sum())
-    for name, category in example.items():
-        yield name, category, rows[name]
+    known = {name: undeclared_levels(table, name, levels) for name, levels in schema.categorical.items()}
+    for name, rows in known.items():
+        if rows:
+            yield name, next(iter(rows)), rows.total()
+
+
+def undeclared_levels(table: "Table", name: str, categories: Sequence[str]) -> Counter[str]:
+    """The rows of each value of a column that is not one of the categories, in the order in which they come.
+    Raises ConfigError."""
+    out: Counter[str] = Counter()
+    for part in parts_of(table, name):
+        strange = codes_of(part, name, categories) == UNKNOWN
+        if strange.any():
+            codes, distinct = texts(column_of(part, name), name)
+            rows = np.bincount(codes[strange], minlength=len(distinct)).tolist()
+            out.update({text: count for text, count in zip(distinct, rows, strict=True) if count})
+    return out
 
 
 def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:

@@ -1,161 +1,108 @@
 """Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas, mappings, scipy)."""
 
 import errno
+import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import ipc
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
-from fedboost.runtime.data.locations import TOGETHER, Locations, check_scratch, first_line, locations_of
-from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, normal_table, opened, read_query
-from fedboost.runtime.data.text import (
+from fedboost.runtime.data.locations import (
     COMPRESSIONS,
-    Delimited,
-    SparseTable,
-    json_names,
-    json_parts,
-    line_of,
-    read_json_lines,
-    read_libsvm,
-    read_workbook,
-    with_source,
+    PART_ROWS,
+    File,
+    Locations,
+    Source,
+    check_scratch,
+    locations_of,
+    reading,
 )
-from fedboost.runtime.data.values import BadRow, column_of, give_back, spelled_as, texts
+from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, Query, keep, normal_table
+from fedboost.runtime.data.text import Delimited, JsonLines, LibSvm, SparseTable, Workbook
+from fedboost.runtime.data.values import BadRow, check_distinct_names, column_of, give_back, spelled_as, texts
 from fedboost.views.words import shorten
 
 # ---- Forms of table files, by suffix --------------------------------------------------------------------
-# Promises: a row of `FORMS` says all that there is to say of a form; each is read whole, or in parts.
 
 
-PART_ROWS = 1 << 16
-"""Rows of a part, where a form does not say it itself."""
-TEXT = ("separator", "decimal", "encoding", "na")
+class Feather(File):
+    """A file in Arrow's own format."""
+
+    form, suffixes = "Feather", (".feather", ".arrow")
+
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        with self._reader() as reader:
+            return list(reader.schema.names)
+
+    def read(self) -> "pa.Table":
+        """The whole table."""
+        with self._reader() as reader:
+            return reader.read_all()
+
+    def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
+        """Yield the rows of these columns in parts."""
+        with self._reader() as reader:
+            for number in range(reader.num_record_batches):
+                yield pa.Table.from_batches([reader.get_batch(number)]).select(list(columns))
+
+    @contextmanager
+    def _reader(self) -> "Iterator[ipc.RecordBatchFileReader]":
+        with self.location.open() as file:
+            yield ipc.open_file(file)
 
 
-Parts: TypeAlias = "Callable[[Locations, ReadOptions, Collection[str], Collection[str]], Iterator[pa.Table]]"
+FORMS: tuple[type[File], ...] = (Delimited, ParquetFiles, Feather, JsonLines, Workbook, LibSvm)
+SUFFIXES = tuple(suffix for form in FORMS for suffix in form.every_suffix())
 
 
-@dataclass(frozen=True)
-class Form:
-    """A way of reading files of some suffixes. `parts` yields the rows of some columns; those of the last
-    argument as the text that is in the file, where it is text."""
-
-    name: str
-    suffixes: tuple[str, ...]
-    read: Callable[[Locations, ReadOptions], "pa.Table | SparseTable"]
-    names: "Callable[[Locations, ReadOptions], list[str]] | None" = None
-    parts: "Parts | None" = None
-    options: tuple[str, ...] = ()
-    packed: bool = False
-    """True if its files may be compressed, which a second suffix says."""
-    rows: Callable[[Locations], int] | None = None
-    """How many rows there are, where that is known beforehand."""
-
-    @property
-    def every_suffix(self) -> tuple[str, ...]:
-        """Its suffixes, also those of compressed files."""
-        if not self.packed:
-            return self.suffixes
-        return tuple(s + more for s in self.suffixes for more in ("", *COMPRESSIONS))
-
-
-def _delimited(locations: Locations, options: ReadOptions) -> Delimited:
-    return Delimited(locations.files[0], options)
-
-
-def _feather(locations: Locations, options: ReadOptions) -> "pa.Table":
-    with locations.files[0].open() as file:
-        return ipc.open_file(file).read_all()
-
-
-def _feather_names(locations: Locations, options: ReadOptions) -> list[str]:
-    with locations.files[0].open() as file:
-        return list(ipc.open_file(file).schema.names)
-
-
-def _feather_parts(
-    locations: Locations, options: ReadOptions, columns: Collection[str], as_text: Collection[str]
-) -> "Iterator[pa.Table]":
-    with locations.files[0].open() as file:
-        reader = ipc.open_file(file)
-        for number in range(reader.num_record_batches):
-            yield pa.Table.from_batches([reader.get_batch(number)]).select(list(columns))
-
-
-def _libsvm(locations: Locations, options: ReadOptions) -> SparseTable:
-    with locations.files[0].open() as file:
-        return read_libsvm(file, locations.shown)
-
-
-FORMS = (
-    Form(
-        "CSV",
-        (".csv", ".tsv"),
-        lambda locations, options: _delimited(locations, options).read(),
-        lambda locations, options: _delimited(locations, options).names(),
-        lambda locations, options, columns, as_text: _delimited(locations, options).parts(columns, as_text),
-        TEXT,
-        packed=True,
-    ),
-    Form(
-        "Parquet",
-        TOGETHER,
-        lambda locations, options: ParquetFiles(locations).read(),
-        lambda locations, options: list(ParquetFiles(locations).head.column_names),
-        lambda locations, options, columns, as_text: ParquetFiles(locations).parts(columns, PART_ROWS),
-        rows=lambda locations: ParquetFiles(locations).num_rows,
-    ),
-    Form("Feather", (".feather", ".arrow"), _feather, _feather_names, _feather_parts),
-    Form(
-        "JSON lines",
-        (".jsonl", ".ndjson"),
-        lambda locations, options: read_json_lines(locations.files[0]),
-        lambda locations, options: json_names(locations.files[0]),
-        lambda locations, options, columns, as_text: json_parts(locations.files[0], columns, as_text),
-        packed=True,
-    ),
-    Form(
-        "Excel",
-        (".xlsx",),
-        lambda locations, options: read_workbook(locations.files[0], options),
-        options=("na", "sheet"),
-    ),
-    Form("LIBSVM", (".libsvm", ".svm"), _libsvm),
-)
-SUFFIXES = tuple(suffix for form in FORMS for suffix in form.every_suffix)
-
-
-def form_of(locations: Locations, options: ReadOptions) -> Form:
-    """The form of a file, by its name; one that ends in .gz alone is taken for CSV. ConfigError if there is
-    none, if the file is empty, and for options that are not of this form."""
-    location = locations.files[0]
-    form = next((form for form in FORMS if location.name.endswith(form.every_suffix)), None)
-    if form is None and location.name.endswith(tuple(COMPRESSIONS)) and location.name.count(".") == 1:
-        form = FORMS[0]
-    if form is None:
-        if location.path is not None and not location.path.exists():
-            raise ConfigError(f"{location.shown}: no such file or folder")
-        suffix = "." + location.name.rpartition(".")[2] if "." in location.name else ""
-        known = ", ".join(suffix for form in FORMS for suffix in form.suffixes)
-        packed = f"CSV and JSON lines also with {', '.join(COMPRESSIONS)} behind"
-        raise ConfigError(f"{location.shown}: unknown suffix {suffix!r}; known: {known}; {packed}")
+def source_at(
+    source: Path | str | Database, options: ReadOptions = AS_USUAL, scratch: Path | None = None
+) -> Source:
+    """The rows of a file, of a folder or glob of Parquet files, at an address (s3://, https://), or of a
+    query. scratch: a folder for what has to be fetched. ConfigError with the full path."""
+    if isinstance(source, Database):
+        check_no_options(source, options)
+        return Query(source)
+    if isinstance(source, str) and (database := database_of(source)):
+        raise ConfigError(f"{database}: is a database; in Python give fb.Database(URI, QUERY)")
+    if re.match(r"(postgres(ql)?|sqlite3?|duckdb):", str(source)):
+        raise ConfigError("a database is read with --query, which is not for this table; export its rows")
+    locations = locations_of(source, scratch)
+    form = _form_of(locations)
     for name in options.chosen:
-        if name not in form.options:
-            for_what = ", ".join(s for f in FORMS if name in f.options for s in f.suffixes)
-            raise ConfigError(f"{location.shown}: {name} is an option for {for_what}; leave it out")
+        if name not in form.takes:
+            for_what = ", ".join(s for other in FORMS if name in other.takes for s in other.suffixes)
+            raise ConfigError(f"{locations.shown}: {name} is an option for {for_what}; leave it out")
     _check_there(locations)
-    return form
+    with reading(locations.shown, form.form):
+        return form(locations, options)
+
+
+def _form_of(locations: Locations) -> type[File]:
+    """The form of a file, by its name; one that ends in .gz alone is taken for CSV. ConfigError if there is
+    none."""
+    location = locations.files[0]
+    for form in FORMS:
+        if location.name.endswith(form.every_suffix()):
+            return form
+    if location.name.endswith(tuple(COMPRESSIONS)) and location.name.count(".") == 1:
+        return Delimited
+    if location.path is not None and not location.path.exists():
+        raise ConfigError(f"{location.shown}: no such file or folder")
+    suffix = "." + location.name.rpartition(".")[2] if "." in location.name else ""
+    known = ", ".join(suffix for form in FORMS for suffix in form.suffixes)
+    packed = f"CSV and JSON lines also with {', '.join(COMPRESSIONS)} behind"
+    raise ConfigError(f"{location.shown}: unknown suffix {suffix!r}; known: {known}; {packed}")
 
 
 def _check_there(locations: Locations) -> None:
@@ -176,7 +123,7 @@ def _check_there(locations: Locations) -> None:
         raise ConfigError(f"{location.shown}: the file is empty")
 
 
-# ---- Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas ----------------
+# ---- Tables from files, databases and memory (Arrow streams, pandas) ------------------------------------
 
 
 Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
@@ -185,42 +132,21 @@ Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
 def read_table(
     source: Path | str | Database, scratch: Path | None = None, options: ReadOptions = AS_USUAL
 ) -> "Table":
-    """The table in a file, by its suffix (`SUFFIXES`), in a folder or glob of Parquet files, at an address
-    (s3://, https://), or of a query; with a scratch folder its rows stay where they are, and must be Parquet.
-    Raises ConfigError with the full path."""
-    if isinstance(source, Database):
-        check_no_options(source, options)
-        return read_query(source)
-    if isinstance(source, str) and (database := database_of(source)):
-        raise ConfigError(f"{database}: is a database; in Python give fb.Database(URI, QUERY)")
-    if re.match(r"(postgres(ql)?|sqlite3?|duckdb):", str(source)):
-        raise ConfigError("a database is read with --query, which is not for this table; export its rows")
+    """The table at a source, see `source_at`; with a scratch folder the rows of files stay where they are,
+    and must be Parquet. Raises ConfigError with the full path."""
     check_scratch(scratch)
-    locations = locations_of(source, scratch)
-    form = form_of(locations, options)
-    with as_config_error(locations, form.name):
-        if scratch is not None:
-            return _stored(locations, scratch, form.name)
-        table = form.read(locations, options)
-        give_back()
+    found = source_at(source, options, scratch)
+    with reading(found.shown, found.form):
+        if scratch is not None and isinstance(found, ParquetFiles):
+            return found.stored(scratch)
+        if scratch is not None and isinstance(found, File):
+            raise ConfigError(f"{found.shown}: with a scratch folder the table must be in Parquet files")
+        table = found.read()
+    give_back()
     if isinstance(table, SparseTable):
         return table
-    return with_source(distinct(table, locations.shown), locations, options)
-
-
-@contextmanager
-def as_config_error(locations: Locations, form: str) -> Iterator[None]:
-    """Raise ConfigError for what can go wrong with a file."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise ConfigError(f"{locations.shown}: no such file") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        packed = isinstance(error, OSError) and locations.files[0].name.endswith(tuple(COMPRESSIONS))
-        damaged = "; it is cut off or damaged: copy it again" if packed else ""
-        raise ConfigError(
-            f"{locations.shown}: cannot be read as {form}", first_line(error) + damaged
-        ) from None
+    check_distinct_names(table.column_names, found.shown)
+    return with_source(table, found)
 
 
 def site_table(
@@ -254,9 +180,9 @@ def as_table(data: object) -> "pa.Table | SparseTable":
         if kind.__module__.split(".")[0] == "pandas" and hasattr(data, "to_parquet"):
             data = pa.Table.from_pandas(data, preserve_index=False)
         if hasattr(data, "__arrow_c_stream__") and not _is_column(data):
-            return distinct(normal_table(pa.table(data)), f"the {_word(kind)}")
+            return _normal(pa.table(data), kind)
         if hasattr(data, "__arrow_c_array__") and not _is_column(data):
-            return distinct(normal_table(pa.table(pa.record_batch(data))), f"the {_word(kind)}")
+            return _normal(pa.table(pa.record_batch(data)), kind)
         if isinstance(data, Mapping) and any(map(_is_sparse, data.values())):
             dense = {str(name): values for name, values in data.items() if not _is_sparse(values)}
             matrices = {str(name): values for name, values in data.items() if _is_sparse(values)}
@@ -285,8 +211,10 @@ def _is_column(data: object) -> bool:
     return hasattr(data, "dtype") or (isinstance(kind, pa.DataType) and not pa.types.is_struct(kind))
 
 
-def _word(kind: type) -> str:
-    return "table" if kind.__module__.startswith("pyarrow") else kind.__name__
+def _normal(table: "pa.Table", kind: type) -> "pa.Table":
+    word = "table" if kind.__module__.startswith("pyarrow") else kind.__name__
+    check_distinct_names(table.column_names, f"the {word}")
+    return normal_table(table)
 
 
 def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
@@ -301,22 +229,6 @@ def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
                 raise ConfigError(f"there are two columns named '{name}{number}': rename one, or the matrix")
             columns[f"{name}{number}"] = values[:, number]
     return columns
-
-
-def _stored(locations: Locations, scratch: Path, form: str) -> ParquetTable:
-    if form != "Parquet":
-        raise ConfigError(f"{locations.shown}: with a scratch folder the table must be in Parquet files")
-    table = ParquetTable(locations, scratch)
-    distinct(table.head, locations.shown)
-    return table
-
-
-def distinct(table: "pa.Table", source: str) -> "pa.Table":
-    """The table. ConfigError if two columns have one name."""
-    twice = next((name for name, count in Counter(table.column_names).items() if count > 1), None)
-    if twice is not None:
-        raise ConfigError(f"{source}: there are two columns named {twice!r}")
-    return table
 
 
 def dense_of(table: "Table") -> "pa.Table":
@@ -337,11 +249,56 @@ def _is_sparse(values: object) -> bool:
 
 def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
     """Yield the table, or the row groups of this column one after the other."""
-    if not isinstance(table, ParquetTable):
-        yield dense_of(table)
-        return
-    for group in range(len(table.ends) - 1):
-        yield table.group(group, column)
+    return table.groups(column) if isinstance(table, ParquetTable) else iter([dense_of(table)])
+
+
+# ---- Lines of a file: where a row of a table stands in the text that it was read from -------------------
+# Promises: row 1 is the first below the header; blank lines are lines, and no rows.
+
+
+_KEY = b"fedboost.file"
+"""Metadata of a table: the file that it is, and the options by which it was read."""
+
+
+def with_source(table: "pa.Table", source: Source) -> "pa.Table":
+    """The table, with the file of this machine that it was read from written down, if that has lines."""
+    if not isinstance(source, Delimited | JsonLines) or (path := source.location.path) is None:
+        return table
+    facts = {"path": str(path), "state": _state(path), "options": source.options.model_dump(mode="json")}
+    return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
+
+
+def without_source(table: "pa.Table | SparseTable") -> "Any":
+    """The table, as one of other rows than the file's."""
+    if isinstance(table, SparseTable):
+        return replace(table, dense=table.dense.replace_schema_metadata())
+    return table.replace_schema_metadata()
+
+
+def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
+    """The error, with the line of the file where that is known."""
+    facts = (table.schema.metadata or {}).get(_KEY)
+    if facts is None or not isinstance(error, BadRow):
+        return error
+    source = json.loads(facts)
+    path = Path(source["path"])
+    if _state(path) != source["state"]:
+        return error
+    return error.on_line(source_at(path, ReadOptions(**source["options"])).line_of(error.row))
+
+
+def row_of(table: "pa.Table", row: int) -> str:
+    """Return a row, counted from 0, for a message: from 1, with its line."""
+    return in_file(BadRow("", "", row), table).detail.strip().removeprefix("in ")
+
+
+def _state(path: Path) -> list[int]:
+    """Figures that change with a file."""
+    try:
+        known = os.stat(path)
+    except OSError:
+        return []
+    return [known.st_mtime_ns, known.st_size]
 
 
 # ---- Tables under other names: their columns, and the levels of columns, as terms call them -------------
@@ -361,27 +318,14 @@ def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Ta
         raise ConfigError(
             "is a LIBSVM file, whose columns have no names to rename; give a table with a header"
         )
-    if isinstance(table, ParquetTable):
-        return RenamedParquet(table, columns, levels)
-    return _renamed(table, columns, levels)
+    if not isinstance(table, ParquetTable):
+        return _renamed(table, columns, levels)
 
+    def group(number: int, column: str) -> "pa.Table":
+        own = columns[column]
+        return _renamed(table.group(number, own), {column: own}, levels)
 
-class RenamedParquet(ParquetTable):
-    """A stored table under other names."""
-
-    def __init__(self, table: ParquetTable, columns: Names, levels: Mapping[str, Names]) -> None:
-        self._table, self._columns, self._levels = table, columns, levels
-        self.head = _renamed(table.head, columns, levels)
-        self.ends, self.in_memory = table.ends, table.in_memory
-
-    def group(self, number: int, column: str) -> "pa.Table":
-        """A group of rows of one column. ConfigError if the file has become another, or is gone."""
-        own = self._columns[column]
-        return _renamed(self._table.group(number, own), {column: own}, self._levels)
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """An array in a file without a name, or in memory. ConfigError if there is no room for it."""
-        return self._table.allocate(shape, dtype)
+    return replace(table, head=_renamed(table.head, columns, levels), group=group)
 
 
 def _renamed(table: "pa.Table", columns: Names, levels: Mapping[str, Names]) -> "pa.Table":
@@ -415,97 +359,44 @@ def _without_name(text: str, levels: Names) -> str:
 
 
 class TableParts:
-    """A table in a file, of which no row is read yet."""
+    """A table of which no row is read yet. ConfigError."""
 
-    def __init__(self, source: str | Path, options: ReadOptions = AS_USUAL) -> None:
-        self._options, self._locations = options, locations_of(source)
-        self._form = form_of(self._locations, options)
-        self.shown = self._locations.shown
-        """Its path or address, for messages."""
-        with as_config_error(self._locations, self._form.name):
-            self.rows = self._form.rows(self._locations) if self._form.rows else None
-            """The number of rows, where it is known beforehand."""
+    def __init__(self, source: str | Path | Database, options: ReadOptions = AS_USUAL) -> None:
+        self._source = source_at(source, options)
+        self.shown = self._source.shown
+        """Its path, address or database, for messages."""
+        self.rows = self._source.rows
+        """The number of rows, where it is known beforehand."""
 
     def check_columns(self, columns: Collection[str]) -> None:
-        """ConfigError that names the first column that is not there."""
-        if self._form.names is None:
-            return
-        with as_config_error(self._locations, self._form.name):
-            names = self._form.names(self._locations, self._options)
-        head = distinct(pa.table([pa.nulls(0)] * len(names), names=names), self.shown)
-        with self.named():
-            for name in columns:
-                column_of(head, name)
+        """ConfigError that names the first column that is not there, where that is known before rows are
+        read."""
+        with reading(self.shown, self._source.form):
+            names = self._source.names()
+        if names is not None:
+            check_distinct_names(names, self.shown)
+            self._source.check_columns(names, columns)
 
     def read(
         self, columns: Collection[str], as_text: Collection[str] = ()
     ) -> "Iterator[pa.Table | SparseTable]":
         """Yield the rows of these columns in parts; of columns that are kept as text in a text file the text,
         not the number that it spells."""
-        with as_config_error(self._locations, self._form.name):
-            if self._form.parts is None:
-                yield from _parts_of(self._form.read(self._locations, self._options))
-                return
-            for part in self._form.parts(self._locations, self._options, columns, as_text):
-                yield from _parts_of(part)
+        with reading(self.shown, self._source.form):
+            for part in self._source.parts(columns, as_text):
+                if isinstance(part, SparseTable):
+                    yield part
+                    continue
+                for first in range(0, part.num_rows, PART_ROWS):
+                    yield part.slice(first, PART_ROWS)
 
     @contextmanager
     def named(self, before: int = 0) -> Iterator[None]:
-        """Name the file in errors, and the row in it. before: the rows before those that are worked at."""
+        """Name the source in errors, and the row in it. before: the rows before those that are worked at."""
         try:
             yield
         except ConfigError as error:
             if isinstance(error, BadRow):
                 error = error.moved(before)
-                single = not self._locations.together
-                location = self._locations.files[0]
-                error = error.on_line(line_of(location, self._options, error.row) if single else None)
+                error = error.on_line(self._source.line_of(error.row))
             raise ConfigError(f"{self.shown}: {error.public}", error.detail) from None
-
-
-class QueryParts(TableParts):
-    """The rows of a query, of which none is asked for yet."""
-
-    rows = None
-
-    def __init__(self, source: Database) -> None:
-        self._database = source
-        self.shown = str(source)
-
-    def check_columns(self, columns: Collection[str]) -> None:
-        """Nothing: what a query yields is known once it runs."""
-
-    def read(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
-        """Yield the rows of these columns in parts."""
-        with opened(self._database) as batches:
-            for batch in batches:
-                part = distinct(pa.Table.from_batches([batch], batches.schema), self.shown)
-                with self.named():
-                    for name in columns:
-                        column_of(part, name)
-                yield part.select(list(columns))
-
-    @contextmanager
-    def named(self, before: int = 0) -> Iterator[None]:
-        """Name the database in errors. before: the rows before those that are worked at."""
-        try:
-            yield
-        except ConfigError as error:
-            moved = error.moved(before) if isinstance(error, BadRow) else error
-            raise ConfigError(f"{self.shown}: {moved.public}", moved.detail) from None
-
-
-def in_parts(source: str | Path | Database, options: ReadOptions = AS_USUAL) -> TableParts:
-    """A table some rows at a time. ConfigError."""
-    if not isinstance(source, Database):
-        return TableParts(source, options)
-    check_no_options(source, options)
-    return QueryParts(source)
-
-
-def _parts_of(table: "pa.Table | SparseTable") -> "Iterator[pa.Table | SparseTable]":
-    if isinstance(table, SparseTable):
-        yield from table.parts()
-        return
-    for first in range(0, table.num_rows, PART_ROWS):
-        yield table.slice(first, PART_ROWS)

@@ -7,13 +7,11 @@ Refuses: other separators and encodings than the options say, rows of another le
 import csv as rows_of_text
 import io
 import json
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,8 +24,8 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import SparseColumn
 from fedboost.runtime.data.database import ReadOptions
-from fedboost.runtime.data.locations import Location, Locations, locations_of
-from fedboost.runtime.data.values import DECIMAL_COMMA, BadRow, is_text
+from fedboost.runtime.data.locations import COMPRESSIONS, File, Locations, first_line
+from fedboost.runtime.data.values import DECIMAL_COMMA, is_text, text_of
 from fedboost.views.words import counted, shorten
 
 # ---- Tables of very many columns that are nearly always 0 -----------------------------------------------
@@ -134,6 +132,21 @@ class SparseTable:
         return cls(size, dense, tuple(names), *entries)
 
 
+class LibSvm(File):
+    """A LIBSVM file."""
+
+    form, suffixes = "LIBSVM", (".libsvm", ".svm")
+
+    def read(self) -> SparseTable:
+        """The whole table."""
+        with self.location.open() as file:
+            return read_libsvm(file, self.shown)
+
+    def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[SparseTable]:
+        """Yield all columns, as many rows at a time as may be made dense."""
+        return self.read().parts()
+
+
 def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
     """Lines `label qid:group index:value index:value ...`, indices from 0 or 1, qid in all lines or in none;
     a remark begins with #."""
@@ -194,7 +207,6 @@ def _float32(values: npt.NDArray[Any]) -> Float32:
 # Promises: read at once or in parts, a file gives the same values, of the same types; a fault names its line.
 
 
-COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _HEADER = 1 << 24
 """Bytes of a file among which its first line is looked for."""
 _BLOCK = 1 << 20
@@ -207,58 +219,49 @@ _CONVERSION = re.compile(
 )
 
 
-@contextmanager
-def opened(location: Location) -> "Iterator[pa.NativeFile]":
-    """Open a file to read from its beginning, unpacked as its suffix says."""
-    method = COMPRESSIONS.get(_packed(location.name))
-    with location.open() as file:
-        if method is None:
-            yield file
-        else:
-            with pa.CompressedInputStream(file, method) as stream:
-                yield stream
-
-
-class Delimited:
+class Delimited(File):
     """A file of delimited text, and how it is to be read."""
 
-    def __init__(self, location: Location, options: ReadOptions) -> None:
-        tabs = location.name.removesuffix(_packed(location.name)).endswith(".tsv")
-        self._location, self._options = location, options
+    form, suffixes, packed = "CSV", (".csv", ".tsv"), True
+    takes = ("separator", "decimal", "encoding", "na")
+
+    def __init__(self, locations: Locations, options: ReadOptions) -> None:
+        super().__init__(locations, options)
+        tabs = self.location.name.endswith(tuple(".tsv" + packed for packed in ("", *COMPRESSIONS)))
         self._separator = options.separator or ("\t" if tabs else ",")
         if self._separator == options.decimal:
             raise ConfigError(
-                f"{location.shown}: {self._separator!r} cannot stand between columns and in numbers; name "
+                f"{self.shown}: {self._separator!r} cannot stand between columns and in numbers; name "
                 f"the separator: {_advice('separator', ';')}"
             )
         with self._faults(_BLOCK):
             self._header = self._first_line()
-        _check_separator(self._header, self._separator, location.shown)
+        _check_separator(self._header, self._separator, self.shown)
 
     def read(self) -> "pa.Table":
         """The whole table."""
         block = max(_BLOCK, 16 * len(self._header))  # a row of many columns is long, too
-        with self._faults(block), opened(self._location) as stream:
+        with self._faults(block), self.opened() as stream:
             table = csv.read_csv(stream, self._reading(block), self._parsing(), self._converting())
         self._check_text(table.schema)
         return self._marked(table)
 
     def names(self) -> list[str]:
         """The names of the columns."""
-        with self._faults(_BLOCK), opened(self._location) as stream:
+        with self._faults(_BLOCK), self.opened() as stream:
             return list(self._reader(stream, None, {}).schema.names)
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
         """Yield the rows of these columns in parts, some of them as the text that stands in the file; their
         types are those of the whole file."""
         types = self._types(columns, as_text)
-        with self._faults(_BLOCK), opened(self._location) as stream:
+        with self._faults(_BLOCK), self.opened() as stream:
             for batch in self._reader(stream, columns, types):
                 yield self._marked(pa.Table.from_batches([batch]))
 
     def _marked(self, table: "pa.Table") -> "pa.Table":
         """The table, whose columns of text say that numbers have a decimal comma if they do."""
-        if self._options.decimal != ",":
+        if self.options.decimal != ",":
             return table
         fields = (
             field.with_metadata({DECIMAL_COMMA: b"1"}) if is_text(field.type) else field
@@ -271,7 +274,7 @@ class Delimited:
         where it reads a file whole."""
         types: dict[str, pa.DataType] = dict.fromkeys(as_text, pa.string())
         while True:
-            with self._faults(_BLOCK), opened(self._location) as stream:
+            with self._faults(_BLOCK), self.opened() as stream:
                 try:
                     reader = self._reader(stream, columns, types)
                     types |= dict(zip(reader.schema.names, reader.schema.types, strict=True))
@@ -312,31 +315,29 @@ class Delimited:
         return csv.open_csv(stream, self._reading(block), self._parsing(), self._converting(columns, types))
 
     def _reading(self, block: int) -> "csv.ReadOptions":
-        return csv.ReadOptions(block_size=block, encoding=self._options.encoding)
+        return csv.ReadOptions(block_size=block, encoding=self.options.encoding)
 
     def _parsing(self) -> "csv.ParseOptions":
         return csv.ParseOptions(delimiter=self._separator, newlines_in_values=True)
 
     def _converting(self, columns: Any = None, types: Any = None) -> "csv.ConvertOptions":
         usual = csv.ConvertOptions(
-            strings_can_be_null=True, decimal_point=self._options.decimal, column_types=types
+            strings_can_be_null=True, decimal_point=self.options.decimal, column_types=types
         )
-        usual.null_values = [*usual.null_values, *self._options.na]
+        usual.null_values = [*usual.null_values, *self.options.na]
         if columns is not None:
             usual.include_columns = list(columns)
         return usual
 
     def _first_line(self) -> str:
-        with opened(self._location) as stream:
+        with self.opened() as stream:
             start = stream.read(_HEADER)
         if self._utf8 and (start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]):
-            raise ConfigError(
-                f"{self._location.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}"
-            )
+            raise ConfigError(f"{self.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}")
         end = re.search(rb"[\r\n]", start) if self._utf8 else None
         text: bytes = start[: end.start()] if end else start
         if not self._utf8:  # whatever is cut off at the end
-            return re.split(r"[\r\n]", text.decode(self._options.encoding, "replace"), maxsplit=1)[0]
+            return re.split(r"[\r\n]", text.decode(self.options.encoding, "replace"), maxsplit=1)[0]
         try:
             return text.decode()
         except UnicodeDecodeError:
@@ -344,7 +345,7 @@ class Delimited:
 
     @property
     def _utf8(self) -> bool:
-        return self._options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+        return self.options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
 
     def _check_text(self, schema: "pa.Schema") -> None:
         """ConfigError if a column is no text in the encoding."""
@@ -352,17 +353,17 @@ class Delimited:
             self._refuse_text()
 
     def _refuse_text(self) -> NoReturn:
-        with opened(self._location) as stream:
+        with self.opened() as stream:
             for number, line in enumerate(io.BufferedReader(stream), 1):
                 try:
                     line.decode()
                 except UnicodeDecodeError as error:
                     value = shorten(repr(line[max(0, error.start - 12) : error.start + 8])[1:])
-                    where = f"{self._location.shown}: line {number} is not UTF-8 ({value})"
+                    where = f"{self.shown}: line {number} is not UTF-8 ({value})"
                     raise ConfigError(
                         f"{where}: name its encoding: {_advice('encoding', 'latin-1')}"
                     ) from None
-        raise ConfigError(f"{self._location.shown}: is not UTF-8: {_advice('encoding', 'latin-1')}")
+        raise ConfigError(f"{self.shown}: is not UTF-8: {_advice('encoding', 'latin-1')}")
 
     @contextmanager
     def _faults(self, block: int) -> Iterator[None]:
@@ -370,17 +371,15 @@ class Delimited:
         try:
             yield
         except UnicodeError as error:
-            why = f"cannot be read as {self._options.encoding}: {error}"
-            raise ConfigError(f"{self._location.shown}: {why}; name another --encoding") from None
+            why = f"cannot be read as {self.options.encoding}: {error}"
+            raise ConfigError(f"{self.shown}: {why}; name another --encoding") from None
         except pa.ArrowInvalid as error:
             if "straddl" in str(error):
                 advice = "close a quote left open, or shorten a text"
-                raise ConfigError(
-                    f"{self._location.shown}: a row is longer than {block >> 20} MiB; {advice}"
-                ) from None
+                raise ConfigError(f"{self.shown}: a row is longer than {block >> 20} MiB; {advice}") from None
             if not _COUNT.search(str(error)):
                 raise
-            raise ConfigError(f"{self._location.shown}: {self._odd_row(str(error))}") from None
+            raise ConfigError(f"{self.shown}: {self._odd_row(str(error))}") from None
 
     def _odd_row(self, error: str) -> str:
         """The first row, in words, that has not as many values as the header."""
@@ -397,10 +396,10 @@ class Delimited:
 
     def records(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the lines that are not blank, the header first: number in the file, and values."""
-        with opened(self._location) as stream:
+        with self.opened() as stream:
             text = io.TextIOWrapper(
                 io.BufferedReader(stream),
-                self._options.encoding,
+                self.options.encoding,
                 "replace",
                 newline="",
             )
@@ -411,10 +410,9 @@ class Delimited:
                     yield line, values
                 line = reader.line_num + 1
 
-
-def _packed(name: str) -> str:
-    """The suffix that says how a file is compressed, or nothing."""
-    return next((suffix for suffix in COMPRESSIONS if name.endswith(suffix)), "")
+    def line_of(self, row: int) -> int | None:
+        """The line of a row, counted from 0."""
+        return next((line for count, (line, _) in enumerate(self.records(), -1) if count == row), None)
 
 
 def _advice(option: str, value: str) -> str:
@@ -441,42 +439,56 @@ _PART = 1 << 23
 """Bytes that are read at once; a line may be as long."""
 
 
-def read_json_lines(location: Location) -> "pa.Table":
-    """The whole table."""
-    try:
-        with opened(location) as stream:
+class JsonLines(File):
+    """A file of JSON lines."""
+
+    form, suffixes, packed = "JSON lines", (".jsonl", ".ndjson"), True
+
+    def read(self) -> "pa.Table":
+        """The whole table."""
+        with self._told(), self.opened() as stream:
             return reader.read_json(stream, reader.ReadOptions(block_size=_PART))
-    except pa.ArrowInvalid as error:
-        raise _fault(location, error) from None
 
+    def names(self) -> list[str]:
+        """The names in all objects, in the order in which they come."""
+        return list(dict.fromkeys(name for part in self._parts() for name in part.column_names))
 
-def json_parts(
-    location: Location, columns: Collection[str], as_text: Collection[str] = ()
-) -> "Iterator[pa.Table]":
-    """Yield the rows in parts, with these columns; some of them as text, whatever their type."""
-    for part in _parts(location):
-        lacking = [name for name in columns if name not in part.column_names]
-        for name in lacking:
-            part = part.append_column(name, pa.nulls(part.num_rows))
-        part = part.select(list(columns))
-        for name in as_text:
-            at = part.column_names.index(name)
-            part = part.set_column(at, name, part.column(name).cast(pa.string()))
-        yield part
+    def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
+        """Yield the rows in parts, with these columns; some of them as text, whatever their type."""
+        for part in self._parts():
+            values = {
+                name: part.column(name) if name in part.column_names else pa.nulls(part.num_rows)
+                for name in columns
+            }
+            yield pa.table(values | {name: values[name].cast(pa.string()) for name in as_text})
 
+    def line_of(self, row: int) -> int | None:
+        """The line of a row, counted from 0: blank lines are none."""
+        return next((line for count, (line, _) in enumerate(self._lines()) if count == row), None)
 
-def json_names(location: Location) -> list[str]:
-    """The names in all objects, in the order in which they come."""
-    return list(dict.fromkeys(name for part in _parts(location) for name in part.column_names))
+    def _parts(self) -> "Iterator[pa.Table]":
+        with self.opened() as stream:
+            for block in _blocks(stream):
+                with self._told():
+                    part = reader.read_json(io.BytesIO(block), reader.ReadOptions(block_size=len(block) + 1))
+                yield part
 
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines that are not blank, and their numbers."""
+        with self.opened() as stream:
+            numbered = enumerate(io.BufferedReader(stream), 1)
+            yield from ((number, line) for number, line in numbered if line.strip())
 
-def _parts(location: Location) -> "Iterator[pa.Table]":
-    with opened(location) as stream:
-        for block in _blocks(stream):
-            try:
-                yield reader.read_json(io.BytesIO(block), reader.ReadOptions(block_size=len(block) + 1))
-            except pa.ArrowInvalid as error:
-                raise _fault(location, error) from None
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Name the first line that does not fit; else what pyarrow says."""
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            kinds: dict[str, str] = {}
+            for number, line in self._lines():
+                _check_line(f"{self.shown}: line {number}", line, kinds)
+            raise ConfigError(f"{self.shown}: cannot be read as JSON lines", first_line(error)) from None
 
 
 def _blocks(stream: "pa.NativeFile") -> Iterator[bytes]:
@@ -491,30 +503,21 @@ def _blocks(stream: "pa.NativeFile") -> Iterator[bytes]:
         yield rest
 
 
-def _fault(location: Location, error: Exception) -> ConfigError:
-    """The first line that does not fit; else what pyarrow says."""
-    kinds: dict[str, str] = {}
-    with opened(location) as stream:
-        for number, line in enumerate(io.BufferedReader(stream), 1):
-            if not line.strip():
-                continue
-            where = f"{location.shown}: line {number}"
-            try:
-                values = json.loads(line)
-            except ValueError as fault:
-                why = (
-                    f"{fault.msg}, at character {fault.pos + 1}"
-                    if isinstance(fault, json.JSONDecodeError)
-                    else fault
-                )
-                return ConfigError(f"{where} is no JSON: {why}")
-            if not isinstance(values, dict):
-                return ConfigError(f'{where} is no object: write {{"column": value, ...}}')
-            for name, value in values.items():
-                kind = _KINDS.get(type(value))
-                if kind and kinds.setdefault(name, kind) != kind:
-                    return ConfigError(f"{where} has {kind} for {name!r}, lines above have {kinds[name]}")
-    return ConfigError(f"{location.shown}: cannot be read as JSON lines", str(error).splitlines()[0])
+def _check_line(where: str, line: bytes, kinds: dict[str, str]) -> None:
+    """ConfigError for a line that is no object, or has values of other kinds than those above. kinds: of the
+    lines above, by name, to which those of this line are added."""
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError as fault:
+        raise ConfigError(f"{where} is no JSON: {fault.msg}, at character {fault.pos + 1}") from None
+    except ValueError as fault:
+        raise ConfigError(f"{where} is no JSON: {fault}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f'{where} is no object: write {{"column": value, ...}}')
+    for name, value in values.items():
+        kind = _KINDS.get(type(value))
+        if kind and kinds.setdefault(name, kind) != kind:
+            raise ConfigError(f"{where} has {kind} for {name!r}, lines above have {kinds[name]}")
 
 
 _KINDS = {
@@ -527,106 +530,44 @@ _KINDS = {
 }
 
 
-# ---- Lines of a file: where a row of a table stands in the text that it was read from -------------------
-# Promises: row 1 is the first below the header; blank lines are lines, and no rows.
-
-
-_KEY = b"fedboost.file"
-"""Metadata of a table: the file that it is, and the options by which it was read."""
-
-
-def with_source(table: "pa.Table", locations: Locations, options: ReadOptions) -> "pa.Table":
-    """The table, with the file of this machine that it was read from written down."""
-    path = locations.files[0].path
-    if path is None or locations.together or not _is_text(locations.files[0]):
-        return table
-    facts = {"path": str(path), "state": _state(path), "options": options.model_dump(mode="json")}
-    return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
-
-
-def without_source(table: "pa.Table | SparseTable") -> "Any":
-    """The table, as one of other rows than the file's."""
-    if isinstance(table, SparseTable):
-        return replace(table, dense=table.dense.replace_schema_metadata())
-    return table.replace_schema_metadata()
-
-
-def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
-    """The error, with the line of the file where that is known."""
-    facts = (table.schema.metadata or {}).get(_KEY)
-    if facts is None or not isinstance(error, BadRow):
-        return error
-    source = json.loads(facts)
-    path = Path(source["path"])
-    if _state(path) != source["state"]:
-        return error
-    return error.on_line(line_of(locations_of(path).files[0], ReadOptions(**source["options"]), error.row))
-
-
-def row_of(table: "pa.Table", row: int) -> str:
-    """Return a row, counted from 0, for a message: from 1, with its line."""
-    return in_file(BadRow("", "", row), table).detail.strip().removeprefix("in ")
-
-
-def line_of(location: Location, options: ReadOptions, row: int) -> int | None:
-    """The line of a row, counted from 0; None in a form that has no lines."""
-    if not _is_text(location):
-        return None
-    if ".jsonl" in location.name or ".ndjson" in location.name:
-        with opened(location) as stream:
-            lines = enumerate(io.BufferedReader(stream), 1)
-            filled = (number for number, line in lines if line.strip())
-            return next((number for count, number in enumerate(filled) if count == row), None)
-    records = Delimited(location, options).records()
-    return next((line for count, (line, _) in enumerate(records, -1) if count == row), None)
-
-
-def _is_text(location: Location) -> bool:
-    return any(suffix in location.name for suffix in (".csv", ".tsv", ".jsonl", ".ndjson"))
-
-
-def _state(path: Path) -> list[int]:
-    """Figures that change with a file."""
-    try:
-        known = os.stat(path)
-    except OSError:
-        return []
-    return [known.st_mtime_ns, known.st_size]
-
-
 # ---- Tables in Excel workbooks: one sheet, its first row the names of the columns -----------------------
 # Promises: numbers stay numbers, also beside words that mean a missing value; rows without any value are left
 # out.
 
 
-def read_workbook(location: Location, options: ReadOptions) -> "pa.Table":
-    """The table of a sheet."""
-    try:
-        from python_calamine import CalamineError, CalamineWorkbook
-    except ImportError:
-        advice = "pip install 'fedboost[excel]', or save the sheet as CSV"
-        raise ConfigError(f"{location.shown}: a workbook needs python-calamine: {advice}") from None
-    try:
-        with location.open() as file:
-            book = CalamineWorkbook.from_filelike(io.BytesIO(file.read()))
-        name = options.sheet or book.sheet_names[0]
-        if name not in book.sheet_names:
-            listed = ", ".join(map(repr, book.sheet_names))
-            raise ConfigError(f"{location.shown}: has no sheet {name!r}; it has {listed}")
-        rows = book.get_sheet_by_name(name).to_python(skip_empty_area=True)
-    except CalamineError as error:
-        raise ConfigError(f"{location.shown}: cannot be read as an Excel workbook", str(error)) from None
-    if not rows:
-        raise ConfigError(f"{location.shown}: sheet {name!r} is empty; --sheet names another one")
-    head, body = rows[0], [row for row in rows[1:] if any(value != "" for value in row)]
-    columns = list(zip(*body, strict=True)) if body else [()] * len(head)
-    missing = frozenset(("", *options.na))
-    made = [
-        (_text(title), _column(values, missing))
-        for title, values in zip(head, columns, strict=True)
-        if title != "" or any(value != "" for value in values)
-    ]
-    return pa.table([values for _, values in made], names=[title for title, _ in made])
+class Workbook(File):
+    """An Excel workbook."""
+
+    form, suffixes, takes = "Excel", (".xlsx",), ("na", "sheet")
+
+    def read(self) -> "pa.Table":
+        """The table of a sheet."""
+        try:
+            from python_calamine import CalamineError, CalamineWorkbook
+        except ImportError:
+            advice = "pip install 'fedboost[excel]', or save the sheet as CSV"
+            raise ConfigError(f"{self.shown}: a workbook needs python-calamine: {advice}") from None
+        try:
+            with self.location.open() as file:
+                book = CalamineWorkbook.from_filelike(io.BytesIO(file.read()))
+            name = self.options.sheet or book.sheet_names[0]
+            if name not in book.sheet_names:
+                listed = ", ".join(map(repr, book.sheet_names))
+                raise ConfigError(f"{self.shown}: has no sheet {name!r}; it has {listed}")
+            rows = book.get_sheet_by_name(name).to_python(skip_empty_area=True)
+        except CalamineError as error:
+            raise ConfigError(f"{self.shown}: cannot be read as an Excel workbook", str(error)) from None
+        if not rows:
+            raise ConfigError(f"{self.shown}: sheet {name!r} is empty; --sheet names another one")
+        head, body = rows[0], [row for row in rows[1:] if any(value != "" for value in row)]
+        columns = list(zip(*body, strict=True)) if body else [()] * len(head)
+        missing = frozenset(("", *self.options.na))
+        made = [
+            (text_of(title) or "", _column(values, missing))
+            for title, values in zip(head, columns, strict=True)
+            if title != "" or any(value != "" for value in values)
+        ]
+        return pa.table([values for _, values in made], names=[title for title, _ in made])
 
 
 def _column(values: Sequence[Any], missing: frozenset[str]) -> "pa.Array":
@@ -637,11 +578,4 @@ def _column(values: Sequence[Any], missing: frozenset[str]) -> "pa.Array":
         return pa.array([None if value is None else float(value) for value in known], pa.float64())
     if kinds == {bool}:
         return pa.array(known, pa.bool_())
-    return pa.array([None if value is None else _text(value) for value in known], pa.string())
-
-
-def _text(value: Any) -> str:
-    """A cell as text: of a whole number without a point, as Excel shows it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return pa.array([text_of(value) for value in known], pa.string())

@@ -8,6 +8,7 @@ first data row is row 1) and the value.
 
 import ctypes
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -68,6 +69,13 @@ def missing_column(name: str, there: Sequence[str], wanted: Collection[str] = ()
     return ConfigError(f"column {name!r} is missing", near[2:-1] or f"the columns are {listing(there)}")
 
 
+def check_distinct_names(names: Sequence[str], source: str, advice: str = "") -> None:
+    """ConfigError if two columns have one name."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{source}: there are two columns named {twice!r}{advice}")
+
+
 def numbers(column: "pa.ChunkedArray", name: str) -> Float32:
     """A column of numbers, or of text that spells numbers, as float32 [rows]; missing values are NaN. Raises
     ConfigError for another type, and for the first text that is no number."""
@@ -121,7 +129,7 @@ def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]
     distinct = encoded.dictionary.to_pylist()
     if values.type == pa.float32():
         distinct = [float(str(np.float32(value))) for value in distinct]
-    spelled = [_text(value) for value in distinct]
+    spelled = [text_of(value) for value in distinct]
     code_by_text = {text: code for code, text in enumerate(dict.fromkeys(filter(None, spelled)))}
     code_of = np.array([*(code_by_text[text] if text else -1 for text in spelled), -1], np.int64)
     return code_of[encoded.indices.fill_null(-1).to_numpy()], tuple(code_by_text)
@@ -211,12 +219,12 @@ def spelled_as(column: "pa.ChunkedArray", text: str) -> str:
     if text.lower() in ("true", "false"):
         return text.lower()
     try:
-        return _text(float(text)) or text
+        return text_of(float(text)) or text
     except ValueError:
         return text
 
 
-def _text(value: object) -> str | None:
+def text_of(value: object) -> str | None:
     """The text of one value; None (or empty) for what is missing."""
     match value:
         case bool():

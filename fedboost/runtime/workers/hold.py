@@ -34,10 +34,11 @@ from fedboost.protocol.contracts import Answering, Holder
 from fedboost.protocol.messages import Ask, Introduce
 from fedboost.runtime.config import is_loopback
 from fedboost.runtime.data.database import ReadOptions
-from fedboost.runtime.data.locations import is_remote, local_files, locations_of
-from fedboost.runtime.data.parquet import ParquetTable
+from fedboost.runtime.data.locations import TOGETHER, is_remote, local_files
+from fedboost.runtime.data.parquet import ParquetFiles, check_same_names
 from fedboost.runtime.data.shard import label_values, to_shard, undeclared
-from fedboost.runtime.data.table import Table, as_config_error, as_table, distinct, form_of, read_table
+from fedboost.runtime.data.table import Table, as_table, dense_of, parts_of, read_table, source_at
+from fedboost.runtime.data.text import Delimited
 from fedboost.runtime.data.values import give_back, is_text, keep_freed_memory, kind_of
 from fedboost.runtime.site.rows import Names, named
 from fedboost.terms.terms import Terms
@@ -69,8 +70,6 @@ class Worker:
 
 _TEXT_FILES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst")
 
-_PARQUET = (".parquet", ".pq")
-
 
 class Range(NamedTuple):
     """Rows of the whole table from `first` to before `last`."""
@@ -90,56 +89,32 @@ class Heads(NamedTuple):
     fault: tuple[str, str] = ("", "")
 
 
-class ParquetRows(ParquetTable):
-    """Some rows of Parquet files, whose values are kept in memory."""
-
-    def __init__(self, table: ParquetTable, ranges: Sequence[Range]) -> None:
-        self.head, self.in_memory = table.head, True
-        self._table = table
-        self._scratch = None
-        self._pieces: list[tuple[int, int, int]] = []
-        for first, last in ranges:
-            groups = np.searchsorted(table.ends, [first, last - 1], side="right") - 1
-            for group in range(int(groups[0]), int(groups[1]) + 1):
-                begin, end = map(int, table.ends[group : group + 2])
-                self._pieces.append((group, max(first, begin) - begin, min(last, end) - begin))
-        self.ends = np.cumsum([0, *(last - first for _, first, last in self._pieces)])
-
-    def group(self, number: int, column: str) -> "pa.Table":
-        """A piece of rows of one column. ConfigError if the file has become another, or is gone."""
-        group, first, last = self._pieces[number]
-        return self._table.group(group, column).slice(first, last - first)
-
-
 class Files:
     """The files of a site. ConfigError if there are none, or cannot be read."""
 
     def __init__(self, source: str, options: ReadOptions) -> None:
         self._options = options
         self._source = source
-        self._parquet: ParquetTable | None = None
+        self._parquet: ParquetFiles | None = None
         self._texts, others = _sorted_out(source)
-        if self._texts and others and not any(name.lower().endswith(_PARQUET) for name in others):
+        if self._texts and others and not any(name.lower().endswith(TOGETHER) for name in others):
             raise ConfigError(
                 f"{source}: holds CSV files, and {others[0]}: give the rows a folder of their own"
             )
         if not self._texts or others:
             self._texts = []
-            locations = locations_of(source)
-            form = form_of(locations, options)
-            with as_config_error(locations, form.name):
-                if form.name == "Parquet":
-                    self._parquet = ParquetTable(locations, None)
-                    distinct(self._parquet.head, locations.shown)
-                elif form.name == "CSV" and locations.files[0].path is not None:
-                    self._texts = [str(locations.files[0].path)]
-                else:
-                    raise ConfigError(f"{locations.shown}: workers read Parquet and CSV files alone")
+            found = source_at(source, options)
+            if isinstance(found, ParquetFiles):
+                self._parquet = found
+            elif isinstance(found, Delimited) and found.location.path is not None:
+                self._texts = [str(found.location.path)]
+            else:
+                raise ConfigError(f"{found.shown}: workers read Parquet and CSV files alone")
 
     def heads(self) -> Heads:
         """How many rows there are, and of which columns. Of CSV files every one is read."""
         if self._parquet is not None:
-            return Heads(self._parquet.num_rows, _as_bytes(self._parquet.head), self._parquet.sizes)
+            return Heads(sum(self._parquet.sizes), _as_bytes(self._parquet.head), self._parquet.sizes)
         schemas, sizes = [], []
         for table in map(self._read, self._texts):
             schemas.append(table.schema)
@@ -156,7 +131,7 @@ class Files:
                     f"{self._source}: has other files or rows here than where they were counted: all workers "
                     f"must see the same files, and nobody may change them meanwhile"
                 )
-            return ParquetRows(self._parquet, ranges)
+            return self._parquet.stored(None).share(ranges)
         pieces, end = [], 0
         for number, path in enumerate(self._texts):
             begin = end
@@ -176,12 +151,10 @@ class Files:
     def group_end(self, column: str, at: int) -> int:
         """The first row from `at` on that is of another group than the one before it, where rows of a group
         stand together."""
-        table, before = self.rows([Range(at - 1, at)]), None
-        rows = self.heads().rows if self._parquet is None else self._parquet.num_rows
-        step = 1 << 12
+        before, rows, step = None, self.heads().rows, 1 << 12
         for first in range(at - 1, rows, step):
             table = self.rows([Range(first, min(first + step, rows))])
-            values = _column(table, column).to_pylist()
+            values = pa.concat_tables(parts_of(table, column)).column(column).to_pylist()
             before = values[0] if before is None else before
             other = next((number for number, value in enumerate(values) if value != before), None)
             if other is not None:
@@ -189,10 +162,7 @@ class Files:
         return rows
 
     def _read(self, path: str) -> "pa.Table":
-        table = read_table(path, options=self._options)
-        assert not isinstance(table, ParquetTable)
-        dense: pa.Table = table
-        return dense
+        return dense_of(read_table(path, options=self._options))
 
 
 def heads_of(source: str, options: dict[str, Any]) -> Heads:
@@ -233,23 +203,11 @@ def _sorted_out(source: str) -> tuple[list[str], list[str]]:
     return texts, [name for name in files if name not in texts]
 
 
-def _column(table: Table, name: str) -> "pa.ChunkedArray":
-    if isinstance(table, ParquetTable):
-        parts = [table.group(number, name) for number in range(len(table.ends) - 1)]
-        return pa.concat_tables(parts).column(name)
-    dense: Any = table
-    return dense.column(name)
-
-
 def _check_same(paths: Sequence[str], heads: "Sequence[pa.Schema]") -> None:
     """ConfigError unless all files have the columns of the first, and agree which are text."""
     first = heads[0]
     for path, head in zip(paths[1:], heads[1:], strict=True):
-        for name in first.names:
-            if name not in head.names:
-                raise ConfigError(f"{path}: column {name!r} is missing, which {paths[0]} has")
-        if more := [name for name in head.names if name not in first.names]:
-            raise ConfigError(f"{path}: has a column {more[0]!r}, which {paths[0]} lacks")
+        check_same_names(path, head.names, paths[0], first.names)
     for name in first.names:
         kinds: dict[bool, tuple[str, str]] = {}
         for path, head in zip(paths, heads, strict=True):

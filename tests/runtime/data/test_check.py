@@ -6,6 +6,7 @@ import pytest
 from sites import terms
 
 import fedboost as fb
+from fedboost.results.check import KINDS
 from fedboost.runtime.data import check
 
 ROWS = 60_000
@@ -35,6 +36,14 @@ def test_the_names_of_a_table_are_listed_as_often_whatever_their_number():
         return data.times
 
     assert listed(100) == listed(10)
+
+
+def test_a_check_has_a_sentence_and_names_kinds_that_were_looked_for_before():
+    before = set()
+    for row in check.CHECKS:
+        assert row.kind in KINDS
+        assert {*row.unless} <= before
+        before.add(row.kind)
 
 
 def simulated(tables, **columns):
@@ -83,9 +92,9 @@ def test_a_simulation_looks_at_a_sample_and_says_so():
 
 def test_the_rows_that_a_simulation_looks_at_are_few_however_many_there_are(monkeypatch):
     seen, ranked = [], []
-    look, rank = check.oddities_of_numbers, check.one_split_auc
+    look, rank = check.checked, check.one_split_auc
     monkeypatch.setattr(
-        check, "oddities_of_numbers", lambda values, *rest: seen.append(values.size) or look(values, *rest)
+        check, "checked", lambda column, *rest: seen.append(column.rows) or look(column, *rest)
     )
     monkeypatch.setattr(
         check, "one_split_auc", lambda column, label: ranked.append(column.size) or rank(column, label)
