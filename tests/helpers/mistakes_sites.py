@@ -1,0 +1,292 @@
+"""Mistakes of who runs a site or an aggregator: logs, metrics, backups, the machine, approvals, keys."""
+
+import socket
+import tarfile
+
+from audit_logs import written
+from mistakes import Mistake
+from sites import fedboost, terms
+from starts import Running
+
+AGGREGATOR = "aggregator --config metrics.toml --insecure-loopback"
+PARTY = "party --config party.toml --insecure-loopback --wait 0.1"
+LISTEN = 'listen = "127.0.0.1:0"\n'
+SITE = 'party = "north"\naggregator = "localhost:1"\ndata = "rows.csv"\n'
+KEEP = []
+"""Sockets that stay open for as long as the tests run."""
+
+
+def took_part(folder):
+    """A session of this site, in its memory and its audit log."""
+    with Running(folder / "party.toml") as site:
+        site.end(site.begin("s1", terms(["north", "south"])), "s1")
+
+
+def backed_up(folder):
+    """A backup of a site that took part."""
+    from fedboost.runtime.site.backup import write_backup
+    from fedboost.runtime.site.config import read_party
+
+    took_part(folder)
+    write_backup(read_party(folder / "party.toml"), folder / "backup.tar.gz")
+
+
+def listens(folder):
+    """Somebody listens at the address of the metrics already."""
+    KEEP.append(socket.create_server(("127.0.0.1", 0)))
+    address = f'metrics = "127.0.0.1:{KEEP[-1].getsockname()[1]}"\n'
+    (folder / "metrics.toml").write_text(LISTEN + address)
+    (folder / "party.toml").write_text(SITE + address)
+
+
+def log(folder):
+    written(folder / "north.audit.jsonl")
+
+
+def other_archive(folder):
+    with tarfile.open(folder / "other.tar.gz", "w:gz") as archive:
+        archive.add(folder / "rows.csv", "rows.csv")
+
+
+def removed(folder, name):
+    (folder / "fedboost.state" / "north" / name).unlink()
+
+
+def _site(*lines):
+    values = ('party = "north"', 'aggregator = "localhost:1"', 'data = "rows.csv"', *lines)
+    return {"odd.toml": "\n".join(values) + "\n"}
+
+
+def _aggregator(*lines):
+    return {"odd.toml": "\n".join(('listen = "127.0.0.1:0"', *lines)) + "\n"}
+
+
+DIALS = "party --config odd.toml --wait 0.1"
+LOOPBACK = f"{DIALS} --insecure-loopback"
+ODD = "aggregator --config odd.toml"
+ASK = "--aggregator localhost:1 --insecure-loopback --wait 0.2"
+
+
+def _root(folder):
+    fedboost("keys", "init-consortium", "--folder", folder / "root")
+
+
+def _requested(folder):
+    _root(folder)
+    fedboost("keys", "request", "north", "--folder", folder / "site")
+
+
+def _signed(folder):
+    _requested(folder)
+    fedboost("keys", "sign", folder / "site/north/request.pem", "--folder", folder / "root", "--yes")
+
+
+def _asked_elsewhere(folder):
+    _signed(folder)
+    fedboost("keys", "request", "north", "--folder", folder / "other")
+
+
+MISTAKES = {
+    "an unknown level of the log": Mistake(
+        f"{PARTY} --log-level warn", ("--log-level", "'warn'", "did you mean warning?", "debug, info")
+    ),
+    "a number as the level of the log": Mistake(
+        f"{PARTY} --log-level 10", ("--log-level", "'10'", "choose debug, info, warning or error")
+    ),
+    "an unknown format of the log": Mistake(
+        "aggregator --config aggregator.toml --insecure-loopback --log-format yaml",
+        ("--log-format", "'yaml'", "text or json"),
+    ),
+    "metrics at a port alone": Mistake(
+        AGGREGATOR,
+        ("metrics.toml", "metrics", "'9090'", "HOST:PORT"),
+        {"metrics.toml": LISTEN + 'metrics = "9090"\n'},
+    ),
+    "metrics at a URL": Mistake(
+        PARTY,
+        ("party.toml", "metrics", "http://", "HOST:PORT"),
+        {"party.toml": SITE + 'metrics = "http://127.0.0.1:9090/metrics"\n'},
+    ),
+    "metrics as a number": Mistake(
+        AGGREGATOR, ("metrics.toml", "metrics", "9090"), {"metrics.toml": LISTEN + "metrics = 9090\n"}
+    ),
+    "metrics where somebody listens": Mistake(
+        AGGREGATOR, ("metrics: cannot listen on 127.0.0.1:", "in use", "another address"), prepare=listens
+    ),
+    "metrics of a party where somebody listens": Mistake(
+        PARTY, ("metrics: cannot listen on 127.0.0.1:", "in use", "another address"), prepare=listens
+    ),
+    "metrics at another machine's address": Mistake(
+        AGGREGATOR,
+        ("metrics: cannot listen on 192.0.2.1:0", "an", "address of this machine"),
+        {"metrics.toml": LISTEN + 'metrics = "192.0.2.1:0"\n'},
+    ),
+    "a size of the audit log that is none": Mistake(
+        PARTY, ("party.toml", "audit_size", "greater than 0"), {"party.toml": SITE + "audit_size = 0\n"}
+    ),
+    "an audit of a session that is not in the log": Mistake(
+        "audit north.audit.jsonl --session session-9",
+        ("north.audit.jsonl", "has no session 'session-9'", "it has s"),
+        prepare=log,
+    ),
+    "an audit of the last none": Mistake(
+        "audit north.audit.jsonl --last 0", ("--last 0", "1 or more"), prepare=log
+    ),
+    "an audit of one session and the last ones": Mistake(
+        "audit north.audit.jsonl --last 2 --session s",
+        ("--session and --last exclude", "take one"),
+        prepare=log,
+    ),
+    "a backup of a party that never ran": Mistake(
+        "backup --config party.toml --out backup.tar.gz",
+        ("memory.sqlite", "there is no memory to back up", "start the party first"),
+    ),
+    "a backup over another": Mistake(
+        "backup --config party.toml --out backup.tar.gz",
+        ("backup.tar.gz", "exists already", "--force"),
+        prepare=backed_up,
+    ),
+    "a backup into a folder that is not there": Mistake(
+        "backup --config party.toml --out nowhere/backup.tar.gz",
+        ("nowhere/backup.tar.gz", "directory", "does not exist"),
+        prepare=took_part,
+    ),
+    "a backup over the site's file": Mistake(
+        "backup --config party.toml --out party.toml --force",
+        ("party.toml", "is read by this very command", "another name"),
+        prepare=took_part,
+    ),
+    "a restore over a memory": Mistake(
+        "restore backup.tar.gz --config party.toml",
+        ("memory.sqlite", "there is a memory already", "--force"),
+        prepare=backed_up,
+    ),
+    "a restore from a file that is not there": Mistake(
+        "restore nowhere.tar.gz --config party.toml", ("nowhere.tar.gz", "cannot read", "No such file")
+    ),
+    "a restore from a table": Mistake(
+        "restore rows.csv --config party.toml", ("rows.csv", "is no backup", "`fedboost backup`")
+    ),
+    "a restore from another archive": Mistake(
+        "restore other.tar.gz --config party.toml",
+        ("other.tar.gz", "is no backup", "`fedboost backup`"),
+        prepare=other_archive,
+    ),
+    "a restore at another party": Mistake(
+        "restore backup.tar.gz --config south.toml",
+        ("backup.tar.gz", "is a backup of party 'north'", "south.toml is of 'south'"),
+        {"south.toml": SITE.replace("north", "south")},
+        prepare=backed_up,
+    ),
+    "a party whose memory is lost": Mistake(
+        PARTY,
+        ("memory.sqlite", "is gone", "restore the memory from a backup"),
+        prepare=lambda folder: (took_part(folder), removed(folder, "memory.sqlite")),
+    ),
+    "state is a file": Mistake(
+        LOOPBACK,
+        ("rows.csv", "state folder", "Not a directory", "`state`", "can write"),
+        _site('state = "rows.csv"'),
+    ),
+    "state where no folder can be made": Mistake(
+        LOOPBACK, ("/proc/state", "cannot make this state folder", "`state`"), _site('state = "/proc/state"')
+    ),
+    "state of an aggregator is a file": Mistake(
+        f"{ODD} --insecure-loopback",
+        ("rows.csv", "cannot be used", "`state`", "can write"),
+        _aggregator('state = "rows.csv"'),
+    ),
+    "state of an aggregator where no folder can be made": Mistake(
+        f"{ODD} --insecure-loopback",
+        ("/proc/state", "cannot be used", "`state`"),
+        _aggregator('state = "/proc/state"'),
+    ),
+    "keys are not mounted": Mistake(
+        DIALS,
+        ("/nonexistent/keys", "no such folder", "`fedboost keys party`"),
+        _site('keys = "/nonexistent/keys"'),
+    ),
+    "keys of an aggregator are not mounted": Mistake(
+        ODD,
+        ("/nonexistent/keys", "no such folder", "`fedboost keys aggregator`"),
+        _aggregator('keys = "/nonexistent/keys"'),
+    ),
+    "keys are a file": Mistake(DIALS, ("rows.csv", "certificate.pem, key.pem"), _site('keys = "rows.csv"')),
+    "a config that Docker made a folder": Mistake(
+        "party --config folder --insecure-loopback", ("folder: cannot read", "directory")
+    ),
+    "the machine's other address without keys": Mistake(
+        f"{ODD} --insecure-loopback",
+        ("0.0.0.0:0", "loopback", "use keys"),
+        {"odd.toml": 'listen = "0.0.0.0:0"'},
+    ),
+    "predictions to a full disk": Mistake(
+        "predict model.json rows.csv --out /dev/full", ("/dev/full", "No space left on device")
+    ),
+    "a model below a file": Mistake(
+        "simulate terms.toml --data rows.csv --out rows.csv/new.json", ("rows.csv", "cannot write")
+    ),
+    "the demo into a file": Mistake("demo --out rows.csv", ("rows.csv", "is a file", "needs a folder")),
+    "scratch where no folder is": Mistake(
+        LOOPBACK, ("scratch folder", "/scratch: does not exist", "make it"), _site('scratch = "scratch"')
+    ),
+    "status of a port where nobody listens": Mistake(
+        f"status {ASK}", ("no aggregator answers at localhost:1", "check the address")
+    ),
+    "status of a URL": Mistake(
+        "status --aggregator https://fed:7070 --insecure-loopback", ("--aggregator", "HOST:PORT")
+    ),
+    "status without keys": Mistake("status --aggregator localhost:1", ("no keys", "--keys FOLDER")),
+    "check of terms without parties": Mistake(
+        f"check alone.toml {ASK}", ("name no parties", 'parties = ["north", "south"]')
+    ),
+    "check of terms that are not there": Mistake(
+        f"check nowhere.toml {ASK}", ("nowhere.toml", "cannot read")
+    ),
+    "check with the keys of a site": Mistake(
+        "check terms.toml --aggregator localhost:1 --keys site/north",
+        ("site/north", "the bundle of a party", "an analyst's is needed"),
+        prepare=lambda folder: (
+            _signed(folder),
+            fedboost("keys", "accept", folder / "root/north.answer.pem", "--folder", folder / "site"),
+        ),
+    ),
+    "approval for an analyst called any": Mistake(
+        "approve terms.toml --config party.toml --analyst any", ("--analyst any", "no analyst has this name")
+    ),
+    "the key sent in place of the request": Mistake(
+        "keys sign site/north/key.pem --folder root --yes",
+        ("site/north/key.pem", "private key", "must not leave its site", "send request.pem"),
+        prepare=_requested,
+    ),
+    "a certificate for a request": Mistake(
+        "keys sign root/consortium.pem --folder root --yes",
+        ("root/consortium.pem", "not a certificate request", "`fedboost keys request`"),
+        prepare=_requested,
+    ),
+    "signing where the root is not": Mistake(
+        "keys sign site/north/request.pem --folder site --yes",
+        ("site/consortium-key.pem", "no such file", "init-consortium"),
+        prepare=_requested,
+    ),
+    "signing twice": Mistake(
+        "keys sign site/north/request.pem --folder root --yes",
+        ("root/issued.txt", "'north' has a certificate already", "--renew"),
+        prepare=_signed,
+    ),
+    "asking twice": Mistake(
+        "keys request north --folder site",
+        ("site/north", "exists already", "move it away"),
+        prepare=_requested,
+    ),
+    "an answer for another key": Mistake(
+        "keys accept root/north.answer.pem --folder other",
+        ("root/north.answer.pem", "is not for the key in", "other/north/key.pem"),
+        prepare=_asked_elsewhere,
+    ),
+    "the request in place of the answer": Mistake(
+        "keys accept site/north/request.pem --folder site",
+        ("site/north/request.pem", "is a request", "`fedboost keys sign`"),
+        prepare=_requested,
+    ),
+}
