@@ -1,7 +1,6 @@
 """Mistakes of who runs a site or an aggregator: logs, metrics, backups, the machine, approvals, keys."""
 
 import socket
-import tarfile
 
 from audit_logs import written
 from mistakes import Mistake
@@ -43,11 +42,6 @@ def log(folder):
     written(folder / "north.audit.jsonl")
 
 
-def other_archive(folder):
-    with tarfile.open(folder / "other.tar.gz", "w:gz") as archive:
-        archive.add(folder / "rows.csv", "rows.csv")
-
-
 def removed(folder, name):
     (folder / "fedboost.state" / "north" / name).unlink()
 
@@ -74,16 +68,6 @@ def _root(folder):
 def _requested(folder):
     _root(folder)
     fedboost("keys", "request", "north", "--folder", folder / "site")
-
-
-def _signed(folder):
-    _requested(folder)
-    fedboost("keys", "sign", folder / "site/north/request.pem", "--folder", folder / "root", "--yes")
-
-
-def _asked_elsewhere(folder):
-    _signed(folder)
-    fedboost("keys", "request", "north", "--folder", folder / "other")
 
 
 MISTAKES = {
@@ -156,27 +140,11 @@ MISTAKES = {
         ("party.toml", "is read by this very command", "another name"),
         prepare=took_part,
     ),
-    "a restore over a memory": Mistake(
-        "restore backup.tar.gz --config party.toml",
-        ("memory.sqlite", "there is a memory already", "--force"),
-        prepare=backed_up,
-    ),
     "a restore from a file that is not there": Mistake(
         "restore nowhere.tar.gz --config party.toml", ("nowhere.tar.gz", "cannot read", "No such file")
     ),
     "a restore from a table": Mistake(
         "restore rows.csv --config party.toml", ("rows.csv", "is no backup", "`fedboost backup`")
-    ),
-    "a restore from another archive": Mistake(
-        "restore other.tar.gz --config party.toml",
-        ("other.tar.gz", "is no backup", "`fedboost backup`"),
-        prepare=other_archive,
-    ),
-    "a restore at another party": Mistake(
-        "restore backup.tar.gz --config south.toml",
-        ("backup.tar.gz", "is a backup of party 'north'", "south.toml is of 'south'"),
-        {"south.toml": SITE.replace("north", "south")},
-        prepare=backed_up,
     ),
     "a party whose memory is lost": Mistake(
         PARTY,
@@ -243,25 +211,9 @@ MISTAKES = {
     "check of terms that are not there": Mistake(
         f"check nowhere.toml {ASK}", ("nowhere.toml", "cannot read")
     ),
-    "check with the keys of a site": Mistake(
-        "check terms.toml --aggregator localhost:1 --keys site/north",
-        ("site/north", "the bundle of a party", "an analyst's is needed"),
-        prepare=lambda folder: (
-            _signed(folder),
-            fedboost("keys", "accept", folder / "root/north.answer.pem", "--folder", folder / "site"),
-        ),
-    ),
-    "approval for an analyst called any": Mistake(
-        "approve terms.toml --config party.toml --analyst any", ("--analyst any", "no analyst has this name")
-    ),
     "the key sent in place of the request": Mistake(
         "keys sign site/north/key.pem --folder root --yes",
         ("site/north/key.pem", "private key", "must not leave its site", "send request.pem"),
-        prepare=_requested,
-    ),
-    "a certificate for a request": Mistake(
-        "keys sign root/consortium.pem --folder root --yes",
-        ("root/consortium.pem", "not a certificate request", "`fedboost keys request`"),
         prepare=_requested,
     ),
     "signing where the root is not": Mistake(
@@ -269,24 +221,9 @@ MISTAKES = {
         ("site/consortium-key.pem", "no such file", "init-consortium"),
         prepare=_requested,
     ),
-    "signing twice": Mistake(
-        "keys sign site/north/request.pem --folder root --yes",
-        ("root/issued.txt", "'north' has a certificate already", "--renew"),
-        prepare=_signed,
-    ),
     "asking twice": Mistake(
         "keys request north --folder site",
         ("site/north", "exists already", "move it away"),
-        prepare=_requested,
-    ),
-    "an answer for another key": Mistake(
-        "keys accept root/north.answer.pem --folder other",
-        ("root/north.answer.pem", "is not for the key in", "other/north/key.pem"),
-        prepare=_asked_elsewhere,
-    ),
-    "the request in place of the answer": Mistake(
-        "keys accept site/north/request.pem --folder site",
-        ("site/north/request.pem", "is a request", "`fedboost keys sign`"),
         prepare=_requested,
     ),
 }
