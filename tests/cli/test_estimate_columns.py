@@ -14,7 +14,7 @@ from fedboost.runtime.local import estimate, row_costs
 from fedboost.runtime.local.row_costs import Line, RowCosts
 from fedboost.runtime.tasks import terms_to_toml
 
-ROWS, ROUNDS = 1500, 6
+ROWS, ROUNDS = 1500, 3
 IDS = {"columns": {"row_id": "id"}, "rows": "common"}
 PARTIES = ["bank", "telco", "shop"]
 QUICK = RowCosts(
