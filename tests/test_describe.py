@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sites import bundles_of, consortium, in_time, rows, shared_out, terms
+from sites import bundles_of, consortium, rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.boosting.programs.tasks import part, possible
@@ -76,16 +76,12 @@ def test_a_label_that_is_a_number_has_quantiles_and_classes_have_counts():
     assert known.summary["label"]["levels"] == table.to_pandas().ward.value_counts()[list("cab")].to_dict()
 
 
-def test_over_grpc_it_is_the_same_and_each_party_signs_it(tmp_path):
+async def test_over_grpc_it_is_the_same_and_each_party_signs_it(tmp_path):
     tables, agreed = shared_out(3, with_undeclared(rows(900))), terms(protection="masked")
     agreed = agreed.with_parties(tables)
     bundles = bundles_of(tmp_path / "keys", agreed.parties)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-            return await asyncio.to_thread(one.analyst.describe, agreed)
-
-    known = in_time(scenario())
+    async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+        known = await asyncio.to_thread(one.analyst.describe, agreed)
     assert known.summary == fb.describe(agreed, tables).summary
     assert known.signed_by == agreed.parties
     assert all(sent > 0 for sent, _ in known.traffic.values())
@@ -345,7 +341,7 @@ def test_little_noise_tells_no_smaller_counts_than_min_count():
     )
 
 
-def test_the_noise_is_charged_to_a_budget(tmp_path):
+async def test_the_noise_is_charged_to_a_budget(tmp_path):
     tables = shared_out(3, rows(3000))
     agreed = terms(**NOISY, min_child_weight=1.0).with_parties(tables)
     assert terms_to_describe(agreed).plan.cost <= 1.0
@@ -358,19 +354,14 @@ def test_the_noise_is_charged_to_a_budget(tmp_path):
         "delta": 1e-5,
         "colluding": 0,
     }
-
-    async def scenario():
-        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
-            for name, table in tables.items():
-                audit = one.folder / f"{name}.audit.jsonl"
-                config = {"party": name, "aggregator": one.address, "state": one.folder / name}
-                init_memory(PartyConfig(**config, audit=audit, policy=policy))
-                one.start_party(name, table, policy=policy, state=name, audit=audit)
-            first = await asyncio.to_thread(one.analyst.describe, agreed)
-            with pytest.raises(SessionFailed, match="budget"):
-                await asyncio.to_thread(one.analyst.describe, agreed)
-            return first
-
-    first = in_time(scenario())
+    async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+        for name, table in tables.items():
+            audit = one.folder / f"{name}.audit.jsonl"
+            config = {"party": name, "aggregator": one.address, "state": one.folder / name}
+            init_memory(PartyConfig(**config, audit=audit, policy=policy))
+            one.start_party(name, table, policy=policy, state=name, audit=audit)
+        first = await asyncio.to_thread(one.analyst.describe, agreed)
+        with pytest.raises(SessionFailed, match="budget"):
+            await asyncio.to_thread(one.analyst.describe, agreed)
     assert first.noise == terms_to_describe(agreed).plan.releases[SUMMARY].sigma
     assert abs(first.rows - 3000) < 10 * first.noise

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from html_pages import altered
 from policies import policy
-from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
+from refusals import refusal
+from sites import bundles_of, consortium, in_time, rows, shared_out, terms
 from sklearn import metrics as reference
 
 import fedboost as fb
@@ -163,6 +164,4 @@ def test_a_site_knows_its_table_again(tmp_path):
 
 
 def test_the_command_has_the_option():
-    end = fedboost("evaluate", "model.json", "--rows", "some", "--aggregator", "127.0.0.1:1")
-    assert (end.code, end.out) == (2, "")
-    assert "--rows" in end.err
+    assert "--rows" in refusal("evaluate", "model.json", "--rows", "some", "--aggregator", "127.0.0.1:1")

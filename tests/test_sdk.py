@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pyarrow import csv
-from sites import consortium, in_time, rows, shared_out, terms
+from sites import consortium, rows, shared_out, terms
 
 import fedboost as fb
 
@@ -75,15 +75,11 @@ def test_terms_that_cannot_be_raise_one_line():
     assert "\n" not in str(caught.value)
 
 
-def test_simulate_and_a_network_make_the_same_model(tmp_path):
+async def test_simulate_and_a_network_make_the_same_model(tmp_path):
     tables = shared_out(2)
     heard = []
-
-    async def scenario():
-        async with consortium(tmp_path, tables) as one:
-            return await one.train(terms(tables), heard.append)
-
-    training = in_time(scenario())
+    async with consortium(tmp_path, tables) as one:
+        training = await one.train(terms(tables), heard.append)
     assert isinstance(training, fb.Training)
     result = fb.simulate(terms(), tables)
     assert isinstance(result, fb.Result)
@@ -92,25 +88,18 @@ def test_simulate_and_a_network_make_the_same_model(tmp_path):
 
 
 @pytest.mark.parametrize("wait", [float("inf"), 1e300])
-def test_an_analyst_may_wait_for_ever(tmp_path, wait):
+async def test_an_analyst_may_wait_for_ever(tmp_path, wait):
     tables = shared_out(1)
-
-    async def scenario():
-        async with consortium(tmp_path, tables) as one:
-            training = fb.connect(one.address, insecure_loopback=True).train(terms(tables), wait)
-            return await asyncio.to_thread(lambda: training.model)
-
-    assert in_time(scenario()).parties == ("north",)
+    async with consortium(tmp_path, tables) as one:
+        training = fb.connect(one.address, insecure_loopback=True).train(terms(tables), wait)
+        found = await asyncio.to_thread(lambda: training.model)
+    assert found.parties == ("north",)
 
 
-def test_a_training_that_is_not_iterated_still_ends_with_its_history(tmp_path):
+async def test_a_training_that_is_not_iterated_still_ends_with_its_history(tmp_path):
     tables = shared_out(1)
-
-    async def scenario():
-        async with consortium(tmp_path, tables) as one:
-            return await one.train(terms(tables))
-
-    training = in_time(scenario())
+    async with consortium(tmp_path, tables) as one:
+        training = await one.train(terms(tables))
     assert [row["round"] for row in training.history] == [0, 1, 2]
     assert list(training) == []  # it was iterated to its end
     assert set(training.traffic) == {"north"}

@@ -7,7 +7,7 @@ import numpy as np
 import optuna
 import pyarrow as pa
 import pytest
-from sites import NAMES, bundles_of, consortium, in_time, rows, shared_out, terms, until
+from sites import NAMES, bundles_of, consortium, rows, shared_out, terms, until
 
 import fedboost as fb
 from fedboost.boosting.queries.trees import HistogramQuery
@@ -105,16 +105,12 @@ def test_turns_are_those_of_the_deepest_candidate():
     assert session.turn <= 10 + (agreed.trees.max_depth + 1) * agreed.trees.rounds
 
 
-def test_over_grpc_it_is_the_same(tmp_path):
+async def test_over_grpc_it_is_the_same(tmp_path):
     tables = shared_out(3, rows(600))
     agreed = tuned(protection="masked").with_parties(tables)
     bundles = bundles_of(tmp_path / "keys", agreed.parties)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-            return await asyncio.to_thread(one.analyst.tune, agreed)
-
-    found = in_time(scenario())
+    async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+        found = await asyncio.to_thread(one.analyst.tune, agreed)
     due = fb.tune(agreed, tables)
     assert (found.trials, found.best, found.metric) == (due.trials, due.best, due.metric)
     assert found.terms.session.program == "boosting"
@@ -122,23 +118,20 @@ def test_over_grpc_it_is_the_same(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_session_goes_on_from_its_journal(tmp_path):
+async def test_a_session_goes_on_from_its_journal(tmp_path):
     tables = shared_out(3, rows(600))
     agreed, state = tuned(protection="masked").with_parties(tables), tmp_path / "state"
     bundles = bundles_of(tmp_path / "keys", agreed.parties)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles, state=state) as one:
-            tuning = asyncio.create_task(asyncio.to_thread(one.analyst.tune, agreed))
-            for turn in (8, 16, 24):
-                await until(lambda turn=turn: turn_of(one) > turn or tuning.done())
-                await one.server.stop()
-                config = AggregatorConfig(listen=one.address, state=state)
-                one.server = AggregatorServer(config, one.log, bundles["aggregator"])
-                await one.server.start()
-            return await tuning
-
-    found, due = in_time(scenario()), fb.tune(agreed, tables)
+    async with consortium(tmp_path / "c", tables, bundles=bundles, state=state) as one:
+        tuning = asyncio.create_task(asyncio.to_thread(one.analyst.tune, agreed))
+        for turn in (8, 16, 24):
+            await until(lambda turn=turn: turn_of(one) > turn or tuning.done())
+            await one.server.stop()
+            config = AggregatorConfig(listen=one.address, state=state)
+            one.server = AggregatorServer(config, one.log, bundles["aggregator"])
+            await one.server.start()
+        outcome = await tuning
+    found, due = outcome, fb.tune(agreed, tables)
     assert (found.trials, found.best) == (due.trials, due.best)
 
 

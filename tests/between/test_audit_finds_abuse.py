@@ -4,20 +4,17 @@ and of no others, however many parties were lost, restarted and asked again in t
 import dataclasses
 import os
 import re
-from collections import deque
 
 import numpy as np
 import pytest
 import written_logs
 from faults import CONTINUED, NOISY, REFRESHED, STEPS_OF_FAULTS, World
-from inprocess import shard_of, sites_of
+from inprocess import session_of, shard_of, sites_of
 from logged import DRAW, ROWS, X, agreement, answer, noisy, warnings
 from sites import fedboost
 
 from fedboost.boosting.programs import boosting, private
-from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import Refused
-from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, TransientMemory
 from fedboost.runtime.site.audit import AuditLog, read_log
@@ -43,14 +40,8 @@ def train(log, name, terms, parts, memory=None, permit=lambda offer: Limits()):
         memory=memory or TransientMemory(os.urandom, "p0"),
     )
     program = boosting.train if terms.noise is None else private.train
-    aggregator = AggregatorSession(name, terms, program, NOTHING_YET, draw=os.urandom)
-    ends = {party: PartySession(site) for party, site in sites.items()}
-    waiting = deque(aggregator.start())
-    while waiting:
-        party, message = waiting.popleft()
-        for reply in ends[party].handle(message):
-            waiting.extend(aggregator.handle(party, reply))
-    log.ended(name, ends["p0"].ended or "")
+    aggregator = session_of(terms, sites, program, name=name)
+    log.ended(name, aggregator.ends["p0"].ended or "")
     return aggregator
 
 

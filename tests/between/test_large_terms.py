@@ -10,7 +10,7 @@ from functools import partial
 
 import grpc
 import pytest
-from sites import consortium, in_time, shared_out, terms
+from sites import consortium, shared_out, terms
 
 from fedboost.errors import FedboostError
 from fedboost.runtime.aggregator import analysts, limits
@@ -98,7 +98,7 @@ async def longest_gap(over):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CRAFTED)
-def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in, name):
+async def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in, name):
     monkeypatch.setattr(limits, "BYTES_PER_CALL", 1 << 30)
     request = encode_train_request(CRAFTED[name]())
     version = [(channel.VERSION_KEY, str(WIRE_VERSION))]
@@ -110,16 +110,13 @@ def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in,
         except grpc.aio.AioRpcError as error:
             return error.code().name
 
-    async def scenario():
-        one = consortium(tmp_path / "c", {}, memory=0.001)
-        async with one as running, channel.dial(running.address, None) as opened:
-            call = opened.unary_stream(channel.TRAIN)(request, metadata=version)
-            answered = asyncio.create_task(answer(call))
-            gap = await longest_gap(answered)
-            call.cancel()
-            return gap, await answered
-
-    gap, answered = in_time(scenario())
+    one = consortium(tmp_path / "c", {}, memory=0.001)
+    async with one as running, channel.dial(running.address, None) as opened:
+        call = opened.unary_stream(channel.TRAIN)(request, metadata=version)
+        answered = asyncio.create_task(answer(call))
+        gap = await longest_gap(answered)
+        call.cancel()
+        answered = await answered
     fits = name in ("levels", "parties")
     assert isinstance(answered, Waiting) if fits else answered in ("INVALID_ARGUMENT", "PERMISSION_DENIED")
     assert gap < HELD
@@ -128,7 +125,7 @@ def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in,
 
 
 @pytest.mark.slow
-def test_a_party_reads_large_messages_beside_its_connection(tmp_path, read_in):
+async def test_a_party_reads_large_messages_beside_its_connection(tmp_path, read_in):
     """And in the order in which they came: the model is the one of a simulation."""
     tables = shared_out(2)
     levels = {f"odd {number}": ["x" * 200] for number in range(400)}
@@ -138,12 +135,9 @@ def test_a_party_reads_large_messages_beside_its_connection(tmp_path, read_in):
     for column in levels:
         names = {name: table.append_column(column, [["y"] * table.num_rows]) for name, table in names.items()}
     wide = wide.changed(columns={**columns, "categorical": {**columns["categorical"], **levels}}, rounds=2)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", names) as one:
-            return (await one.train(wide)).model
-
-    model, messages = in_time(scenario()), [*read_in["decode_to_party"]]
+    async with consortium(tmp_path / "c", names) as one:
+        model = (await one.train(wide)).model
+    messages = [*read_in["decode_to_party"]]
     assert model.to_bytes() == simulate(wide, names).model.to_bytes()
     for size, thread in messages:
         assert (thread is threading.main_thread()) == (size <= LARGE_MESSAGE)

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from memories import THREE, noisy
 from pyarrow import parquet
-from sites import Log, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until
+from refusals import refusal
+from sites import Log, bundles_of, consortium, fedboost, rows, shared_out, terms, until
 
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
@@ -122,40 +123,36 @@ def test_a_session_goes_on_over_the_same_rows(site):
 
 
 @pytest.mark.slow
-def test_a_config_of_another_name_has_the_same_memory(tmp_path):
+async def test_a_config_of_another_name_has_the_same_memory(tmp_path):
     """At ebe8635 the ledger was named after party.toml: once that was renamed, `sessions 0, left 1.2`, and a
     training that had been refused went through."""
     tables, names = shared_out(3), ("party.toml", "other.toml")
     budget = {"epsilon": 1.2, "delta": 1e-5}
     parquet.write_table(tables["north"], tmp_path / "north.parquet")
-
-    async def scenario():
-        bundles = bundles_of(tmp_path / "keys", THREE)
-        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
-            for name in THREE[1:]:
-                one.start_party(name, tables[name])
-            said = []
-            for number, name in enumerate(names):
-                if number:
-                    (tmp_path / names[0]).rename(tmp_path / name)
-                else:
-                    file = described(tmp_path, aggregator=one.address, policy=budget)
-                    assert fedboost("privacy", "init", "--config", file).code == 0
-                node = PartyNode(read_party(tmp_path / name), one.log, bundles["north"])
-                task = asyncio.create_task(node.run(wait=20, once=False))
+    bundles = bundles_of(tmp_path / "keys", THREE)
+    async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+        for name in THREE[1:]:
+            one.start_party(name, tables[name])
+        said = []
+        for number, name in enumerate(names):
+            if number:
+                (tmp_path / names[0]).rename(tmp_path / name)
+            else:
+                file = described(tmp_path, aggregator=one.address, policy=budget)
+                assert fedboost("privacy", "init", "--config", file).code == 0
+            node = PartyNode(read_party(tmp_path / name), one.log, bundles["north"])
+            task = asyncio.create_task(node.run(wait=20, once=False))
+            try:
+                await until(lambda number=number: len(one.log.named("party here")) == 3 + number)
                 try:
-                    await until(lambda number=number: len(one.log.named("party here")) == 3 + number)
-                    try:
-                        said.append((await one.train(noisy())).model)
-                    except SessionFailed as error:
-                        said.append(str(error))
-                finally:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
-                said.append(lines("privacy", "budget", "--config", tmp_path / name)[0])
-            return said
-
-    model, spent, refusal, again = in_time(scenario())
+                    said.append((await one.train(noisy())).model)
+                except SessionFailed as error:
+                    said.append(str(error))
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            said.append(lines("privacy", "budget", "--config", tmp_path / name)[0])
+        model, spent, refusal, again = said
     assert model.terms.noise is not None
     assert (spent["sessions"], spent["releases"]) == (again["sessions"], again["releases"]) == (1, 4)
     assert spent == again
@@ -224,7 +221,4 @@ def test_a_party_does_not_start_over_a_memory_that_forgot(site, mishap):
     for _ in range(2):
         with pytest.raises(ConfigError, match=words[mishap]), started(site):
             pass
-        end = fedboost("party", "--config", site, "--insecure-loopback", "--wait", "0.1")
-        assert end.code == 2
-        assert words[mishap] in end.err
-        assert len(end.err.strip().splitlines()) == 1
+        assert words[mishap] in refusal("party", "--config", site, "--insecure-loopback", "--wait", "0.1")

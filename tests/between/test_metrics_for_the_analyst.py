@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, written
+from sites import bundles_of, consortium, fedboost, rows, shared_out, terms, written
 
 import fedboost as fb
 from fedboost.fixedpoint import UNIT, Scale
@@ -35,18 +35,15 @@ def metrics_in(row):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protection", ["masked", "plain"])
-def test_the_analyst_gets_four_digits_and_the_program_all(tmp_path, protection):
+async def test_the_analyst_gets_four_digits_and_the_program_all(tmp_path, protection):
     """Over the network, in the model file, and in a simulation: the same."""
     agreement = terms([*TABLES], protection=protection, rounds=4, eval_metric=["logloss", "error", "auc"])
     bundles = bundles_of(tmp_path / "keys", TABLES)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
-            return await one.train(agreement)
-
     exact = []
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
+        outcome = await one.train(agreement)
     training, result = (
-        in_time(scenario()),
+        outcome,
         fb.simulate(agreement, TABLES, callbacks=[lambda number, found: exact.append(dict(found))]),
     )
     assert [*map(metrics_in, training.history)] == [*map(metrics_in, result.history)]

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from sites import consortium, in_time, shared_out, terms
+from sites import consortium, shared_out, terms
 from typer.testing import CliRunner
 
 from fedboost.cli.keys import keys_app
@@ -41,64 +41,55 @@ def failures(log):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wish", ["stop", "finish"])
-def test_an_analyst_of_the_same_name_ends_no_other_session(tmp_path, bundles, wish):
-    async def scenario():
-        async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
-            other = Connection(one.address, bundles["other"])
-            mine = one.analyst.train(LONG)
-            first = await asyncio.to_thread(next, iter(mine))
-            await asyncio.to_thread(getattr(other.train(LONG), wish))
-            later = [await asyncio.to_thread(next, iter(mine)) for _ in range(3)]
-            await asyncio.to_thread(mine.stop)
-            return [row["round"] for row in (first, *later)], one.log
-
-    rounds, log = in_time(scenario())
+async def test_an_analyst_of_the_same_name_ends_no_other_session(tmp_path, bundles, wish):
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
+        other = Connection(one.address, bundles["other"])
+        mine = one.analyst.train(LONG)
+        first = await asyncio.to_thread(next, iter(mine))
+        await asyncio.to_thread(getattr(other.train(LONG), wish))
+        later = [await asyncio.to_thread(next, iter(mine)) for _ in range(3)]
+        await asyncio.to_thread(mine.stop)
+        rounds, log = [row["round"] for row in (first, *later)], one.log
     assert rounds == [0, 1, 2, 3]
     assert not log.named("the analyst wants no more rounds")
     assert failures(log) == ["the analyst stopped it"]
 
 
 @pytest.mark.slow
-def test_an_analyst_of_the_same_name_gets_a_session_of_their_own(tmp_path, bundles):
+async def test_an_analyst_of_the_same_name_gets_a_session_of_their_own(tmp_path, bundles):
     """And so no model that is meant for another."""
-
-    async def scenario():
-        async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
-            mine = one.analyst.train(LONG)
-            await asyncio.to_thread(next, iter(mine))
-            waiting = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            theirs = Connection(one.address, bundles["other"]).train(
-                LONG, on_waiting=lambda _: loop.call_soon_threadsafe(waiting.set)
-            )
-            row = asyncio.create_task(asyncio.to_thread(next, iter(theirs)))
-            await waiting.wait()
-            assert not row.done()
-            await asyncio.to_thread(mine.stop)
-            first = await row
-            await asyncio.to_thread(theirs.stop)
-            return first["round"], len(one.log.named("session begins"))
-
-    assert in_time(scenario()) == (0, 2)
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
+        mine = one.analyst.train(LONG)
+        await asyncio.to_thread(next, iter(mine))
+        waiting = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        theirs = Connection(one.address, bundles["other"]).train(
+            LONG, on_waiting=lambda _: loop.call_soon_threadsafe(waiting.set)
+        )
+        row = asyncio.create_task(asyncio.to_thread(next, iter(theirs)))
+        await waiting.wait()
+        assert not row.done()
+        await asyncio.to_thread(mine.stop)
+        first = await row
+        await asyncio.to_thread(theirs.stop)
+        found = first["round"], len(one.log.named("session begins"))
+    assert found == (0, 2)
 
 
 @pytest.mark.slow
-def test_who_began_a_session_finds_it_after_a_restart(tmp_path, bundles):
+async def test_who_began_a_session_finds_it_after_a_restart(tmp_path, bundles):
     """The journal knows the key, too."""
-
-    async def scenario():
-        state = tmp_path / "state"
-        async with consortium(tmp_path / "c", TABLES, bundles=bundles, state=state) as one:
-            mine = one.analyst.train(LONG)
-            await asyncio.to_thread(next, iter(mine))
-        async with consortium(tmp_path / "d", {}, bundles=bundles, state=state) as one:
-            await asyncio.to_thread(Connection(one.address, bundles["other"]).train(LONG).stop)
-            assert len(one.log.named("session goes on")) == 1
-            assert not failures(one.log)
-            await asyncio.to_thread(one.analyst.train(LONG).stop)
-            return failures(one.log)
-
-    assert in_time(scenario()) == ["the analyst stopped it"]
+    state = tmp_path / "state"
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles, state=state) as one:
+        mine = one.analyst.train(LONG)
+        await asyncio.to_thread(next, iter(mine))
+    async with consortium(tmp_path / "d", {}, bundles=bundles, state=state) as one:
+        await asyncio.to_thread(Connection(one.address, bundles["other"]).train(LONG).stop)
+        assert len(one.log.named("session goes on")) == 1
+        assert not failures(one.log)
+        await asyncio.to_thread(one.analyst.train(LONG).stop)
+        found = failures(one.log)
+    assert found == ["the analyst stopped it"]
 
 
 def test_an_analyst_is_issued_a_bundle_by_name_only(tmp_path):

@@ -75,39 +75,33 @@ ENCODERS = {
         "a party's copy",
     ],
 )
-def test_terms_that_their_sender_did_not_sign_are_not_read(tmp_path, bundles, read, wish, caller, request_of):
+async def test_terms_that_their_sender_did_not_sign_are_not_read(
+    tmp_path, bundles, read, wish, caller, request_of
+):
     message = ENCODERS[wish](AGREED.canonical(), request_of(bundles, wish))
-
-    async def scenario():
-        at = consortium(tmp_path / "c", {}, bundles=bundles)
-        async with at as one, channel.dial(one.address, bundles[caller]) as opened:
-            call = opened.unary_stream(METHODS[wish])
-            return await status_of(call(message, metadata=[(channel.VERSION_KEY, str(WIRE_VERSION))]))
-
-    code, said = in_time(scenario())
+    at = consortium(tmp_path / "c", {}, bundles=bundles)
+    async with at as one, channel.dial(one.address, bundles[caller]) as opened:
+        call = opened.unary_stream(METHODS[wish])
+        code, said = await status_of(call(message, metadata=[(channel.VERSION_KEY, str(WIRE_VERSION))]))
     assert code == grpc.StatusCode.PERMISSION_DENIED, said
     assert read == []
 
 
 @pytest.mark.slow
-def test_to_stop_a_session_its_terms_are_not_read(tmp_path, bundles, read):
+async def test_to_stop_a_session_its_terms_are_not_read(tmp_path, bundles, read):
     """A session is known by the digest of its terms, which is that of their text."""
-
-    async def scenario():
-        async with consortium(tmp_path / "c", NORTH, bundles=bundles) as one:
-            training = one.analyst.train(AGREED.changed(rounds=5_000))
-            await asyncio.to_thread(next, iter(training))
-            before = len(read)
-            await asyncio.to_thread(training.stop)
-            await until(lambda: one.log.named("session failed"))
-            return before, len(read)
-
-    before, after = in_time(scenario())
+    async with consortium(tmp_path / "c", NORTH, bundles=bundles) as one:
+        training = one.analyst.train(AGREED.changed(rounds=5_000))
+        await asyncio.to_thread(next, iter(training))
+        before = len(read)
+        await asyncio.to_thread(training.stop)
+        await until(lambda: one.log.named("session failed"))
+        after = len(read)
     assert before == after
 
 
 @pytest.mark.parametrize("change", ["the text", "the request"])
-def test_a_party_does_not_read_what_an_aggregator_made_up(tmp_path, bundles, read, monkeypatch, change):
+async def test_a_party_does_not_read_what_an_aggregator_made_up(tmp_path, bundles, read, monkeypatch, change):
     """And its refusal is in the audit log as any other."""
     made_up = AGREED.canonical().replace('"rounds":3', '"rounds": 3')
 
@@ -122,16 +116,12 @@ def test_a_party_does_not_read_what_an_aggregator_made_up(tmp_path, bundles, rea
         return offer.SerializeToString()
 
     monkeypatch.setattr(parties, "encode_to_party", encoded)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
-            audit = one.folder / "audit.jsonl"
-            one.start_party("north", NORTH["north"], audit=audit)
-            training = asyncio.create_task(one.train(AGREED))
-            await asyncio.wait([training])
-            return training.exception(), audit, one.log
-
-    error, audit, log = in_time(scenario())
+    async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+        audit = one.folder / "audit.jsonl"
+        one.start_party("north", NORTH["north"], audit=audit)
+        training = asyncio.create_task(one.train(AGREED))
+        await asyncio.wait([training])
+        error, log = training.exception(), one.log
     said = "is wrong" if change == "the text" else "the terms are signed by no analyst"
     assert said in str(error)
     assert "party north left" in str(error)

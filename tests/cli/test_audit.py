@@ -7,25 +7,21 @@ import os
 import re
 import subprocess
 import sys
-from collections import deque
 from typing import get_args
 
 import pytest
 from audit_logs import PAIR, PLACE, RELEASE, written
-from inprocess import sites_of
+from inprocess import session_of, sites_of
+from refusals import refusal
 from sites import fedboost, rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.boosting.programs.boosting import train as boosting
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.boosting.queries.union import Query
-from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import site as audit
 from fedboost.errors import ConfigError
-from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import AND
-from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Relayed
 from fedboost.results.audit import UNASKED
 from fedboost.runtime.data.shard import to_shard
@@ -133,9 +129,10 @@ def test_a_session_is_listed_answer_by_answer(path):
     assert [event["event"] for event in events] == ["session", "released", "released", "verified"]
     assert events[1]["question"] == "ab" * 32
     for arguments in ((), ("--json",)):
-        end = fedboost("audit", path, "--session", "three", *arguments)
-        assert (end.code, end.out) == (2, "")
-        assert end.err == f"fedboost: {path}: has no session 'three'; it has one, two\n"
+        assert (
+            refusal("audit", path, "--session", "three", *arguments)
+            == f"fedboost: {path}: has no session 'three'; it has one, two\n"
+        )
 
 
 def test_the_beginning_of_a_name_is_enough_where_no_other_session_has_it(path):
@@ -315,18 +312,6 @@ def test_names_from_outside_cannot_move_the_cursor(path, capsys):
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
 
 
-def trained(agreement, sites):
-    """Train with these sites, every message in turn."""
-    aggregator = AggregatorSession("s", agreement, boosting, NOTHING_YET)
-    ends = {name: PartySession(site) for name, site in sites.items()}
-    waiting = deque(aggregator.start())
-    while waiting:
-        name, message = waiting.popleft()
-        for reply in ends[name].handle(message):
-            waiting.extend(aggregator.handle(name, reply))
-    assert aggregator.phase == "done"
-
-
 def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     agreement = terms(["north", "south", "east"], protection="masked")
     shards = {name: to_shard(rows(), agreement, name) for name in agreement.parties}
@@ -337,7 +322,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
             taken=lambda offer: log.admitted("s", offer.terms),
             record=lambda one: (log.record(one), releases.append(one)),
         )
-        trained(agreement, sites)
+        assert session_of(agreement, sites).phase == "done"
         log.ended("s", "")
     audit.audit(path, json=False)
     table = capsys.readouterr().out.split("what left")[1]

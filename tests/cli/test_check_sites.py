@@ -3,14 +3,14 @@
 import asyncio
 import json
 import threading
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 import grpc
 import pyarrow as pa
 import pytest
 from consortia import channel_to
-from sites import PATIENCE, consortium, fedboost, in_time, rows, status_of, terms, until
+from sites import PATIENCE, consortium, fedboost, rows, status_of, terms, until
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.protocol import key_exchange
@@ -74,51 +74,43 @@ async def replies(one, agreed, name="analyst"):
     return end.code, {site["party"]: site for site in map(json.loads, end.out.splitlines())}
 
 
-def scenario_of(folder, bundles, policies, ask, tables=None):
-    """Run with one party for each policy, and return what `ask` does."""
-
-    async def scenario():
-        async with consortium(folder, {}, bundles=bundles) as one:
-            for name, policy in policies.items():
-                audit = one.folder / f"{name}.audit.jsonl"
-                if "epsilon" in policy:  # a memory of what is spent is begun by hand
-                    config = {"party": name, "aggregator": one.address, "state": one.folder / name}
-                    init_memory(PartyConfig(**config, audit=audit, policy=policy))
-                one.start_party(
-                    name, (tables or {}).get(name, rows()), state=name, policy=policy, audit=audit
-                )
-            await until(lambda: len(reviewers_of(one)) == len(policies))
-            return await ask(one), one.log
-
-    return in_time(scenario())
+@asynccontextmanager
+async def asked(folder, bundles, policies, tables=None):
+    """A consortium with one party for each policy, all at hand for checks."""
+    async with consortium(folder, {}, bundles=bundles) as one:
+        for name, policy in policies.items():
+            audit = one.folder / f"{name}.audit.jsonl"
+            if "epsilon" in policy:  # a memory of what is spent is begun by hand
+                config = {"party": name, "aggregator": one.address, "state": one.folder / name}
+                init_memory(PartyConfig(**config, audit=audit, policy=policy))
+            table = (tables or {}).get(name, rows())
+            one.start_party(name, table, state=name, policy=policy, audit=audit)
+        await until(lambda: len(reviewers_of(one)) == len(policies))
+        yield one
 
 
-def test_all_would_and_nothing_begins(tmp_path, bundles):
+async def test_all_would_and_nothing_begins(tmp_path, bundles):
     agreed = terms(THREE, protection="masked")
-
-    async def ask(one):
-        return await check(one, agreed), [kinds(path) for path in one.folder.glob("*.audit.jsonl")]
-
-    (end, logs), log = scenario_of(tmp_path / "one", bundles, dict.fromkeys(THREE, NAMED), ask)
+    async with asked(tmp_path / "one", bundles, dict.fromkeys(THREE, NAMED)) as one:
+        end, logs = await check(one, agreed), [kinds(path) for path in one.folder.glob("*.audit.jsonl")]
     assert (end.code, end.err) == (0, "")
     assert end.out.splitlines()[0].split() == ["north", "yes"]
     assert "\nall 3 sites would take part\nA check reads no rows: " in end.out
-    assert not log.named("session begins")
-    assert not log.named("session offered")
+    assert not one.log.named("session begins")
+    assert not one.log.named("session offered")
     assert logs == [["checked"]] * 3
-    assert [event["would"] for event in log.named("terms checked")] == [True, True, True, 3]
-    assert {event["analyst"] for event in log.named("terms checked")} == {"analyst"}
+    assert [event["would"] for event in one.log.named("terms checked")] == [True, True, True, 3]
+    assert {event["analyst"] for event in one.log.named("terms checked")} == {"analyst"}
 
 
-def test_sites_are_asked_about_a_description(tmp_path, bundles):
+async def test_sites_are_asked_about_a_description(tmp_path, bundles):
     """By its own terms: what a training breaks may be no rule of a description, and the other way round."""
     policies = {"north": {**NAMED, "min_count": 40}, "south": {**NAMED, "max_depth": 2}}
-
-    async def ask(one):
+    async with asked(tmp_path / "one", bundles, policies) as one:
         agreed = terms(policies, max_depth=5)
-        return [await check(one, agreed, "analyst", *options) for options in ((), ("--describe",))]
-
-    (training, description), _ = scenario_of(tmp_path / "one", bundles, policies, ask)
+        training, description = [
+            await check(one, agreed, "analyst", *options) for options in ((), ("--describe",))
+        ]
     assert (training.code, description.code) == (1, 1)
     assert "max_depth = 2" in training.out
     assert "min_count" not in training.out
@@ -128,19 +120,16 @@ def test_sites_are_asked_about_a_description(tmp_path, bundles):
         assert "\n1 of 2 sites would take part\n" in end.out
 
 
-def test_each_site_says_all_its_reasons(tmp_path, bundles):
+async def test_each_site_says_all_its_reasons(tmp_path, bundles):
     """Rules, columns, budget and sessions; and who is not here."""
     strict = {**NAMED, "max_depth": 2, "max_rounds": 2, "epsilon": 0.5, "delta": 1e-5, "max_sessions": 1}
     noise = {"epsilon": 2.0, "delta": 1e-5}
     columns = {"label": "y", "numeric": ["age", "dose", "height", "weight"], "label_range": [0, 1],
                "ranges": {name: [0, 100] for name in ("age", "dose", "height", "weight")}}  # fmt: skip
     agreed = terms([*THREE, "away"], columns=columns, noise=noise, protection="masked")
-
-    async def ask(one):
-        return await replies(one, agreed), await check(one, agreed)
-
     policies = {"north": strict, "south": NAMED}
-    ((code, sites), end), _ = scenario_of(tmp_path / "one", bundles, policies, ask)
+    async with asked(tmp_path / "one", bundles, policies) as one:
+        (code, sites), end = await replies(one, agreed), await check(one, agreed)
     assert code == end.code == 1
     north, south = sites["north"], sites["south"]
     assert (north["answered"], north["would"]) == (True, False)
@@ -160,20 +149,17 @@ def test_each_site_says_all_its_reasons(tmp_path, bundles):
     assert "\n0 of 4 sites would take part\n" in end.out
 
 
-def test_an_analyst_nobody_knows_is_told_what_a_refusal_tells(tmp_path, bundles):
+async def test_an_analyst_nobody_knows_is_told_what_a_refusal_tells(tmp_path, bundles):
     """One sentence, of the first rule, nothing of columns or rows; the same as an offer gets."""
     agreed = terms(["north"], max_depth=9, columns={"label": "y", "numeric": ["height"]})
     policy = {**NAMED, "max_depth": 2}
-
-    async def ask(one):
-        return await replies(one, agreed, "stranger"), await replies(one, agreed)
-
-    ((code, sites), (_, known)), log = scenario_of(tmp_path / "one", bundles, {"north": policy}, ask)
+    async with asked(tmp_path / "one", bundles, {"north": policy}) as one:
+        (code, sites), (_, known) = await replies(one, agreed, "stranger"), await replies(one, agreed)
     (reason,) = sites["north"]["reasons"]
     assert code == 1
     assert reason.startswith("its policy has analysts = [...], and the analyst is stranger; ")
     assert len(known["north"]["reasons"]) == 2
-    assert log.named("terms checked")[0]["analyst"] == "stranger"
+    assert one.log.named("terms checked")[0]["analyst"] == "stranger"
 
 
 def kinds(audit):
@@ -182,24 +168,20 @@ def kinds(audit):
 
 
 @pytest.mark.slow
-def test_checks_tell_nothing_of_a_value(tmp_path, bundles):
+async def test_checks_tell_nothing_of_a_value(tmp_path, bundles):
     """The attack: a few checks with `num_class` up and down found a site's largest label, and left no trace.
     Now every number of classes has the same answer, and each check is in the audit log."""
     labels = rows().append_column("stage", pa.array([n % 97 for n in range(rows().num_rows)]))
     settings = {"columns": {"label": "stage", "numeric": ["dose"]}, "objective": "multi:softprob"}
     numbers = (95, 97, 98)
-
-    async def ask(one):
+    async with asked(tmp_path / "one", bundles, {"north": NAMED}, {"north": labels}) as one:
         agreed = [terms(["north"], num_class=n, eval_metric="mlogloss", **settings) for n in numbers]
-        found = [(await replies(one, each))[1]["north"] for each in (*agreed, agreed[0])]
+        answers = [(await replies(one, each))[1]["north"] for each in (*agreed, agreed[0])]
         with pytest.raises(SessionFailed, match="rows do not fit the terms"):
             await one.train(agreed[0])
         assert [session.unmet for session in read_past(one.nodes["north"]._config).sessions] == [True]
-        text = await asyncio.to_thread(fedboost, "audit", one.folder / "north.audit.jsonl")
-        return found, read_log(one.folder / "north.audit.jsonl"), [each.digest for each in agreed], text.out
-
-    found, _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask, {"north": labels})
-    answers, entries, digests, text = found
+        text = (await asyncio.to_thread(fedboost, "audit", one.folder / "north.audit.jsonl")).out
+        entries, digests = read_log(one.folder / "north.audit.jsonl"), [each.digest for each in agreed]
     assert all((answer["would"], answer["reasons"], answer["notes"]) == (True, [], []) for answer in answers)
     checked = [entry.event for entry in entries if entry.event.kind == "checked"]
     assert [(each.terms, each.analyst, each.would) for each in checked] == [
@@ -211,22 +193,19 @@ def test_checks_tell_nothing_of_a_value(tmp_path, bundles):
 
 
 @pytest.mark.slow
-def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypatch):
+async def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypatch):
     """Whoever asks more keeps neither others nor sessions away, and fills no log."""
     monkeypatch.setattr(check_book, "MAX_CHECKS_A_DAY", 2)
     days = ["2026-11-24"]
     monkeypatch.setattr(check_book, "today", lambda: days[0])
-
-    async def ask(one):
+    async with asked(tmp_path / "one", bundles, {"north": NAMED}) as one:
         every = [terms(["north"], rounds=n) for n in (1, 2, 3, 1)]
-        found = [(await replies(one, each))[1]["north"] for each in every]
-        found.append((await replies(one, every[0], "stranger"))[1]["north"])
+        answers = [(await replies(one, each))[1]["north"] for each in every]
+        answers.append((await replies(one, every[0], "stranger"))[1]["north"])
         await one.train(terms(["north"]))
         days[0] = "2026-11-25"
-        found.append((await replies(one, every[2]))[1]["north"])
-        return found, kinds(one.folder / "north.audit.jsonl").count("checked")
-
-    (answers, logged), _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+        answers.append((await replies(one, every[2]))[1]["north"])
+        logged = kinds(one.folder / "north.audit.jsonl").count("checked")
     assert [answer["would"] for answer in answers] == [True, True, False, True, False, True]
     (reason,) = answers[2]["reasons"]
     assert reason.startswith(
@@ -235,27 +214,24 @@ def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypatch):
     assert logged == 4
 
 
-def test_a_check_that_cannot_be_recorded_is_not_answered(tmp_path, bundles):
-    async def ask(one):
+async def test_a_check_that_cannot_be_recorded_is_not_answered(tmp_path, bundles):
+    policies = {"north": {**NAMED, "max_depth": 2}}
+    async with asked(tmp_path / "one", bundles, policies) as one:
         audit = one.folder / "north.audit.jsonl"
         audit.write_text("odd\n")
-        return await replies(one, terms(["north"], max_depth=9))
-
-    policies = {"north": {**NAMED, "max_depth": 2}}
-    (_, sites), log = scenario_of(tmp_path / "one", bundles, policies, ask)
+        _, sites = await replies(one, terms(["north"], max_depth=9))
     assert sites["north"]["reasons"] == ["it cannot write its audit log; its own log says why"]
-    assert "changed or removed" in log.named("terms were checked and not answered")[0]["reason"]
+    assert "changed or removed" in one.log.named("terms were checked and not answered")[0]["reason"]
 
 
-def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monkeypatch):
+async def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monkeypatch):
     """One check at a time is worked on, the next comes after a pause as long as it took, and of many reasons
     some are in the log."""
     assert [review.pause_after(seconds) for seconds in (0, 2, 60)] == [0.1, 2, 10]
     columns = {"label": "y", "numeric": [f"column {n}" for n in range(200)]}
     agreed, begun, go_on = terms(["north"], columns=columns), threading.Event(), threading.Event()
-
-    async def ask(one):
-        end = await replies(one, agreed)
+    async with asked(tmp_path / "one", bundles, {"north": NAMED}) as one:
+        _, sites = await replies(one, agreed)
         reviewer = one.nodes["north"]._reviewer
         monkeypatch.setattr(reviewer, "objections", lambda review: begun.set() or go_on.wait(10))
         encoded = encode_review(Review(7, agreed.canonical()))
@@ -265,11 +241,8 @@ def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monkeypatc
         go_on.set()
         with suppress(AttributeError):  # there was nothing to encode
             await first
-        return end, second
-
-    ((_, sites), second), log = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
     assert len(sites["north"]["reasons"]) == 64
-    assert len(log.named("terms checked")[0]["reasons"]) == review.MAX_LOGGED
+    assert len(one.log.named("terms checked")[0]["reasons"]) == review.MAX_LOGGED
     assert (second.number, second.reasons) == (7, (review.LATER,))
 
 
@@ -293,46 +266,38 @@ def test_a_check_is_no_request_for_a_session(bundles):
             key_exchange.check_request(trust, agreed, request, wanted)
 
 
-def test_a_site_believes_no_check_that_no_analyst_signed(tmp_path, bundles):
+async def test_a_site_believes_no_check_that_no_analyst_signed(tmp_path, bundles):
     agreed = terms(["north"])
-
-    async def ask(one):
+    async with asked(tmp_path / "one", bundles, {"north": NAMED}) as one:
         reviewer = one.nodes["north"]._reviewer
         forged = Request(bytes(32), 0, bundles["south"].certificate, b"x")
-        return [reviewer.objections(Review(1, agreed.canonical(), request)) for request in (None, forged)]
-
-    (unsigned, forged), _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+        unsigned, forged = [
+            reviewer.objections(Review(1, agreed.canonical(), request)) for request in (None, forged)
+        ]
     assert unsigned.reasons == ("the terms are signed by no analyst",)
     assert forged.reasons == ("the signature of 'south' is wrong",)
 
 
-def test_terms_of_another_version_are_a_reason(tmp_path):
-    async def ask(one):
-        return one.nodes["north"]._reviewer.objections(Review(1, '{"new": 1}'))
-
-    found, _ = scenario_of(tmp_path / "one", None, {"north": ANYTHING}, ask)
+async def test_terms_of_another_version_are_a_reason(tmp_path):
+    async with asked(tmp_path / "one", None, {"north": ANYTHING}) as one:
+        found = one.nodes["north"]._reviewer.objections(Review(1, '{"new": 1}'))
     assert found.reasons[0].startswith("its version of fedboost, 0.1.0, cannot follow these terms: ")
 
 
-def test_a_person_is_not_asked(tmp_path):
-    async def ask(one):
-        return await replies(one, terms(["north"]))
-
-    (code, sites), _ = scenario_of(tmp_path / "one", None, {"north": {**ANYTHING, "approval": "ask"}}, ask)
+async def test_a_person_is_not_asked(tmp_path):
+    async with asked(tmp_path / "one", None, {"north": {**ANYTHING, "approval": "ask"}}) as one:
+        code, sites = await replies(one, terms(["north"]))
     assert code == 1
     assert sites["north"]["reasons"] == ['its policy has approval = "ask", and nobody there can be asked']
 
 
-def test_sites_that_cannot_answer_are_named(tmp_path, monkeypatch):
+async def test_sites_that_cannot_answer_are_named(tmp_path, monkeypatch):
     """One of an older version has no stream for checks; one takes too long."""
     monkeypatch.setattr(analysts, "SITE_SECONDS", 0.05)
-
-    async def ask(one):
+    async with asked(tmp_path / "one", None, {"north": ANYTHING, "south": ANYTHING}) as one:
         del reviewers_of(one)["north"]
         reviewers_of(one)["south"].outgoing.put = lambda data: None
-        return await replies(one, terms(["north", "south"]))
-
-    (code, sites), _ = scenario_of(tmp_path / "one", None, {"north": ANYTHING, "south": ANYTHING}, ask)
+        code, sites = await replies(one, terms(["north", "south"]))
     assert code == 1
     assert sites["north"]["reasons"] == [
         "it cannot be asked: it runs an older version of fedboost; update it there"
@@ -340,36 +305,28 @@ def test_sites_that_cannot_answer_are_named(tmp_path, monkeypatch):
     assert sites["south"]["reasons"] == ["it did not answer within 0.05 s"]
 
 
-def test_a_party_goes_on_at_an_aggregator_without_checks(tmp_path, monkeypatch):
+async def test_a_party_goes_on_at_an_aggregator_without_checks(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "ADVISE", f"/{channel.SERVICE}/Newer")
-
-    async def scenario():
-        async with consortium(tmp_path / "one", {"north": rows()}) as one:
-            return (await one.train(terms(["north"]))).model, one.log
-
-    model, log = in_time(scenario())
+    async with consortium(tmp_path / "one", {"north": rows()}) as one:
+        model, log = (await one.train(terms(["north"]))).model, one.log
     assert model.rounds
     assert len(log.named("at hand")) == 1
 
 
-def test_only_so_many_checks_at_a_time(tmp_path, monkeypatch):
+async def test_only_so_many_checks_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(analysts, "MAX_CHECKS", 0)
-
-    async def ask(one):
-        return await check(one, terms(["north"]))
-
-    end, log = scenario_of(tmp_path / "one", None, {"north": ANYTHING}, ask)
+    async with asked(tmp_path / "one", None, {"north": ANYTHING}) as one:
+        end = await check(one, terms(["north"]))
     assert (end.code, end.out) == (2, "")
     assert end.err == "fedboost: 0 checks are under way already; try again later\n"
-    assert log.named("check refused")
+    assert one.log.named("check refused")
 
 
 @pytest.mark.slow
-def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
+async def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
     """While a party does not answer the checks of one analyst, those of another are answered."""
     agreed = terms(["north"])
-
-    async def ask(one):
+    async with asked(tmp_path / "one", bundles, {"north": NAMED}) as one:
         reviewer = one.nodes["north"]._reviewer
         answer, go_on = reviewer._answer, threading.Event()
         monkeypatch.setattr(reviewer, "_answer", lambda data: go_on.wait(PATIENCE) and answer(data))
@@ -379,51 +336,40 @@ def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
         other = asyncio.create_task(check(one, agreed, "stranger"))
         await until(lambda: sum(one.server._services[channel.SERVICE]["Check"].__self__._open.values()) == 3)
         go_on.set()
-        return third, [end.code for end in await asyncio.gather(*first)], (await other).code
-
-    (third, codes, other), _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+        third, codes, other = third, [end.code for end in await asyncio.gather(*first)], (await other).code
     assert third.err == "fedboost: 2 checks of yours are under way already; try again later\n"
     assert (codes, other) == ([0, 0], 1)
 
 
-def test_a_party_may_not_check_terms(tmp_path, bundles):
-    async def ask(one):
-        return await check(one, terms(["north"]), "south")
-
-    end, _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+async def test_a_party_may_not_check_terms(tmp_path, bundles):
+    async with asked(tmp_path / "one", bundles, {"north": NAMED}) as one:
+        end = await check(one, terms(["north"]), "south")
     assert end.code == 2
     assert "is the bundle of a party, an analyst's is needed" in end.err
 
 
-def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):
+async def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):
     """Of one that is refused, too."""
-
-    async def ask(one):
+    policy = {**ANYTHING, "analysts": ["marie"]}
+    async with asked(tmp_path / "one", bundles, {"north": policy}) as one:
         with pytest.raises(SessionFailed, match="analysts"):
             await one.train(terms(["north"]))
-        return fedboost("audit", one.folder / "north.audit.jsonl")
-
-    policy = {**ANYTHING, "analysts": ["marie"]}
-    end, log = scenario_of(tmp_path / "one", bundles, {"north": policy}, ask)
+        end = fedboost("audit", one.folder / "north.audit.jsonl")
     assert "signed by    analyst, the analyst" in end.out
     for event in ("session offered", "session begins", "session failed"):
-        assert log.named(event)[0]["analyst"] == "analyst", event
+        assert one.log.named(event)[0]["analyst"] == "analyst", event
 
 
-def test_a_party_that_answers_what_nobody_asked_is_cut_off(tmp_path, monkeypatch):
+async def test_a_party_that_answers_what_nobody_asked_is_cut_off(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "UNWANTED_SAVED", 0.1)
     monkeypatch.setattr(limits, "UNWANTED_PER_SECOND", 0.0)
-
-    async def scenario():
-        async with consortium(tmp_path / "one", {}) as one, channel_to(one) as opened:
-            metadata = ((channel.PARTY_KEY, b"odd"), *channel.VERSIONS)
-            call = opened.stream_stream(channel.ADVISE)(metadata=metadata)
-            with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                for number in range(8):  # the first six are let pass
-                    await call.write(encode_objections(Objections(number, ("no",))))
-            return await status_of(call), reviewers_of(one)
-
-    (code, details), reviewers = in_time(scenario())
+    async with consortium(tmp_path / "one", {}) as one, channel_to(one) as opened:
+        metadata = ((channel.PARTY_KEY, b"odd"), *channel.VERSIONS)
+        call = opened.stream_stream(channel.ADVISE)(metadata=metadata)
+        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            for number in range(8):  # the first six are let pass
+                await call.write(encode_objections(Objections(number, ("no",))))
+        (code, details), reviewers = await status_of(call), reviewers_of(one)
     assert code == grpc.StatusCode.DATA_LOSS
     assert details == "it keeps sending what nobody asked for"
     assert reviewers == {}

@@ -9,7 +9,7 @@ import pytest
 from columns_apart import LAYOUTS, pooled, terms_of, train_pooled
 from commands import done
 from pyarrow import csv
-from sites import fedboost
+from refusals import refusal
 
 from fedboost import evaluation
 from fedboost.evaluation import HeldOut, Trial, score
@@ -110,22 +110,18 @@ def test_a_label_holder_without_columns_has_no_model_alone():
 )
 def test_tables_that_cannot_be_joined_are_refused_with_one_line(arguments, words):
     write(common=90, **IDS)
-    end = fedboost("compare", "terms.toml", *arguments)
-    assert end.code == 2
-    assert words in " ".join(end.err.split())
+    assert words in " ".join(refusal("compare", "terms.toml", *arguments).split())
 
 
 def test_other_rows_in_order_and_blocks_are_refused():
     write(common=300)
-    end = fedboost("compare", "terms.toml", *TABLES)
-    assert end.code == 2
-    assert "party telco holds 300 rows, and label holder bank 900" in end.err
+    assert "party telco holds 300 rows, and label holder bank 900" in refusal(
+        "compare", "terms.toml", *TABLES
+    )
     agreed = terms_of(LAYOUTS["blocks"], parties=["bank", "telco", "bank2", "telco2"])
     Path("terms.toml").write_text(terms_to_toml(agreed))
     csv.write_csv(pooled(ROWS), "all.csv")
-    end = fedboost("compare", "terms.toml", "--data", "all.csv")
-    assert end.code == 2
-    assert "these terms have blocks" in end.err
+    assert "these terms have blocks" in refusal("compare", "terms.toml", "--data", "all.csv")
 
 
 def test_noise_on_labels_is_left_out_with_one_line():
@@ -147,14 +143,14 @@ def test_all_rows_of_the_label_holder_are_compared_where_they_take_part():
 
 def test_repeated_ids_are_refused():
     write(**IDS, repeated_ids=True)
-    end = fedboost("compare", "terms.toml", *TABLES)
-    assert end.code == 2
-    assert "compare takes each row id once, and these terms have repeated_ids" in " ".join(end.err.split())
+    assert "compare takes each row id once, and these terms have repeated_ids" in " ".join(
+        refusal("compare", "terms.toml", *TABLES).split()
+    )
 
 
 def test_sites_with_different_rows_need_their_column():
     csv.write_csv(pa.table({"y": [0, 1], "age": [1, 2]}), "all.csv")
     Path("terms.toml").write_text(terms_to_toml(terms_of()))
-    end = fedboost("compare", "terms.toml", "--data", "all.csv")
-    assert end.code == 2
-    assert "give --site, the column of the table that names the site of each row" in end.err
+    assert "give --site, the column of the table that names the site of each row" in refusal(
+        "compare", "terms.toml", "--data", "all.csv"
+    )

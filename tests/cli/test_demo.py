@@ -90,7 +90,7 @@ def test_the_scores_of_the_demo_take_any_name(folder):
 @pytest.mark.slow
 def test_the_demo_by_itself(folder):
     for options in ((), ("--force",)):  # the second time over what the first left
-        text = done("demo", "--rounds", "3", *options).out
+        text = done("demo", "--rounds", "1", *options).out
         for part in (
             "3 sites: north",
             "The federated model equals the pooled model",
@@ -103,6 +103,6 @@ def test_the_demo_by_itself(folder):
         assert command == "fedboost audit fedboost-demo/demo.state/north/north.audit.jsonl"
         assert "No warnings" in done(*command.split()[1:]).out
         assert "nothing is approved here" not in (folder / "fedboost-demo" / "north.log").read_text()
-    refused(folder, ("demo", "--rounds", "3"), "fedboost-demo: holds an earlier demo", "--force")
+    refused(folder, ("demo", "--rounds", "1"), "fedboost-demo: holds an earlier demo", "--force")
     (folder / "fedboost-demo" / "demo.state").rename("moved")
-    refused(folder, ("demo", "--rounds", "3"), "fedboost-demo/north.csv: exists already", "--force")
+    refused(folder, ("demo", "--rounds", "1"), "fedboost-demo/north.csv: exists already", "--force")

@@ -1,20 +1,75 @@
-"""The table of mistakes: each ends in one line that says what, where and what to do, and loses nothing."""
+"""The table of mistakes: each ends in one line that says what, where and what to do, and loses nothing; and
+what looks like one, and is none."""
 
 import shlex
 
+import pyarrow as pa
 import pytest
 from mistakes import all_mistakes
 from orderly import write_all
+from pyarrow import csv
 from refusals import refused
+from sites import fedboost, rows, terms
+
+from fedboost.runtime.tasks import terms_to_toml
 
 MISTAKES = all_mistakes()
+SIMULATE = "simulate", "terms.toml", "--data", "rows.csv", "--out"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with everything in order."""
+    monkeypatch.chdir(tmp_path)
+    return write_all(tmp_path)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_ends_in_one_line(mistake, tmp_path, monkeypatch):
-    monkeypatch.chdir(write_all(tmp_path))
+def test_a_mistake_ends_in_one_line(mistake, folder):
     for name, content in mistake.files.items():
-        path = tmp_path / name
+        path = folder / name
         path.write_bytes(content) if isinstance(content, bytes) else path.write_text(content)
-    mistake.prepare(tmp_path)
-    refused(tmp_path, shlex.split(mistake.command), *mistake.says)
+    mistake.prepare(folder)
+    refused(folder, shlex.split(mistake.command), *mistake.says)
+
+
+def test_a_model_of_xgboost_itself_lacks_the_facts(folder):
+    xgboost = pytest.importorskip("xgboost")
+    numbers = rows().select(["age", "dose"]).to_pandas()
+    label = rows().column("y").to_numpy()
+    xgboost.train({}, xgboost.DMatrix(numbers, label), 2).save_model("theirs.json")
+    refused(folder, ("predict", "theirs.json", "rows.csv", "--out", "new.csv"), "theirs.json", "fedboost")
+
+
+def with_column(name, values):
+    """The rows with another column."""
+    return rows().set_column(rows().column_names.index(name), name, pa.array(values))
+
+
+def test_a_level_that_nobody_declared_is_no_error(folder):
+    ward = rows().column("ward").to_pylist()
+    for value, out in (("z", "new.json"), (None, "same.json")):
+        csv.write_csv(with_column("ward", [*ward[:2], value, *ward[3:]]), "rows.csv")
+        end = fedboost(*SIMULATE, out)
+        assert end.code == 0
+        said = "ward has 1 rows with a category nobody declared ('z', ...): they count as missing\n"
+        assert end.err == (said if value else "")
+    assert (folder / "same.json").read_bytes() == (folder / "new.json").read_bytes()
+
+
+def test_groups_with_rows_at_several_sites_are_told(folder):
+    named = {"label": "y", "group": "ward", "numeric": ["dose"]}
+    (folder / "terms.toml").write_text(terms_to_toml(terms(objective="rank:ndcg", columns=named)))
+    end = fedboost(*SIMULATE, "new.json", "--site", "site")
+    assert end.code == 0
+    assert end.err.startswith("groups of ward with rows at several sites: 3 (")
+    own = [f"{row['ward']} {row['site']}" for row in rows().to_pylist()]
+    csv.write_csv(with_column("ward", own), "rows.csv")
+    assert fedboost(*SIMULATE, "new.json", "--site", "site", "--force").err == ""
+
+
+def test_a_feature_without_any_value_is_no_error(folder):
+    csv.write_csv(with_column("dose", [None] * rows().num_rows), "rows.csv")
+    end = fedboost(*SIMULATE, "new.json")
+    assert (end.code, end.err) == (0, "")
+    assert (folder / "new.json").exists()

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, written
+from sites import bundles_of, consortium, fedboost, rows, shared_out, terms, written
 
 import fedboost as fb
 from fedboost.gbdt.metrics import by_party
@@ -42,18 +42,13 @@ def test_json_has_them(tmp_path):
 
 
 @pytest.mark.parametrize("protection", ["plain", "masked"])
-def test_the_analyst_and_the_model_file_have_them(tmp_path, protection):
+async def test_the_analyst_and_the_model_file_have_them(tmp_path, protection):
     agreement = terms(TABLES, party_metrics=True, protection=protection, eval_metric=["auc", "error"])
     bundles = bundles_of(tmp_path / "keys", TABLES) if protection == "masked" else None
-
-    async def scenario():
-        async with consortium(tmp_path / "c", {}, (), bundles) as one:
-            for name, table in TABLES.items():
-                one.start_party(name, table, audit=tmp_path / f"{name}.jsonl")
-            training = await one.train(agreement)
-            return training
-
-    training = in_time(scenario())
+    async with consortium(tmp_path / "c", {}, (), bundles) as one:
+        for name, table in TABLES.items():
+            one.start_party(name, table, audit=tmp_path / f"{name}.jsonl")
+        training = await one.train(agreement)
     due = fb.simulate(agreement, TABLES)
     for row, other in zip(training.history, due.history, strict=True):
         assert by_party(row) == by_party(other)

@@ -1,8 +1,9 @@
 """`fedboost report` as a user types it, and its page in a browser."""
 
 import pytest
-from browser import DARK, LIGHT, paper, sheets
+from browser import sheets
 from pyarrow import csv
+from refusals import refusal
 from sites import fedboost, rows, shared_out, terms
 
 from fedboost.runtime.local.simulation import simulate
@@ -94,11 +95,7 @@ REFUSED = {
 @pytest.mark.parametrize(("arguments", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_reported_is_one_line(folder, arguments, said):
     before = {file: file.read_bytes() for file in folder.iterdir()}
-    end = fedboost("report", *arguments)
-    assert (end.code, end.out) == (2, "")
-    assert end.err.startswith("fedboost: ")
-    assert said in end.err
-    assert end.err.count("\n") == 1
+    assert said in refusal("report", *arguments)
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
@@ -115,30 +112,6 @@ def page(folder):
     """The report, with rows."""
     assert fedboost("report", "m.json", "--data", "rows.csv", "--out", "r.html").code == 0
     return folder / "r.html"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "colour"), [(LIGHT, (255, 255, 255)), (DARK, (0x12, 0x17, 0x1D))])
-def test_a_page_is_light_or_dark_as_the_reader_has_it(page, browser, scheme, colour):
-    with browser.tab(page, scheme=scheme) as tab:
-        tab.keep(f"model-{scheme}-whole")
-        assert paper(tab.screenshot(f"model-{scheme}")) == colour
-        assert tab.faults() == []
-
-
-@pytest.mark.slow
-def test_a_page_fits_its_window_and_asks_for_nothing(page, browser):
-    for width in (320, 500, 1100):
-        with browser.tab(page, width) as tab:
-            for opened in (False, True):
-                if opened:
-                    tab.open_all()
-                wide, window = tab.widths()
-                assert width - 20 <= window <= width
-                assert wide <= window
-            tab.keep(f"model-{width}-opened")
-            assert tab.asked == [page.as_uri()]
-            assert tab.foreign == tab.errors == []
 
 
 @pytest.mark.slow

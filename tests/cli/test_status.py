@@ -6,7 +6,7 @@ import threading
 from contextlib import asynccontextmanager
 
 import pytest
-from sites import PATIENCE, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until
+from sites import PATIENCE, bundles_of, consortium, fedboost, rows, shared_out, terms, until
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator import limits
@@ -55,21 +55,17 @@ def members(facts):
     return {member["name"]: member for member in facts["members"]}
 
 
-def test_who_is_connected_who_is_away_and_who_never_came(tmp_path, bundles):
+async def test_who_is_connected_who_is_away_and_who_never_came(tmp_path, bundles):
     """Also over a restart of the aggregator: a session that waits says for whom."""
     folder, state, agreed = tmp_path / "one", tmp_path / "state", terms(["north", "away", "nrth"])
-
-    async def scenario():
-        async with consortium(folder, {"away": rows()}, bundles=bundles, state=state) as one:
-            await until(lambda: "away" in one.server.connected)
-            await one.stop_party("away")
-        assert {*json.loads((state / FILE).read_text())} == {"away"}
-        async with consortium(folder, {"north": rows()}, bundles=bundles, state=state) as one:
-            await until(lambda: "north" in one.server.connected)
-            async with waiting_analyst(one, agreed) as heard:
-                return await status(one, "analyst", "--json"), await status(one), heard, one.log
-
-    facts, text, heard, log = in_time(scenario())
+    async with consortium(folder, {"away": rows()}, bundles=bundles, state=state) as one:
+        await until(lambda: "away" in one.server.connected)
+        await one.stop_party("away")
+    assert {*json.loads((state / FILE).read_text())} == {"away"}
+    async with consortium(folder, {"north": rows()}, bundles=bundles, state=state) as one:
+        await until(lambda: "north" in one.server.connected)
+        async with waiting_analyst(one, agreed) as heard:
+            facts, text, log = await status(one, "analyst", "--json"), await status(one), one.log
     known = members(facts)
     assert known["north"]["since"] > 0
     assert known["north"]["version"] == VERSION
@@ -90,19 +86,16 @@ def test_who_is_connected_who_is_away_and_who_never_came(tmp_path, bundles):
 
 
 @pytest.mark.slow
-def test_a_party_sees_itself_and_the_sessions_that_name_it(tmp_path, bundles):
-    async def scenario():
-        async with consortium(tmp_path / "one", TWO, bundles=bundles) as one:
-            one.start_party("east", rows())
-            await until(lambda: len(one.server.connected.names) == 3)
-            async with waiting_analyst(one, terms(["north", "away"])):
-                return (
-                    await status(one, "north", "--json"),
-                    await status(one, "south", "--json"),
-                    await status(one, "south"),
-                )
-
-    north, south, text = in_time(scenario())
+async def test_a_party_sees_itself_and_the_sessions_that_name_it(tmp_path, bundles):
+    async with consortium(tmp_path / "one", TWO, bundles=bundles) as one:
+        one.start_party("east", rows())
+        await until(lambda: len(one.server.connected.names) == 3)
+        async with waiting_analyst(one, terms(["north", "away"])):
+            north, south, text = (
+                await status(one, "north", "--json"),
+                await status(one, "south", "--json"),
+                await status(one, "south"),
+            )
     assert {*members(north)} == {"north", "away", "analyst"}
     assert (len(north["sessions"]), north["others"]) == (1, 0)
     assert {*members(south)} == {"south"}
@@ -111,22 +104,19 @@ def test_a_party_sees_itself_and_the_sessions_that_name_it(tmp_path, bundles):
 
 
 @pytest.mark.slow
-def test_a_session_that_runs_and_one_that_is_over(tmp_path, bundles):
-    async def scenario():
-        async with consortium(tmp_path / "one", {"north": rows()}, bundles=bundles) as one:
-            await until(lambda: "north" in one.server.connected)
-            running, held = terms(["north"], rounds=50), asyncio.Event()
-            training = one.analyst.train(running, PATIENCE)
-            first = await asyncio.to_thread(lambda: next(iter(training)))
-            await one.stop_party("north")  # the session waits for it, as the terms say
-            await until(lambda: one.server.sessions.active.session.phase == "joining")
-            facts, text = await status(one, "analyst", "--json"), await status(one)
-            one.server.sessions.active.fail("over")
-            one.server.sessions.tick(0.0)
-            held.set()
-            return first, facts, text, await status(one, "analyst", "--json"), one.log
-
-    first, facts, text, later, log = in_time(scenario())
+async def test_a_session_that_runs_and_one_that_is_over(tmp_path, bundles):
+    async with consortium(tmp_path / "one", {"north": rows()}, bundles=bundles) as one:
+        await until(lambda: "north" in one.server.connected)
+        running, held = terms(["north"], rounds=50), asyncio.Event()
+        training = one.analyst.train(running, PATIENCE)
+        first = await asyncio.to_thread(lambda: next(iter(training)))
+        await one.stop_party("north")  # the session waits for it, as the terms say
+        await until(lambda: one.server.sessions.active.session.phase == "joining")
+        facts, text = await status(one, "analyst", "--json"), await status(one)
+        one.server.sessions.active.fail("over")
+        one.server.sessions.tick(0.0)
+        held.set()
+        later, log = await status(one, "analyst", "--json"), one.log
     (session,) = facts["sessions"]
     assert first["round"] == 0
     assert (session["state"], session["analyst"], session["rounds"]) == ("running", "analyst", 50)
@@ -140,32 +130,26 @@ def test_a_session_that_runs_and_one_that_is_over(tmp_path, bundles):
 
 
 @pytest.mark.slow
-def test_an_older_aggregator_is_told_from_one_that_has_a_status(tmp_path, monkeypatch):
-    async def scenario():
-        async with consortium(tmp_path / "one", {}) as one:
-            assert "Nobody is connected." in await status(one)
-            assert (await asyncio.to_thread(one.analyst.status)).version == VERSION
-            monkeypatch.setattr(channel, "STATUS_OF", f"/{channel.SERVICE}/Newer")
-            arguments = ("status", "--aggregator", one.address, "--insecure-loopback")
-            return await asyncio.to_thread(fedboost, *arguments)
-
-    end = in_time(scenario())
+async def test_an_older_aggregator_is_told_from_one_that_has_a_status(tmp_path, monkeypatch):
+    async with consortium(tmp_path / "one", {}) as one:
+        assert "Nobody is connected." in await status(one)
+        assert (await asyncio.to_thread(one.analyst.status)).version == VERSION
+        monkeypatch.setattr(channel, "STATUS_OF", f"/{channel.SERVICE}/Newer")
+        arguments = ("status", "--aggregator", one.address, "--insecure-loopback")
+        end = await asyncio.to_thread(fedboost, *arguments)
     assert (end.code, end.out) == (2, "")
     assert "runs an older version of fedboost, which cannot answer this" in end.err
 
 
 @pytest.mark.slow
-def test_a_caller_who_asks_without_end_is_refused(tmp_path, monkeypatch):
+async def test_a_caller_who_asks_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "CALLS_SAVED", 0.1)
     monkeypatch.setattr(limits, "REFUSAL_SECONDS", 0.0)
-
-    async def scenario():
-        async with consortium(tmp_path / "one", {}) as one:
-            arguments = ("status", "--aggregator", one.address, "--insecure-loopback")
-            ends = [await asyncio.to_thread(fedboost, *arguments) for _ in range(5)]
-            return [end for end in ends if end.code]
-
-    assert all("has to wait, and call less often" in end.err for end in in_time(scenario()))
+    async with consortium(tmp_path / "one", {}) as one:
+        arguments = ("status", "--aggregator", one.address, "--insecure-loopback")
+        ends = [await asyncio.to_thread(fedboost, *arguments) for _ in range(5)]
+        found = [end for end in ends if end.code]
+    assert all("has to wait, and call less often" in end.err for end in found)
 
 
 @pytest.mark.parametrize("content", ["[1]", "{", '{"north": "then"}', "\xff"])

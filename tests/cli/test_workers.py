@@ -9,6 +9,7 @@ import pytest
 from commands import objects
 from dask_rows import networked, table, terms
 from processes import free_port
+from refusals import refusal
 from sites import fedboost
 
 from fedboost.runtime.site import rows
@@ -135,9 +136,7 @@ def differing(kind):
 @pytest.mark.parametrize("command", [("check",), ("approve", "terms.toml", "--analyst", "marie", "--yes")])
 def test_files_with_other_columns_are_named(site, kind, command):
     site(differing(kind), terms(parties=["north"]))
-    end = fedboost(*command, "--config", "party.toml")
-    assert (end.code, end.out, end.err.count("\n")) == (2, "", 1)
-    assert re.search(rf"2\.{kind}: .*'dos(e|is)'", end.err)
+    assert re.search(rf"2\.{kind}: .*'dos(e|is)'", refusal(*command, "--config", "party.toml"))
 
 
 def test_a_file_that_the_workers_do_not_see_is_said_to_be_missing_there(site, tmp_path):
@@ -176,9 +175,9 @@ def test_a_scheduler_that_does_not_answer(site, tmp_path, monkeypatch):
     address = f"tcp://127.0.0.1:{free_port()}"
     (tmp_path / "party.toml").write_text(f'{SITE}[workers]\ndask = "{address}"\n')
     for command in (("check",), ("party", "--insecure-loopback", "--wait", "0")):
-        end = fedboost(*command, "--config", "party.toml")
-        assert (end.code, end.err.count("\n")) == (2, 1)
-        assert end.err.startswith(f"fedboost: the Dask scheduler at {address} does not answer within")
+        assert refusal(*command, "--config", "party.toml").startswith(
+            f"fedboost: the Dask scheduler at {address} does not answer within"
+        )
 
 
 def test_a_cluster_without_workers(site):
@@ -218,9 +217,9 @@ def test_approve_looks_at_the_columns(site):
 
 def test_approve_names_a_column_that_is_absent(site):
     site(halves(table().drop(columns="dose")), terms(parties=["north"]))
-    end = fedboost("approve", "terms.toml", "--config", "party.toml", "--analyst", "marie", "--yes")
-    assert end.code == 2
-    assert "column 'dose' is missing" in end.err
+    assert "column 'dose' is missing" in refusal(
+        "approve", "terms.toml", "--config", "party.toml", "--analyst", "marie", "--yes"
+    )
 
 
 def test_names_of_the_site_stand_beside_those_of_the_terms(site, tmp_path):

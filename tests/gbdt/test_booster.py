@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost
-from boosters import FOREST, OBJECTIVES, RATES, data, level_model, load, presence_model
+from boosters import EVERY, OBJECTIVES, RATES, level_model, load, presence_model, trained_with
 from inprocess import randomly, run
 
 from fedboost.errors import ConfigError
@@ -16,17 +16,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.objectives.built_in import Logistic
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
-
-@pytest.fixture(
-    scope="module", params=[(name, more) for name in OBJECTIVES for more in ({}, FOREST)], ids=str
-)
-def trained(request):
-    objective, more = request.param
-    X, y = data(objective)
-    settings = {"objective": objective, **OBJECTIVES[objective], **more}
-    session = run(X, y, randomly(len(X), 2), rounds=8, max_depth=4, **settings)
-    assert session.error is None
-    return X, session.booster
+trained = trained_with(EVERY, rounds=8, max_depth=4)
 
 
 def strictly(text):

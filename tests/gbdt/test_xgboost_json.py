@@ -4,25 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from boosters import FOREST, OBJECTIVES, data, level_model, load, presence_model
+from boosters import EVERY, level_model, load, presence_model, trained_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inprocess import randomly, run
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
 
-
-@pytest.fixture(
-    scope="module", params=[(name, more) for name in OBJECTIVES for more in ({}, FOREST)], ids=str
-)
-def trained(request):
-    objective, more = request.param
-    X, y = data(objective)
-    settings = {"objective": objective, **OBJECTIVES[objective], **more}
-    session = run(X, y, randomly(len(X), 2), rounds=8, max_depth=4, **settings)
-    assert session.error is None
-    return X, session.booster
+trained = trained_with(EVERY, rounds=8, max_depth=4)
 
 
 # ---- to_xgboost and back ----------------------------------------------------------------------------

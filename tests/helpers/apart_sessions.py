@@ -9,9 +9,10 @@ from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.holders.columns import holder_for
 from fedboost.privacy.identity import in_memory
+from fedboost.protocol import relaying
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials, Trust
-from fedboost.protocol.messages import PHASES, Ask, Connected, Disconnected, Leave, Relay
+from fedboost.protocol.messages import PHASES, Ask, Connected, Disconnected, Leave, Relay, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
@@ -96,6 +97,30 @@ class Apart:
         self.sites[party] = replace(self.sites[party], **site)
         self.ends[party] = PartySession(self.sites[party])
 
+    def dying(self, party, turn, remembers=dict):
+        """The process of a party dies when it has answered this turn; remembers: the fields of its site
+        then. The session itself."""
+
+        def up(name, message):
+            if (name, type(message)) != (party, Report) or (message.turn, message.attempt) != (turn, 1):
+                return None
+            self.crash(party, **remembers())
+            return LOST
+
+        self.up = up
+        return self
+
+    def asking(self, party, turn, change, attempt=1):
+        """A party is asked `change(query)` in a turn. The session itself."""
+
+        def down(name, message):
+            if (name, type(message)) != (party, Ask) or (message.turn, message.attempt) != (turn, attempt):
+                return None
+            return [replace(message, query=change(message.query))]
+
+        self.down = down
+        return self
+
     def play(self, silences=3):
         """To the end, or until so many times nobody had anything to say."""
         self.waiting = deque(self.session.start())
@@ -146,6 +171,49 @@ class Apart:
     def left(self, party):
         """The reason that a party left with; None if it did not."""
         return next((m.reason for m in self.said(Leave, party)), None)
+
+
+def one_line(text):
+    """A reason that somebody reads."""
+    assert text.isprintable()
+    assert "Traceback" not in text
+    assert len(text) < 400
+    return text
+
+
+def refused(apart):
+    """The reason for which a session ends without a model; it and those of the parties are one line each."""
+    if not apart.told:
+        apart.play()
+    assert apart.session.phase == "failed"
+    assert apart.session.booster is None
+    for reason in map(apart.left, apart.terms.parties):
+        assert reason is None or one_line(reason)
+    return one_line(apart.error)
+
+
+def sealing(patch, change):
+    """Parties seal `change(party, send, ask)` where that is no None, in the place of what they relay."""
+    seal = relaying.Ends.seal
+
+    def sealed(ends, send, ask, number):
+        content = change(ends.me, send, ask)
+        return seal(ends, send if content is None else replace(send, content=content), ask, number)
+
+    patch.setattr(relaying.Ends, "seal", sealed)
+
+
+def opening(patch):
+    """A list of all that parties open: who, what it waited for, the content."""
+    opened, opens = [], relaying.Ends.open
+
+    def kept(ends, sealed, receive, ask, number):
+        content = opens(ends, sealed, receive, ask, number)
+        opened.append((ends.me, receive, content))
+        return content
+
+    patch.setattr(relaying.Ends, "open", kept)
+    return opened
 
 
 def once(find, does):

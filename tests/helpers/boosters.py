@@ -3,7 +3,9 @@
 import math
 
 import numpy as np
+import pytest
 import xgboost
+from inprocess import randomly, run
 
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.objectives.built_in import SquaredError
@@ -43,6 +45,25 @@ def data(objective):
     if objective in RATES:
         return X, np.ceil(np.exp(signal / 2)).astype(np.float32)
     return X, (100 + 10 * signal).astype(np.float32)
+
+
+EVERY = [(name, more) for name in OBJECTIVES for more in ({}, FOREST)]
+PLAIN_AND_ONE_FOREST = [*((name, {}) for name in OBJECTIVES), ("multi:softprob", FOREST)]
+
+
+def trained_with(kinds, **settings):
+    """A fixture: the rows and the booster of each kind, an objective and what is beside its settings."""
+
+    @pytest.fixture(scope="module", params=kinds, ids=str)
+    def trained(request):
+        objective, more = request.param
+        X, y = data(objective)
+        known = {"objective": objective, **OBJECTIVES[objective], **more, **settings}
+        session = run(X, y, randomly(len(X), 2), **known)
+        assert session.error is None
+        return X, session.booster
+
+    return trained
 
 
 def load(text):

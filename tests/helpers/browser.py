@@ -104,6 +104,18 @@ class Tab:
         """The page as a PDF on paper of A4. name: of the file that is kept for a person."""
         return _kept(f"{name}.pdf", self.do(lambda page: page.pdf(format="A4", prefer_css_page_size=True)))
 
+    def check(self, name, axe=True):
+        """The page is light or dark as the reader has it, fits its window with all opened, asks nobody else
+        for anything, and has no grave fault. name: of the file that is kept for a person."""
+        self.keep(f"{name}-whole")
+        shown = paper(self.screenshot(name))
+        assert shown == (255, 255, 255) if self._options["color_scheme"] == LIGHT else max(shown) < 60, name
+        self.open_all()
+        wide, window = self.widths()
+        assert wide <= window, name
+        assert (self.foreign, self.errors) == ([], []), name
+        assert not axe or self.faults() == [], name
+
     def faults(self):
         """What axe-core finds of serious or critical impact in a tab like this one, with all opened: a line
         each."""

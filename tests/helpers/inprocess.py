@@ -149,10 +149,12 @@ def run(
     return session
 
 
-def session_of(terms, sites, program=boosting, delivery=0, spoil=None, **kept):
-    """As `run`, of parties at these places."""
-    ends = {name: PartySession(site) for name, site in sites.items()}
-    aggregator = AggregatorSession("s", terms, program, NOTHING_YET, draw=os.urandom, **kept)
+def session_of(terms, sites, program=boosting, delivery=0, spoil=None, told=None, name="s", **kept):
+    """As `run`, of parties at these places. told(party, message) may return another message for a party.
+    `ends` of the session has the parties."""
+    ends = {party: PartySession(site) for party, site in sites.items()}
+    aggregator = AggregatorSession(name, terms, program, NOTHING_YET, draw=os.urandom, **kept)
+    aggregator.ends = ends
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}
     draw = np.random.default_rng(delivery)
@@ -166,7 +168,7 @@ def session_of(terms, sites, program=boosting, delivery=0, spoil=None, **kept):
         name, way = waiting[int(draw.integers(len(waiting)))]
         message = way[name].popleft()
         if way is down:
-            up[name].extend(ends[name].handle(message))
+            up[name].extend(ends[name].handle(told(name, message) if told else message))
         else:
             send(aggregator.handle(name, spoil(name, message) if spoil else message))
     return aggregator

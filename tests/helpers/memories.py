@@ -42,6 +42,20 @@ def opened(path, dataset="patients", budget=None, party="north", **settings):
         memory.close()
 
 
+def reopening(path, party, dataset="rows"):
+    """What gives the memory of a party to one process after the other, as the field of its site."""
+    processes = []
+    make_file(path, dataset)
+
+    def memory():
+        while processes:
+            processes.pop().close()
+        processes.append(FileMemory(path, party, dataset))
+        return {"memory": processes[-1]}
+
+    return memory
+
+
 def begun(memory, session="s", agreement=None, **settings):
     """A session of the memory."""
     return memory.begin(SessionOffer(session, agreement or noisy(), **settings), ANY)

@@ -1,10 +1,18 @@
 """A folder with everything in order, for commands that are then given something else."""
 
+from functools import cache
+
 from pyarrow import csv
 from sites import rows, terms
 
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.tasks import terms_to_toml
+
+
+@cache
+def model():
+    """A small model, of all rows."""
+    return simulate(terms(rounds=1), {"north": rows()}).model
 
 
 def write_all(folder):
@@ -17,5 +25,5 @@ def write_all(folder):
     (folder / "party.toml").write_text(site + 'policy = { parties = "any", columns = "any" }\n')
     (folder / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
     (folder / "folder").mkdir()
-    simulate(terms(rounds=1), {"north": rows()}).model.save(folder / "model.json")
+    model().save(folder / "model.json")
     return folder

@@ -26,6 +26,14 @@ def refused(folder, arguments, *said):
     assert times() == before
 
 
+def refusal(*arguments):
+    """The one line by which a command says why it is refused; it prints nothing else."""
+    end = fedboost(*arguments)
+    assert (end.code, end.out) == (2, "")
+    check_one_line(end.err, ())
+    return end.err
+
+
 def check_one_line(text, said):
     assert text.startswith("fedboost: ")
     assert text.endswith("\n")

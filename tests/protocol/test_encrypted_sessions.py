@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from inprocess import model_of, randomly, run, shard_of, sites_of, terms_of
+from inprocess import model_of, randomly, run, session_of, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
@@ -61,16 +61,9 @@ def consortium(parties=3, rows_of=None, **settings):
     return terms, sites_of(terms, shards)
 
 
-def watched(terms, sites, look=lambda name, message: message):
+def watched(terms, sites, look=None):
     """Run a session; `look` sees each message of a party and of the aggregator, and may change it."""
-    ends = {name: PartySession(site) for name, site in sites.items()}
-    aggregator = AggregatorSession("s", terms, boosting.train, NOTHING_YET, draw=os.urandom)
-    waiting = aggregator.start()
-    while waiting:
-        name, message = waiting.pop(0)
-        for reply in ends[name].handle(look(name, message)):
-            waiting += aggregator.handle(name, look(name, reply))
-    return aggregator, ends
+    return session_of(terms, sites, spoil=look, told=look)
 
 
 @pytest.mark.slow
@@ -79,7 +72,7 @@ def test_a_key_holder_need_not_have_rows():
     parts = randomly(ROWS, 3)
     terms, sites = consortium(4, rows_of=[np.arange(0), *parts], keyholder_rows=False)
     sites["p0"] = dataclasses.replace(sites["p0"], holder=None)
-    aggregator, _ = watched(terms, sites)
+    aggregator = watched(terms, sites)
     assert aggregator.phase == "done", aggregator.error
     assert aggregator.booster.to_xgboost() == model_of(X, y, parts, **SMALL)
 
@@ -99,7 +92,7 @@ def test_a_key_holder_without_rows_refuses_values_of_other_leaves(values):
         changed = dataclasses.replace(end, values=values)
         return dataclasses.replace(message, query=Several((changed, *further)) if further else changed)
 
-    aggregator, _ = watched(terms, sites, look)
+    aggregator = watched(terms, sites, look)
     assert str(aggregator.error) == (
         "party p0 left: the leaf values are not those of the leaves of the tree that grew"
     )
@@ -143,9 +136,9 @@ def test_no_message_has_a_partys_numbers_in_it_and_two_of_the_same_numbers_diffe
             reports[name, message.turn] += message.cells
         return message
 
-    aggregator, _ = watched(terms, sites, look)
+    aggregator = watched(terms, sites, look)
     first = dict(reports)
-    again, _ = watched(terms, consortium()[1], look)
+    again = watched(terms, consortium()[1], look)
     assert aggregator.booster.to_xgboost() == again.booster.to_xgboost()
     assert all(first[key] != reports[key] for key in first)
 
@@ -162,7 +155,7 @@ def test_the_key_holder_is_shown_other_numbers_than_the_sums():
 
     for _ in range(2):
         shown.append([])
-        aggregator, _ = watched(*consortium(), look)
+        aggregator = watched(*consortium(), look)
         assert aggregator.phase == "done"
     assert len(shown[0]) == len(shown[1]) > 5
     assert not {*shown[0]} & {*shown[1]}
@@ -202,10 +195,10 @@ def test_only_the_key_holder_helps():
             asked[name] += 1
         return message
 
-    aggregator, ends = watched(terms, sites, look)
+    aggregator = watched(terms, sites, look)
     assert aggregator.phase == "done"
     assert set(asked) == {"p0"}
-    assert all(end.ended == "" for end in ends.values())
+    assert all(end.ended == "" for end in aggregator.ends.values())
 
 
 def test_a_key_that_is_too_short_is_the_key_holders_fault():
@@ -236,7 +229,7 @@ def test_a_party_that_sends_what_is_no_ciphertext_is_named():
             return dataclasses.replace(message, cells=bytes(len(message.cells)))
         return message
 
-    aggregator, _ = watched(terms, sites, look)
+    aggregator = watched(terms, sites, look)
     assert aggregator.phase == "failed"
     assert str(aggregator.error).startswith("party p2 broke the protocol")
 
@@ -264,7 +257,7 @@ def test_noise_goes_under_encryption_too():
 def test_a_sum_that_no_message_could_answer_is_refused(monkeypatch):
     smaller = dataclasses.replace(PROTECTIONS["paillier"], max_cells=100)
     monkeypatch.setitem(PROTECTIONS, "paillier", smaller)
-    aggregator, _ = watched(*consortium())
+    aggregator = watched(*consortium())
     assert aggregator.phase == "failed"
     assert "lower max_bin or max_depth" in str(aggregator.error)
 
@@ -272,6 +265,6 @@ def test_a_sum_that_no_message_could_answer_is_refused(monkeypatch):
 @pytest.mark.slow
 def test_there_is_an_end_to_what_a_key_holder_opens(monkeypatch):
     monkeypatch.setattr(party, "MAX_OPENINGS_PER_TURN", 0)
-    aggregator, ends = watched(*consortium())
+    aggregator = watched(*consortium())
     assert aggregator.phase == "failed"
-    assert "more than the 0 sums" in str(ends["p0"].ended)
+    assert "more than the 0 sums" in str(aggregator.ends["p0"].ended)

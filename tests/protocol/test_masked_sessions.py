@@ -211,14 +211,30 @@ def test_another_key_in_the_place_of_a_partys():
     assert sums_until_one_leaves(Played(3, swap), "issued by another consortium") == []
 
 
-def test_a_party_less_in_the_introduction():
-    less = changing(Introduce, lambda m: Introduce(m.greetings[:2], m.state))
-    assert sums_until_one_leaves(Played(3, less), "introduced are not") == []
+LIES = {
+    "a party less in the introduction": (
+        changing(Introduce, lambda m: Introduce(m.greetings[:2], m.state)),
+        "introduced are not",
+    ),
+    "a sum over fewer parties": (
+        changing(Ask, lambda m: dataclasses.replace(m, roster=m.roster[:2])),
+        "other parties than those of the terms",
+    ),
+    "where the session stands, to a party that knows better": (
+        changing(Introduce, lambda m: Introduce(m.greetings, BoostingState(grids=1)), only=["p1"]),
+        "stand where it cannot",
+    ),
+    "a question of another attempt": (
+        changing(Ask, lambda m: dataclasses.replace(m, attempt=m.attempt + 1), only=["p1"]),
+        "a question of attempt 2 in attempt 1",
+    ),
+}
 
 
-def test_a_sum_over_fewer_parties():
-    less = changing(Ask, lambda m: dataclasses.replace(m, roster=m.roster[:2]))
-    assert sums_until_one_leaves(Played(3, less), "other parties than those of the terms") == []
+@pytest.mark.parametrize("lie", LIES)
+def test_no_sum_opens_where_the_aggregator_lies(lie):
+    change, says = LIES[lie]
+    assert sums_until_one_leaves(Played(3, change), says) == []
 
 
 def test_different_stories_to_different_parties_open_nothing():
@@ -232,16 +248,6 @@ def test_different_stories_to_different_parties_open_nothing():
     leaving = [message.reason for _, message in played.said if isinstance(message, Leave)]
     assert any("stand where it cannot" in reason for reason in leaving), leaving
     assert (played.session.phase, played.sums) == ("failed", [ROWS])
-
-
-def test_a_party_that_knows_better_is_not_told_where_the_session_stands():
-    elsewhere = changing(Introduce, lambda m: Introduce(m.greetings, BoostingState(grids=1)), only=["p1"])
-    assert sums_until_one_leaves(Played(3, elsewhere), "stand where it cannot") == []
-
-
-def test_a_question_of_another_attempt():
-    later = changing(Ask, lambda m: dataclasses.replace(m, attempt=m.attempt + 1), only=["p1"])
-    assert sums_until_one_leaves(Played(3, later), "a question of attempt 2 in attempt 1") == []
 
 
 def test_help_is_asked_for_with_another_turn():

@@ -8,7 +8,8 @@ import threading
 import numpy as np
 import pytest
 import xgboost
-from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, written
+from refusals import refusal
+from sites import bundles_of, consortium, fedboost, rows, shared_out, terms, written
 
 import fedboost as fb
 from fedboost.runtime.model import MAX_FILE_BYTES
@@ -122,15 +123,13 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
         "binary.json": "binary.json: cannot read the model: not text; save it as JSON",
     }
     for name, said in words.items():
-        told = fedboost("digest", agreement(tmp_path, name))
-        assert (told.code, told.err.count("\n")) == (2, 1)
-        assert said in told.err.replace(str(tmp_path), "")
+        assert said in refusal("digest", agreement(tmp_path, name)).replace(str(tmp_path), "")
     first = fb.simulate(terms(TABLES), TABLES).model
     first.save(tmp_path / "first.json")
     file = agreement(tmp_path, "first.json", objective="reg:squarederror")
-    told = fedboost("simulate", file, "--data", tmp_path / "no.csv")
-    assert (told.code, told.err.count("\n")) == (2, 1)
-    assert "terms.toml: xgb_model cannot be continued: its objective is binary:logistic" in told.err
+    assert "terms.toml: xgb_model cannot be continued: its objective is binary:logistic" in refusal(
+        "simulate", file, "--data", tmp_path / "no.csv"
+    )
 
 
 def test_a_path_in_terms_that_is_no_regular_file_is_not_read(tmp_path):
@@ -154,9 +153,7 @@ def test_a_path_in_terms_that_is_no_regular_file_is_not_read(tmp_path):
         "a\\u0000b": "b: cannot read the model: embedded null byte",
     }
     for name, said in words.items():
-        told = fedboost("approve", agreement(tmp_path, name), "--config", tmp_path / "party.toml")
-        assert (told.code, told.err.count("\n")) == (2, 1)
-        assert said in told.err
+        assert said in refusal("approve", agreement(tmp_path, name), "--config", tmp_path / "party.toml")
     waiting.cancel()
 
 
@@ -172,15 +169,11 @@ def test_a_model_of_a_class_for_each_base_score_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_parties_sign_a_continued_model(tmp_path):
+async def test_parties_sign_a_continued_model(tmp_path):
     bundles = bundles_of(tmp_path / "keys", TABLES)
     first = fb.simulate(terms(TABLES), TABLES).model
     again = drafted(rounds=3).changed(parties=list(TABLES), protection="masked", xgb_model=first)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", TABLES, (), bundles) as one:
-            return (await one.train(again)).model
-
-    model = in_time(scenario())  # the analyst's end checks the signatures
+    async with consortium(tmp_path / "c", TABLES, (), bundles) as one:
+        model = (await one.train(again)).model
     assert set(model.attestations) == set(TABLES)
     assert model.fingerprint == fb.simulate(drafted(rounds=6), TABLES).model.fingerprint

@@ -75,7 +75,7 @@ def test_a_party_that_sleeps_beyond_the_deadline_changes_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monkeypatch):
+async def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monkeypatch):
     tables = shared_out(2)
     agreement = terms(["north", "south"], rounds=5)
     write, written_so_far = os.pwrite, []
@@ -87,67 +87,54 @@ def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monkeypatc
         return write(file, data, place)
 
     monkeypatch.setattr(os, "pwrite", filling_up)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, state=tmp_path / "state") as one:
-            training = asyncio.create_task(one.train(agreement))
-            with pytest.raises(ConfigError, match=r"No space left on device; put that right and start"):
-                await one.server.serve()
-            await one.server.stop()
-            config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
-            one.server = AggregatorServer(config, one.log, None)
-            await one.server.start()
-            model = (await training).model
-            await until(lambda: not list((tmp_path / "state").glob("*.journal")))
-            return model, one.log
-
-    model, log = in_time(scenario())
+    async with consortium(tmp_path / "c", tables, state=tmp_path / "state") as one:
+        training = asyncio.create_task(one.train(agreement))
+        with pytest.raises(ConfigError, match=r"No space left on device; put that right and start"):
+            await one.server.serve()
+        await one.server.stop()
+        config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
+        one.server = AggregatorServer(config, one.log, None)
+        await one.server.start()
+        model = (await training).model
+        await until(lambda: not list((tmp_path / "state").glob("*.journal")))
     assert bare(model) == undisturbed(agreement, tables)
-    assert len(log.named("session goes on")) == 1
-    assert [node["reason"] for node in log.named("cannot go on")]
+    assert len(one.log.named("session goes on")) == 1
+    assert [node["reason"] for node in one.log.named("cannot go on")]
 
 
-def test_a_state_folder_that_is_gone_costs_a_session_and_not_the_aggregator(tmp_path):
+async def test_a_state_folder_that_is_gone_costs_a_session_and_not_the_aggregator(tmp_path):
     tables, state = shared_out(2), tmp_path / "state"
     agreement = terms(["north", "south"])
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, state=state) as one:
-            shutil.rmtree(state)
-            with pytest.raises(Refused, match="cannot write to its state folder: tell its operator"):
-                await one.train(agreement)
-            state.mkdir()
-            return (await one.train(agreement)).model, one.log
-
-    model, log = in_time(scenario())
+    async with consortium(tmp_path / "c", tables, state=state) as one:
+        shutil.rmtree(state)
+        with pytest.raises(Refused, match="cannot write to its state folder: tell its operator"):
+            await one.train(agreement)
+        state.mkdir()
+        model, log = (await one.train(agreement)).model, one.log
     assert bare(model) == undisturbed(agreement, tables)
     assert "No such file or directory" in log.named("cannot begin a session")[0]["reason"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("protection", "continued"), [("plain", False), ("masked", False), ("plain", True)])
-def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, protection, continued):
+async def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, protection, continued):
     tables = shared_out(3)
     agreement = terms(THREE, rounds=ROUNDS, protection=protection)
     if continued:
         agreement = agreement.changed(xgb_model=text_of(simulate(agreement, tables).model))
     bundles = bundles_of(tmp_path / "keys", THREE)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, (), bundles, state=tmp_path / "state") as one:
-            training = asyncio.create_task(one.train(agreement))
-            await until(lambda: one.server.sessions.active and one.server.sessions.active.session.turn > 20)
-            before = one.server.sessions.active.session.turn
-            began = time.monotonic()
-            await one.server.stop()
-            assert time.monotonic() - began < TURN_SECONDS / 4
-            config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
-            one.server = AggregatorServer(config, one.log, bundles["aggregator"])
-            await one.server.start()
-            assert one.server.sessions.active.session.turn <= before + 1
-            return await training
-
-    training = in_time(scenario())
+    async with consortium(tmp_path / "c", tables, (), bundles, state=tmp_path / "state") as one:
+        training = asyncio.create_task(one.train(agreement))
+        await until(lambda: one.server.sessions.active and one.server.sessions.active.session.turn > 20)
+        before = one.server.sessions.active.session.turn
+        began = time.monotonic()
+        await one.server.stop()
+        assert time.monotonic() - began < TURN_SECONDS / 4
+        config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
+        one.server = AggregatorServer(config, one.log, bundles["aggregator"])
+        await one.server.start()
+        assert one.server.sessions.active.session.turn <= before + 1
+        training = await training
     assert bare(training.model) == undisturbed(agreement, tables)
     # What the analyst is told in all is what it was told round by round, and what the end took.
     rounds, total = sum(row["bytes"] for row in training.history), sum(map(sum, training.traffic.values()))
@@ -156,28 +143,24 @@ def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, pr
 
 
 @pytest.mark.slow
-def test_an_analyst_who_comes_after_a_restart_is_told_what_is_not_counted(tmp_path):
+async def test_an_analyst_who_comes_after_a_restart_is_told_what_is_not_counted(tmp_path):
     tables = shared_out(3)
     agreement = terms(THREE, rounds=ROUNDS)
     (tmp_path / "terms.toml").write_text(terms_to_toml(agreement))
+    async with consortium(tmp_path / "c", tables, state=tmp_path / "state") as one:
 
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, state=tmp_path / "state") as one:
+        def see_a_round():
+            rows = iter(one.analyst.train(agreement, PATIENCE))
+            next(rows)
+            rows.close()
 
-            def see_a_round():
-                rows = iter(one.analyst.train(agreement, PATIENCE))
-                next(rows)
-                rows.close()
-
-            await asyncio.to_thread(see_a_round)
-            await one.server.stop()
-            config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
-            one.server = AggregatorServer(config, one.log, None)
-            await one.server.start()
-            given = "--aggregator", one.address, "--insecure-loopback", "--out", tmp_path / "model.json"
-            return await asyncio.to_thread(fedboost, "train", tmp_path / "terms.toml", *given)
-
-    end = in_time(scenario())
+        await asyncio.to_thread(see_a_round)
+        await one.server.stop()
+        config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
+        one.server = AggregatorServer(config, one.log, None)
+        await one.server.start()
+        given = "--aggregator", one.address, "--insecure-loopback", "--out", tmp_path / "model.json"
+        end = await asyncio.to_thread(fedboost, "train", tmp_path / "terms.toml", *given)
     assert end.code == 0
     assert re.search(r"^traffic .* kB  \(since the aggregator was restarted\)$", end.out, re.MULTILINE)
     assert "in all" not in end.out
@@ -287,31 +270,25 @@ def test_a_program_that_breaks_over_the_sums_of_a_journal_is_refused_by_name(tmp
         in_time(scenario())
 
 
-def test_an_analyst_stops_a_session_that_waits_for_another(tmp_path):
+async def test_an_analyst_stops_a_session_that_waits_for_another(tmp_path):
     """Both are of an earlier process. The other one goes on, and no party hears of it."""
     later = AGREED.changed(rounds=7)
     begun = [GATHERED, Opened(1, RowsQuery().digest, np.ones(COUNTS, np.int64))]
     folder = journals(tmp_path / "state", [FIRST, *begun], [Begun("t", later, ""), *begun])
-
-    async def scenario():
-        async with consortium(tmp_path / "c", {}, state=folder) as one:
-            await asyncio.to_thread(one.analyst.train(later).stop)
-            left = [path.name for path in folder.glob("*.journal")]
-            await asyncio.to_thread(one.analyst.train(AGREED).stop)
-            return left, [path.name for path in folder.glob("*.journal")]
-
-    assert in_time(scenario()) == (["session-0.journal"], [])
+    async with consortium(tmp_path / "c", {}, state=folder) as one:
+        await asyncio.to_thread(one.analyst.train(later).stop)
+        left = [path.name for path in folder.glob("*.journal")]
+        await asyncio.to_thread(one.analyst.train(AGREED).stop)
+        found = left, [path.name for path in folder.glob("*.journal")]
+    assert found == (["session-0.journal"], [])
 
 
-def test_a_session_of_which_nothing_was_opened_is_begun_anew(tmp_path):
+async def test_a_session_of_which_nothing_was_opened_is_begun_anew(tmp_path):
     """A party may not have heard of it yet, and takes no later attempt of what it does not know."""
     folder = journals(tmp_path / "state", [FIRST, GATHERED])
-
-    async def scenario():
-        async with consortium(tmp_path / "c", {}, state=folder) as one:
-            return one.log.named("session dropped: no sum was opened")
-
-    assert [line["session"] for line in in_time(scenario())] == ["s"]
+    async with consortium(tmp_path / "c", {}, state=folder) as one:
+        found = one.log.named("session dropped: no sum was opened")
+    assert [line["session"] for line in found] == ["s"]
     assert not list(folder.glob("*.journal"))
 
 
@@ -340,27 +317,23 @@ def short_lived(folder, seconds):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("renewed_in_time", [True, False])
-def test_a_certificate_that_ends_in_a_session_is_renewed_and_nothing_is_lost(tmp_path, renewed_in_time):
+async def test_a_certificate_that_ends_in_a_session_is_renewed_and_nothing_is_lost(tmp_path, renewed_in_time):
     tables = shared_out(3)
     agreement = terms(THREE, rounds=5, protection="masked")
     bundles, renew = short_lived(tmp_path / "keys", 4)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, (), bundles) as one:
-            await until(lambda: len(one.log.named("at hand")) == 3)
-            if renewed_in_time:
-                renew()
-            await asyncio.sleep(max(0.0, (bundles["south"].ends - datetime.now(UTC)).total_seconds() + 0.1))
-            training = asyncio.create_task(one.train(agreement))
-            if not renewed_in_time:
-                with pytest.raises(ConfigError, match=r"south/certificate.pem: expired on .*; have a new"):
-                    await one.tasks["south"]
-                renew()
-                one.bundles["south"] = read_bundle(tmp_path / "keys" / "south", "party")
-                one.start_party("south", tables["south"])
-            return (await training).model, one.log
-
-    model, log = in_time(scenario())
+    async with consortium(tmp_path / "c", tables, (), bundles) as one:
+        await until(lambda: len(one.log.named("at hand")) == 3)
+        if renewed_in_time:
+            renew()
+        await asyncio.sleep(max(0.0, (bundles["south"].ends - datetime.now(UTC)).total_seconds() + 0.1))
+        training = asyncio.create_task(one.train(agreement))
+        if not renewed_in_time:
+            with pytest.raises(ConfigError, match=r"south/certificate.pem: expired on .*; have a new"):
+                await one.tasks["south"]
+            renew()
+            one.bundles["south"] = read_bundle(tmp_path / "keys" / "south", "party")
+            one.start_party("south", tables["south"])
+        model, log = (await training).model, one.log
     assert bare(model) == undisturbed(agreement, tables)
     assert set(model.attestations) == set(THREE)
     assert len(log.named("certificate expired")) == 1

@@ -16,7 +16,7 @@ from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sites import PATIENCE, Log, consortium, in_time, rows, shared_out, terms, until, written
+from sites import PATIENCE, Log, consortium, rows, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError
 from fedboost.runtime import metrics as pages
@@ -46,24 +46,20 @@ def read(page, path="/metrics"):
 
 
 @pytest.mark.slow
-def test_a_training_on_both_pages(tmp_path):
+async def test_a_training_on_both_pages(tmp_path):
     tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(tmp_path, {"south": tables["south"]}, metrics=NONE) as one:
-            (file,) = written(tmp_path, {"north": tables["north"]}).values()
-            about = {"party": "north", "aggregator": one.address, "data": file, "metrics": NONE}
-            config = PartyConfig(**about, state=tmp_path / "state", policy=ANYTHING)
-            node = PartyNode(config, one.log, None)
-            one.tasks["north"] = asyncio.create_task(node.run(wait=PATIENCE, once=False))
-            await one.train(terms(TWO, rounds=3))
-            await until(lambda: node.ended)
-            pages = one.server.pages.metrics, node.watch._page
-            numbers = [await asyncio.to_thread(read, page) for page in pages]
-            await one.stop_party("south")
-            return *numbers, await asyncio.to_thread(read, pages[0]), one.log
-
-    aggregator, party, later, log = in_time(scenario())
+    async with consortium(tmp_path, {"south": tables["south"]}, metrics=NONE) as one:
+        (file,) = written(tmp_path, {"north": tables["north"]}).values()
+        about = {"party": "north", "aggregator": one.address, "data": file, "metrics": NONE}
+        config = PartyConfig(**about, state=tmp_path / "state", policy=ANYTHING)
+        node = PartyNode(config, one.log, None)
+        one.tasks["north"] = asyncio.create_task(node.run(wait=PATIENCE, once=False))
+        await one.train(terms(TWO, rounds=3))
+        await until(lambda: node.ended)
+        pages = one.server.pages.metrics, node.watch._page
+        numbers = [await asyncio.to_thread(read, page) for page in pages]
+        await one.stop_party("south")
+        aggregator, party, later, log = *numbers, await asyncio.to_thread(read, pages[0]), one.log
     for page in (aggregator, party):
         assert page["fedboost_sessions_total", "begun"] == page["fedboost_sessions_total", "done"] == 1
         assert page["fedboost_session_active",] == 0
@@ -200,13 +196,10 @@ def test_lines_of_events_say_what_events_have():
     assert {key for keys in LINES.values() for key in keys} <= {field.name for field in fields(Event)}
 
 
-def test_nothing_is_served_unless_it_is_set(tmp_path):
-    async def scenario():
-        async with consortium(tmp_path, {"north": rows(20)}) as one:
-            assert one.server.pages.metrics is None
-            assert one.nodes["north"].watch._page is None
-
-    in_time(scenario())
+async def test_nothing_is_served_unless_it_is_set(tmp_path):
+    async with consortium(tmp_path, {"north": rows(20)}) as one:
+        assert one.server.pages.metrics is None
+        assert one.nodes["north"].watch._page is None
 
 
 # ---- the dashboard ----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from memories import noisy
-from sites import bundles_of, consortium, in_time, shared_out, terms, until
+from sites import bundles_of, consortium, shared_out, terms, until
 
 import fedboost as fb
 from fedboost.errors import ConfigError
@@ -64,23 +64,19 @@ def test_estimators_continue_a_model(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protection", ["plain", "masked"])
-def test_an_analyst_can_have_the_model_so_far(tmp_path, protection):
+async def test_an_analyst_can_have_the_model_so_far(tmp_path, protection):
     agreement = terms(TABLES, rounds=3000, protection=protection)
     bundles = bundles_of(tmp_path / "keys", TABLES) if protection == "masked" else None
+    async with consortium(tmp_path / "c", TABLES, (), bundles, state=tmp_path / "state") as one:
 
-    async def scenario():
-        async with consortium(tmp_path / "c", TABLES, (), bundles, state=tmp_path / "state") as one:
+        def follow():
+            training = one.analyst.train(agreement)
+            for row in training:
+                if row["round"] == 2:
+                    training.finish()
+            return training
 
-            def follow():
-                training = one.analyst.train(agreement)
-                for row in training:
-                    if row["round"] == 2:
-                        training.finish()
-                return training
-
-            return await asyncio.to_thread(follow), one.log
-
-    training, log = in_time(scenario())
+        training, log = await asyncio.to_thread(follow), one.log
     rounds = len(training.history)
     assert 3 <= rounds < 3000
     due = fb.simulate(agreement.changed(rounds=rounds), TABLES).model
@@ -89,7 +85,7 @@ def test_an_analyst_can_have_the_model_so_far(tmp_path, protection):
     assert log.named("session done")
 
 
-def test_an_aggregator_that_was_away_hears_of_it_later(tmp_path, monkeypatch):
+async def test_an_aggregator_that_was_away_hears_of_it_later(tmp_path, monkeypatch):
     """The wish is said again after the next round."""
     agreement, told = terms(TABLES, rounds=3000), []
     command = Training._command
@@ -99,17 +95,12 @@ def test_an_aggregator_that_was_away_hears_of_it_later(tmp_path, monkeypatch):
         return len(told) > 1 and command(self, wish)
 
     monkeypatch.setattr(Training, "_command", lost_once)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", TABLES) as one:
-            training = one.analyst.train(agreement)
-            rows = iter(training)
-            await asyncio.to_thread(next, rows)
-            training.finish()
-            await asyncio.to_thread(list, rows)
-            return training
-
-    training = in_time(scenario())
+    async with consortium(tmp_path / "c", TABLES) as one:
+        training = one.analyst.train(agreement)
+        rows = iter(training)
+        await asyncio.to_thread(next, rows)
+        training.finish()
+        await asyncio.to_thread(list, rows)
     assert told == [TrainCommand.FINISH, TrainCommand.FINISH, TrainCommand.STOP]
     assert 2 <= len(training.history) < 3000
     assert len(training.model.rounds) == len(training.history)
@@ -140,24 +131,20 @@ def test_who_waits_for_an_aggregator_says_so_once_and_stops_soon(monkeypatch):
 
 
 @pytest.mark.slow
-def test_who_lost_an_aggregator_says_so_once_and_stops_soon(tmp_path, monkeypatch):
+async def test_who_lost_an_aggregator_says_so_once_and_stops_soon(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "FIRST_LOOK", 0.05)
     heard = []
-
-    async def scenario():
-        async with consortium(tmp_path / "c", {}) as one:
-            training = one.analyst.train(terms(TABLES), 1.5, heard.append)
-            following = asyncio.create_task(asyncio.to_thread(list, training))
-            await until(lambda: heard)  # it waits for the parties
-            await one.server.stop()
-            await until(lambda: len(heard) > 1)
-            began = time.monotonic()
-            await asyncio.to_thread(training.stop)
-            seconds = time.monotonic() - began
-            with pytest.raises(ConfigError, match="no aggregator answers"):
-                await following
-            return one.address, seconds
-
-    address, seconds = in_time(scenario())
+    async with consortium(tmp_path / "c", {}) as one:
+        training = one.analyst.train(terms(TABLES), 1.5, heard.append)
+        following = asyncio.create_task(asyncio.to_thread(list, training))
+        await until(lambda: heard)  # it waits for the parties
+        await one.server.stop()
+        await until(lambda: len(heard) > 1)
+        began = time.monotonic()
+        await asyncio.to_thread(training.stop)
+        seconds = time.monotonic() - began
+        with pytest.raises(ConfigError, match="no aggregator answers"):
+            await following
+        address = one.address
     assert heard == [tuple(TABLES), (f"the aggregator at {address}",)]
     assert seconds < 0.9

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
+from alignments import JOINED
 from columns_apart import FEWEST, LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
 from databases import write_sqlite
 from pyarrow import csv, parquet
@@ -23,26 +24,18 @@ from fedboost.runtime.data.check import check
 from fedboost.views.approval import summary
 
 ROWS = 400
-SETTINGS = {
-    "logistic": ("binary", {}),
-    "classes": ("classes", {"objective": "multi:softprob", "num_class": 3}),
-    "absolute": ("number", {"objective": "reg:absoluteerror"}),
-    "subsample": ("binary", {"subsample": 0.6, "num_parallel_tree": 2}),
-    "validation": ("binary", {"validation_fraction": 0.3, "early_stopping_rounds": 2}),
-    "base margins": ("binary", {"columns": {"base_margin": "margin"}}),
-}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "layout"),
     [
-        *((setting, layout) for setting in SETTINGS for layout in ("three holders", "ragged blocks")),
+        *((setting, layout) for setting in JOINED for layout in ("three holders", "ragged blocks")),
         *(("logistic", layout) for layout in ("two holders", "one a column", "blocks")),
     ],
 )
 def test_the_model_is_that_of_the_rows_in_common(setting, layout):
-    label, settings = SETTINGS[setting]
+    label, settings = JOINED[setting]
     columns = {"row_id": "id"} | settings.get("columns", {})
     tables, common = scattered(LAYOUTS[layout], pooled(ROWS, label=label))
     fewest = {"min_common_rows": 20}

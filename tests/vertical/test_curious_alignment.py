@@ -12,11 +12,11 @@ import pytest
 from fedboost.boosting.queries.ids import PlacesQuery
 from fedboost.holders.alignment import IDS, Alignment
 from fedboost.privacy.points import POINT_BYTES, multiply, points_of, tokens_of
-from fedboost.protocol import relaying, run
+from fedboost.protocol import run
 from fedboost.protocol.messages import Ask, Introduce, Relay
 from fedboost.wire.messages import encode_from_party, encode_to_party
 from tests.helpers.alignments import COMMON, PLACES, ROWS
-from tests.helpers.apart_sessions import LOST, Apart, once
+from tests.helpers.apart_sessions import LOST, Apart, once, opening
 from tests.helpers.columns_apart import LAYOUTS, pooled, scattered
 
 PARTIES = ("bank", "telco", "shop")
@@ -29,8 +29,7 @@ class Kept:
     def __init__(self, down=None):
         written = {name: f"person {name:07}@example" for name in range(ROWS)}
         tables, _ = scattered(LAYOUTS["three holders"], pooled(ROWS), ids=[written.get])
-        self.scalars, self.opened, self.told = {}, {party: [] for party in PARTIES}, []
-        self.records = []
+        self.scalars, self.records = {}, []
         with pytest.MonkeyPatch.context() as patch:
             self._spy(patch)
             self.apart = Apart(tables=tables, down=down, **COMMON)
@@ -40,19 +39,18 @@ class Kept:
         self.ids = {party: [i.encode() for i in table["id"].to_pylist()] for party, table in tables.items()}
 
     def _spy(self, patch):
-        init, opens = Alignment.__init__, relaying.Ends.open
+        init = Alignment.__init__
 
         def begin(alignment, terms, name, ids, secret):
             init(alignment, terms, name, ids, secret)
             self.scalars[name] = alignment._scalar
 
-        def opened(ends, sealed, receive, ask, number):
-            content = opens(ends, sealed, receive, ask, number)
-            self.opened[ends.me].append((receive, content))
-            return content
-
         patch.setattr(Alignment, "__init__", begin)
-        patch.setattr(relaying.Ends, "open", opened)
+        self.opened = opening(patch)
+
+    def lists(self, *parties):
+        """The lists that these parties opened."""
+        return [content for who, get, content in self.opened if who in parties and get.kind == IDS]
 
     def points(self, ids, parties=()) -> Points:
         """The point of each id times the secrets of these parties."""
@@ -107,7 +105,7 @@ def test_an_aggregator_keeps_no_id_and_no_point_of_one():
 def test_who_opens_relays_would_find_points():
     """The search of the test above, in what was sealed."""
     one = kept()
-    hay = [content for party in PARTIES for _, content in one.opened[party]]
+    hay = [content for *_, content in one.opened]
     assert len(found(one.points(one.ids["bank"], ["bank"]).values(), hay)) == len(one.ids["bank"])
     assert not found(one.points(one.everybody).values(), hay)
 
@@ -115,7 +113,7 @@ def test_who_opens_relays_would_find_points():
 @pytest.mark.parametrize("party", PARTIES)
 def test_a_party_is_relayed_no_point_that_all_have_multiplied(party):
     one = kept()
-    lists = [content for receive, content in one.opened[party] if receive.kind == IDS]
+    lists = one.lists(party)
     assert len(lists) == 2
     assert not found(one.points(one.everybody, PARTIES).values(), lists)
     assert not found(one.points(one.everybody, [party]).values(), lists)
@@ -129,7 +127,7 @@ def test_with_its_own_secret_a_party_has_points_of_all_for_one_other_list_alone(
     one = kept()
     mine = PARTIES.index(party)
     other = PARTIES[(mine + 1) % 3]
-    lists = [content for receive, content in one.opened[party] if receive.kind == IDS]
+    lists = one.lists(party)
     multiplied = [multiply(content, one.scalars[party]) for content in lists]
     points = one.points(one.everybody, PARTIES)
     known = {row_id for row_id, point in points.items() if found([point], multiplied)}
@@ -139,7 +137,7 @@ def test_with_its_own_secret_a_party_has_points_of_all_for_one_other_list_alone(
 
 def test_lists_are_in_an_order_that_says_nothing_of_the_table():
     one = kept()
-    (first, _) = (content for receive, content in one.opened["telco"] if receive.kind == IDS)
+    (first, _) = one.lists("telco")
     order = one.points(one.ids["bank"], ["bank"])
     places = [first.index(point) // POINT_BYTES for point in order.values()]
     assert sorted(places) == [*range(len(places))]
@@ -174,16 +172,7 @@ def test_a_party_is_told_its_own_places_alone(restarted):
 def test_two_sessions_over_the_same_ids_have_no_point_and_no_token_in_common():
     one, two = kept(), Kept()
     assert one.apart.terms.digest == two.apart.terms.digest
-    lists = [
-        {
-            piece
-            for party in PARTIES
-            for receive, content in each.opened[party]
-            if receive.kind == IDS
-            for piece in pieces(content)
-        }
-        for each in (one, two)
-    ]
+    lists = [{piece for content in each.lists(*PARTIES) for piece in pieces(content)} for each in (one, two)]
     assert len(lists[0]) > 100
     assert not lists[0] & lists[1]
     tokens = [tokens_of(b"".join(each.points(each.everybody, PARTIES).values())) for each in (one, two)]

@@ -2,7 +2,6 @@
 model, and no message shows a point that is made of an id alone."""
 
 from collections import Counter
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,28 +17,27 @@ from fedboost.privacy.points import POINT_BYTES, PRIME, TOKEN_WORDS
 from fedboost.protocol import relaying
 from fedboost.protocol.contracts import Send
 from fedboost.protocol.messages import Ask, Relay, Report
-from fedboost.runtime.site.memory import FileMemory, make_file
 from fedboost.terms.vertical import MOST_IDS
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 from fedboost.wire.messages import encode_to_party
-from tests.helpers.alignments import ALIGN, CHECK, FEWEST, PLACES, matching, refused, tables_of
-from tests.helpers.apart_sessions import LOST
+from tests.helpers.alignments import ALIGN, CHECK, FEWEST, PLACES, asking, matching, refused, tables_of
+from tests.helpers.apart_sessions import one_line, sealing
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered
-from tests.vertical.test_hostile_party import one_line, spoilt
+from tests.helpers.memories import reopening
+from tests.vertical.test_hostile_party import add, play_spoilt
 
 
-def lying(monkeypatch, change, party="telco", number=1):
-    """A list of points that this party sends, the first or a later one, is changed."""
-    seal, seen = relaying.Ends.seal, Counter()
+def lying(monkeypatch, change, number=1):
+    """A list of points that party telco sends, the first or a later one, is changed."""
+    seen = Counter()
 
-    def sealed(self, send, ask, place):
-        if send.kind == IDS:
-            seen[self.me, ask.attempt] += 1
-            if (self.me, seen[self.me, ask.attempt]) == (party, number):
-                send = replace(send, content=change(send.content, ask))
-        return seal(self, send, ask, place)
+    def list_of(party, send, ask):
+        if (party, send.kind) != ("telco", IDS):
+            return None
+        seen[ask.attempt] += 1
+        return change(send.content, ask) if seen[ask.attempt] == number else None
 
-    monkeypatch.setattr(relaying.Ends, "seal", sealed)
+    sealing(monkeypatch, list_of)
 
 
 def point(x):
@@ -91,17 +89,14 @@ def test_a_list_that_cannot_be_is_refused_by_the_party_that_gets_it(monkeypatch,
 def test_a_list_of_other_ids_in_the_place_of_another_partys_makes_no_model(monkeypatch):
     """A party passes its own list on again as that of the label holder."""
     own = []
-    seal = relaying.Ends.seal
 
-    def sealed(self, send, ask, place):
-        if (self.me, send.kind) == ("telco", IDS):
-            own.append(send.content)
-            size = len(send.content) // POINT_BYTES
-            more = b"".join(point(4 + n) for n in range(size))
-            send = replace(send, content=(own[0] + more)[: len(send.content)])
-        return seal(self, send, ask, place)
+    def again(content, ask):
+        own.append(content)
+        more = b"".join(point(4 + n) for n in range(len(content) // POINT_BYTES))
+        return (own[0] + more)[: len(content)]
 
-    monkeypatch.setattr(relaying.Ends, "seal", sealed)
+    for number in (1, 2):
+        lying(monkeypatch, again, number=number)
     assert "have 0 rows in common" in refused(matching())
 
 
@@ -136,12 +131,7 @@ def test_a_list_more_at_the_second_hop_makes_no_model(monkeypatch):
 
 
 def spoilt_answer(kind, change, party="telco"):
-    hook = spoilt(party, lambda query: isinstance(query, kind), change)
-    apart = matching(up=hook)
-    hook.session(apart)
-    error = refused(apart)
-    assert hook.done
-    return error
+    return refused(play_spoilt(matching, party, lambda query: isinstance(query, kind), change))
 
 
 def tokens_at(party, change):
@@ -179,40 +169,29 @@ def test_tokens_that_are_not_those_of_the_list_make_no_model(lie):
 def test_a_count_of_ids_that_is_not_that_of_a_party_is_refused_by_it():
     sizes = [tables_of("three holders")[party].num_rows for party in ("bank", "telco", "shop")]
     for place, party in enumerate(("bank", "telco", "shop")):
-        error = spoilt_answer(IdCountQuery, with_more_at(place, 2))
+        error = spoilt_answer(IdCountQuery, add(place, 2))
         assert error == (
             f"party {party} left: {sizes[place] + 2} row ids are said to be here, there are {sizes[place]}"
         )
 
 
-def with_more_at(place, by):
-    def change(cells):
-        cells[place] += by
-
-    return change
-
-
 def test_a_count_of_ids_that_cannot_be_names_its_party():
     for by in (-(10**6), 10**9):
-        error = spoilt_answer(IdCountQuery, with_more_at(1, by))
+        error = spoilt_answer(IdCountQuery, add(1, by))
         assert error.startswith("party telco enters ")
         assert "row ids, and the terms allow 1 to 10,000,000" in error
 
 
 def test_a_label_holder_with_another_number_of_rows_is_refused():
-    error = spoilt_answer(PlacesQuery, with_more_at(0, 1), "bank")
+    error = spoilt_answer(PlacesQuery, add(0, 1), "bank")
     assert error.startswith("turn 3: the label holders have other rows than the ")
 
 
 def test_a_check_value_of_other_ids_is_refused(monkeypatch):
-    seal = relaying.Ends.seal
+    def other(party, send, ask):
+        return send.content[:-1] + bytes([send.content[-1] ^ 1]) if send.kind == CHECK_KIND else None
 
-    def sealed(self, send, ask, number):
-        if send.kind == CHECK_KIND:
-            send = replace(send, content=send.content[:-1] + bytes([send.content[-1] ^ 1]))
-        return seal(self, send, ask, number)
-
-    monkeypatch.setattr(relaying.Ends, "seal", sealed)
+    sealing(monkeypatch, other)
     apart = matching()
     assert CHECK in refused(apart)
     assert not [report for report in apart.said(Report, "telco") if report.turn == PLACES]
@@ -224,12 +203,8 @@ def test_a_check_value_of_other_ids_is_refused(monkeypatch):
 def test_more_ids_than_the_terms_allow_are_refused_by_each_party():
     """Whatever the aggregator thinks of them."""
 
-    def program(terms, grown):
-        counts = yield IdCountQuery(len(terms.parties))
-        yield AlignQuery(tuple(counts.tolist()))
-
-    apart = matching(max_ids=max(table.num_rows for table in tables_of("three holders").values()) - 1)
-    apart = matching(program=program, max_ids=apart.terms.vertical.max_ids)
+    most = max(table.num_rows for table in tables_of("three holders").values()) - 1
+    apart = matching(program=asking(), max_ids=most)
     refused(apart)
     reasons = {apart.left(party) for party in apart.terms.parties} - {None}
     assert reasons
@@ -305,50 +280,15 @@ def test_another_list_is_refused_when_the_question_is_asked_again(monkeypatch, t
         monkeypatch,
         lambda content, ask: content[POINT_BYTES:] + content[:POINT_BYTES] if ask.attempt > 1 else content,
     )
-    opened = []
-
-    def memory():
-        if not on_disk:
-            return {}
-        path = tmp_path / "memory"
-        if opened:
-            opened.pop().close()
-        else:
-            make_file(path, "rows")
-        opened.append(FileMemory(path, "shop", "rows"))
-        return {"memory": opened[-1]}
-
-    def up(party, message):
-        if party == "shop" and isinstance(message, Report) and message.turn == ALIGN and message.attempt == 1:
-            apart.crash("shop", **memory())
-            return LOST
-        return None
-
-    begun = memory()
-    apart = matching(up=up, memories={"shop": begun["memory"]} if begun else {})
-    assert (
-        refused(apart) == "party shop left: party telco relayed other blinded row ids than before in turn 2"
-    )
+    memory = reopening(tmp_path / "memory", "shop") if on_disk else dict
+    apart = matching(memories={"shop": memory()["memory"]} if on_disk else {}).dying("shop", ALIGN, memory)
+    says = "party shop left: party telco relayed other blinded row ids than before in turn 2"
+    assert refused(apart) == says
     assert not [report for report in apart.said(Report, "shop") if report.turn == ALIGN]
 
 
 def test_the_same_list_is_taken_when_the_question_is_asked_again(tmp_path):
-    path, opened = tmp_path / "memory", []
-    make_file(path, "rows")
-
-    def memory():
-        while opened:
-            opened.pop().close()
-        opened.append(FileMemory(path, "shop", "rows"))
-        return opened[-1]
-
-    def up(party, message):
-        if party == "shop" and isinstance(message, Report) and message.turn == ALIGN and message.attempt == 1:
-            apart.crash("shop", memory=memory())
-            return LOST
-        return None
-
-    apart = matching(up=up, memories={"shop": memory()})
-    apart.play()
+    memory = reopening(tmp_path / "memory", "shop")
+    apart = matching(memories={"shop": memory()["memory"]}).dying("shop", ALIGN, memory).play()
     assert (apart.session.phase, apart.session.attempt) == ("done", 2)
     assert apart.session.booster == matching().play().session.booster

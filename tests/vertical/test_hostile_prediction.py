@@ -7,9 +7,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from fedboost.boosting.programs.initialisation import reach_of
 from fedboost.boosting.queries.columns import SummaryQuery
-from fedboost.boosting.queries.ids import UNKNOWN, AlignQuery, IdCountQuery, PlacesQuery, ReachQuery, hash_of
+from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery, hash_of
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.queries.union import Query
@@ -22,149 +21,18 @@ from fedboost.gbdt.tree import NO_SPLITS
 from fedboost.holders.alignment import CHECK as CHECK_KIND
 from fedboost.holders.alignment import KNOWN
 from fedboost.holders.columns import LEAF_BITS
-from fedboost.protocol import relaying, run
+from fedboost.protocol import run
 from fedboost.protocol.contracts import Several
-from fedboost.protocol.messages import Ask, Connected, Disconnected, Introduce, Relay, Report
-from fedboost.runtime.site.memory import FileMemory, make_file
+from fedboost.protocol.messages import Ask, Connected, Disconnected, Introduce, Join, Relay, Report
 from fedboost.wire.messages import encode_from_party, encode_to_party
-from tests.helpers.alignments import CHECK, matching
-from tests.helpers.apart_sessions import LOST
-from tests.helpers.predictions import FEWEST, Predicting, due, tables_of, trained
+from tests.helpers.alignments import ALIGN, CHECK, OTHER_ROWS, PLACES, asking, matched_places, matching
+from tests.helpers.apart_sessions import opening, refused, sealing
+from tests.helpers.predictions import FEWEST, Predicting, tables_of, trained
 
-OTHER_ROWS = "party telco says it has other rows than those that the aggregator matched: ask both"
-REACH = 3
-"""The turn of this question."""
 PARTIES = ("bank", "telco", "shop")
 
 
-def refused(session):
-    """The reason for which a session ended, in one line."""
-    if not session.told:
-        session.play()
-    assert session.session.phase == "failed"
-    reasons = [reason for reason in map(session.left, session.terms.parties) if reason]
-    for reason in [session.error, *reasons]:
-        assert reason.isprintable()
-        assert len(reason) < 400
-    return session.error
-
-
-# ---- an aggregator that lies ----------------------------------------------------------------------------
-
-
-def honest(terms):
-    """Up to the places of the rows that are predicted."""
-    counts = yield IdCountQuery(len(terms.parties))
-    query = AlignQuery(tuple(counts.tolist()))
-    return reach_of(terms, query, (yield query))
-
-
-def asking(*queries):
-    """A program that matches ids as it must, and then asks these."""
-
-    def program(terms, grown):
-        places = yield from honest(terms)
-        for query in queries:
-            yield query(terms, places)
-
-    return program
-
-
-def other_places(change, party="telco"):
-    """A program that changes the places of this party."""
-
-    def query(terms, reach):
-        places = [reach.of(number).copy() for number in range(len(terms.parties))]
-        number = terms.parties.index(party)
-        places[number] = change(places[number])
-        if number:
-            places[0] = np.concatenate([hash_of(own != UNKNOWN) for own in places[1:]])
-        return replace(reach, sizes=tuple(own.size for own in places), places=np.concatenate(places))
-
-    return asking(query)
-
-
-def with_at(where, value):
-    """Another place for a known row."""
-
-    def change(places):
-        known = np.flatnonzero(places != UNKNOWN)
-        places[known[where]] = value(places, known)
-        return places
-
-    return change
-
-
-def swapped(places):
-    one, other = np.flatnonzero(places != UNKNOWN)[:2]
-    places[[one, other]] = places[[other, one]]
-    return places
-
-
-def moved(places):
-    """The place of a row is told of one that the party does not have."""
-    known, unknown = np.flatnonzero(places != UNKNOWN)[0], np.flatnonzero(places == UNKNOWN)[0]
-    places[[known, unknown]] = places[[unknown, known]]
-    return places
-
-
-def only(rows):
-    def change(places):
-        places[np.flatnonzero(places != UNKNOWN)[rows:]] = UNKNOWN
-        return places
-
-    return change
-
-
-BAD_PLACES = {
-    "two rows at one place": (
-        with_at(0, lambda places, known: places[known[1]]),
-        "telco",
-        "a row that is said to be predicted twice",
-    ),
-    "below 0": (with_at(3, lambda places, known: -2), "telco", "a row that is said to be predicted twice"),
-    "out of range": (with_at(3, lambda places, known: 10**6), "telco", "common rows, or one of another list"),
-    "a swapped pair": (swapped, "shop", CHECK),
-    "a row that it does not have": (moved, "shop", CHECK),
-    "too few known": (only(FEWEST - 1), "telco", f"have {FEWEST - 1} rows in common, and the terms say min_"),
-    "one row known": (only(1), "telco", "parties bank, telco have 1 rows in common, and the terms say min_"),
-    "none known": (only(0), "telco", "have 0 rows in common"),
-    "another number": (lambda own: own[:-1], "telco", "places of party telco, where "),
-    "none told": (lambda own: own[:0], "telco", "0 common rows, or one of another list"),
-    "places of the label holder": (
-        lambda own: np.arange(tables_of("three holders")["bank"].num_rows),
-        "bank",
-        "places of party bank, where ",
-    ),
-}
-
-
-@pytest.mark.parametrize("lie", BAD_PLACES)
-def test_places_that_cannot_be_are_refused_before_leaf_bits_are_relayed(lie):
-    """At most which rows it has."""
-    change, party, says = BAD_PLACES[lie]
-    session = Predicting(program=other_places(change, party))
-    assert says in refused(session)
-    assert session.error.startswith(f"party {party} left: ")
-    assert session.session.turn == REACH
-    assert [relay.number for relay in session.said(Relay, party) if relay.turn == REACH] in ([], [1])
-    assert all(holder.prediction is None for holder in session.made["bank"])
-
-
-@pytest.mark.parametrize("by", [-1, 1])
-def test_another_number_of_rows_than_the_terms_say_is_refused(by):
-    def query(terms, reach):
-        rows = reach.total + by
-        places = [np.resize(reach.of(number), rows * (number > 0)) for number in range(3)]
-        return ReachQuery(rows, tuple(own.size for own in places), np.concatenate(places))
-
-    session = Predicting(program=asking(query))
-    rows = session.tables["bank"].num_rows
-    assert refused(session) == (
-        f"party bank left: label holder bank has {rows + by} rows to predict, and the terms say predict_rows "
-        f"= {rows}"
-    )
-    assert not [relay for relay in session.said(Relay) if relay.turn == REACH]
+# ---- lists of ids ---------------------------------------------------------------------------------------
 
 
 def test_fewer_ids_of_the_label_holder_than_the_terms_say_end_the_session_before_lists_go_around():
@@ -172,36 +40,38 @@ def test_fewer_ids_of_the_label_holder_than_the_terms_say_end_the_session_before
     session, one = Predicting(), np.array([1, 0, 0])
     take, rows = session.session.run.take, session.tables["bank"].num_rows
     session.session.run.take = lambda total: take(total - one if session.session.turn == 1 else total)
-    assert f"label holder bank has {rows - 1} rows to predict, and the terms say predict_rows" in refused(
-        session
-    )
+    error = refused(session)
+    assert f"label holder bank has {rows - 1} rows to predict, and the terms say predict_rows" in error
     assert not session.said(Relay)
 
 
-@pytest.mark.parametrize("party", ["shop", None])
-def test_places_of_another_party_and_of_all_are_refused(party):
-    def down(name, message):
-        if name != "telco" or not isinstance(message, Ask) or message.turn != REACH:
-            return None
-        query = session.session.run.pending
-        return [replace(message, query=query.seen_by(session.terms, party) if party else query)]
-
-    session = Predicting(down=down)
-    assert refused(session) == (
-        "party telco left: told of columns of other parties, or of leaf values without labels"
-    )
+def test_fewer_rows_than_must_be_common_are_refused_before_ids_are_matched():
+    """Else each refusal would say if a single id is known, at the price of one row."""
+    tables = tables_of("three holders")
+    tables["bank"] = tables["bank"].slice(0, FEWEST - 1)
+    session = Predicting(tables=tables)
+    says = f"{FEWEST - 1} rows are to be predicted, and the terms say min_common_rows = {FEWEST}"
+    assert says in refused(session)
+    assert not session.said(Relay)
+    assert not session.said(Join, "telco")
 
 
-def test_parties_that_are_told_different_lengths_of_lists_open_nothing():
-    def down(name, message):
-        if name != "telco" or not isinstance(message, Ask) or message.turn != 2:
+def test_a_longer_list_of_the_label_holder_than_is_predicted_is_not_matched():
+    """An aggregator and a label holder would learn of `max_ids` ids who is known, at the price of a batch."""
+
+    def down(party, message):
+        if party == "bank" or not isinstance(message, Ask) or message.turn != ALIGN:
             return None
         sizes = message.query.sizes
-        return [replace(message, query=AlignQuery((sizes[0], sizes[1], sizes[2] + 1)))]
+        return [replace(message, query=AlignQuery((sizes[0] + 500, *sizes[1:])))]
 
-    session = Predicting(down=down)
-    assert "does not open" in refused(session)
-    assert not [relay for relay in session.said(Relay) if relay.turn == REACH]
+    session = Predicting(down=down).play()
+    rows = session.tables["bank"].num_rows
+    assert session.left("telco") == (
+        f"label holder bank has {rows + 500} rows to predict, and the terms say predict_rows = {rows}"
+    )
+    assert not session.said(Relay, "telco")
+    assert not [report for report in session.said(Report, "telco") if report.turn == ALIGN]
 
 
 # ---- questions of a training ----------------------------------------------------------------------------
@@ -227,7 +97,7 @@ def test_no_question_of_a_training_is_answered_in_a_session_that_predicts(what, 
     asked = []
 
     def program(terms, grown):
-        steps = honest(terms)
+        steps = matched_places(terms)
         total = None
         for _ in range(turn - 1):
             total = yield steps.send(total)
@@ -309,14 +179,8 @@ def test_an_introduction_elsewhere_is_refused():
 
 def lying(monkeypatch, kind, change, party="telco"):
     """What this party relays of this kind is changed before it is sealed."""
-    seal = relaying.Ends.seal
-
-    def sealed(self, send, ask, number):
-        if (self.me, send.kind) == (party, kind):
-            send = replace(send, content=change(send.content))
-        return seal(self, send, ask, number)
-
-    monkeypatch.setattr(relaying.Ends, "seal", sealed)
+    found = (party, kind)
+    sealing(monkeypatch, lambda me, send, ask: change(send.content) if (me, send.kind) == found else None)
 
 
 @pytest.mark.parametrize("kind", [KNOWN, LEAF_BITS])
@@ -341,47 +205,35 @@ def test_bits_that_no_decisions_give_name_their_sender(monkeypatch, party, every
 
 @pytest.mark.parametrize("told", [(), np.zeros(16, np.int64)])
 def test_a_label_holder_that_is_not_told_who_has_which_rows_shows_no_ids(told):
-    def down(party, message):
-        if party != "bank" or not isinstance(message, Ask) or message.turn != REACH:
-            return None
+    def other(query):
         places = np.array(told, np.int64)
-        query = replace(message.query, sizes=(places.size, 0, 0), places=places)
-        return [replace(message, query=query)]
+        return replace(query, sizes=(places.size, 0, 0), places=places)
 
-    session = Predicting(down=down)
-    assert refused(session) == f"party bank left: {OTHER_ROWS}"
+    assert refused(Predicting().asking("bank", PLACES, other)) == f"party bank left: {OTHER_ROWS}"
 
 
 @pytest.mark.parametrize("party", ["telco", "shop"])
 @pytest.mark.parametrize("at", [0, 63])
 def test_a_label_holder_that_does_not_show_its_ids_gets_no_leaf_bits(monkeypatch, party, at):
     """Another key, or another hash."""
-    seal = relaying.Ends.seal
 
-    def sealed(self, send, ask, number):
-        if send.kind == CHECK_KIND and send.to == (party,):
-            content = bytearray(send.content)
-            content[at] ^= 1
-            send = replace(send, content=bytes(content))
-        return seal(self, send, ask, number)
+    def other(_, send, ask):
+        flip = bytearray(len(send.content))
+        if send.kind != CHECK_KIND or send.to != (party,):
+            return None
+        flip[at] = 1
+        return bytes(a ^ b for a, b in zip(send.content, flip, strict=True))
 
-    monkeypatch.setattr(relaying.Ends, "seal", sealed)
+    sealing(monkeypatch, other)
     session = Predicting()
     assert refused(session) == f"party {party} left: {CHECK}"
-    assert [relay.number for relay in session.said(Relay, party) if relay.turn == REACH] == [1]
-
-
-def test_a_holder_that_says_it_has_other_rows_is_shown_no_ids(monkeypatch):
-    lying(monkeypatch, KNOWN, lambda content: bytes(byte ^ 0x80 for byte in content))
-    session = Predicting()
-    assert refused(session) == f"party bank left: {OTHER_ROWS}"
-    assert not [relay for relay in session.said(Relay, "bank") if relay.turn == REACH]
+    assert [relay.number for relay in session.said(Relay, party) if relay.turn == PLACES] == [1]
 
 
 def test_a_label_holder_that_counts_other_rows_is_found_out():
     session = Predicting()
     take, rows = session.session.run.take, session.tables["bank"].num_rows
-    session.session.run.take = lambda total: take(total + (session.session.turn == REACH))
+    session.session.run.take = lambda total: take(total + (session.session.turn == PLACES))
     assert f"the label holder has predicted other rows than the {rows} there are" in refused(session)
 
 
@@ -392,24 +244,22 @@ class Kept(Predicting):
     """A session whose parties and aggregator keep all that they can read."""
 
     def __init__(self, monkeypatch):
-        opens, bits = relaying.Ends.open, Decisions.leaf_bits
-        self.opened, self.bits, self.written = {party: [] for party in PARTIES}, {}, []
-
-        def opened(ends, sealed, receive, ask, number):
-            content = opens(ends, sealed, receive, ask, number)
-            self.opened[ends.me].append((receive.kind, receive.sender, content))
-            return content
+        bits = Decisions.leaf_bits
+        self.opened, self.bits, self.written = opening(monkeypatch), {}, []
 
         def leaf_bits(decisions, features, threads):
             self.bits[decisions.party] = bits(decisions, features, threads)
             return self.bits[decisions.party]
 
-        monkeypatch.setattr(relaying.Ends, "open", opened)
         monkeypatch.setattr(Decisions, "leaf_bits", leaf_bits)
         super().__init__(setting="absolute")
         self.session.run._record = self.written.append
         self.play()
         assert self.session.phase == "done"
+
+    def opened_by(self, party):
+        """What was relayed to it: kind, sender, content."""
+        return [(get.kind, get.sender, content) for who, get, content in self.opened if who == party]
 
     @property
     def at_aggregator(self):
@@ -420,7 +270,7 @@ class Kept(Predicting):
     def told_to(self, party):
         """All that a party can read: messages, and what was relayed to it."""
         down = [encode_to_party(message) for name, message in self.told if name == party]
-        return b"\0".join([*down, *(content for _, _, content in self.opened[party])])
+        return b"\0".join([*down, *(content for _, _, content in self.opened_by(party))])
 
 
 def pieces(bits):
@@ -441,20 +291,20 @@ def test_an_aggregator_reads_no_leaf_bits_and_no_prediction(kept):
     values = [*kept.prediction.margins, *(v for tree in trained("absolute").trees for v in tree.value if v)]
     assert not [value for value in values if np.float64(value).tobytes() in hay]
     assert not [value for value in values if np.float32(value).tobytes() in hay]
-    opened = b"\0".join(content for _, _, content in kept.opened["bank"])
+    opened = b"\0".join(content for _, _, content in kept.opened_by("bank"))
     for party in ("telco", "shop"):  # the search finds what is there
         assert all(piece in opened for piece in pieces(kept.bits[party]))
 
 
 @pytest.mark.parametrize("party", ["telco", "shop"])
 def test_a_feature_holder_is_told_no_leaf_value_no_bits_and_no_places_of_others(kept, party):
-    kinds = {(kind, sender) for kind, sender, _ in kept.opened[party]}
+    kinds = {(kind, sender) for kind, sender, _ in kept.opened_by(party)}
     assert {kind for kind, _ in kinds} == {"blinded row ids", CHECK_KIND}
     assert (CHECK_KIND, "bank") in kinds
     hay, other = kept.told_to(party), "shop" if party == "telco" else "telco"
     for name in ("bank", other):
         assert not [piece for piece in pieces(kept.bits[name]) if piece in hay]
-    (ask,) = [ask for ask in kept.heard(Ask, party) if ask.turn == REACH]
+    (ask,) = [ask for ask in kept.heard(Ask, party) if ask.turn == PLACES]
     number = kept.terms.parties.index(party)
     rows = kept.tables["bank"].num_rows
     assert ask.query.sizes == tuple(rows * (place == number) for place in range(3))
@@ -466,7 +316,7 @@ def test_a_feature_holder_is_told_no_leaf_value_no_bits_and_no_places_of_others(
 
 
 def test_the_label_holder_is_told_no_places_and_no_thresholds_of_others(kept):
-    (ask,) = [ask for ask in kept.heard(Ask, "bank") if ask.turn == REACH]
+    (ask,) = [ask for ask in kept.heard(Ask, "bank") if ask.turn == PLACES]
     assert ask.query.sizes == (16, 0, 0)
     listed = kept.prediction.known[:, kept.made["bank"][0]._alignment._order]
     assert ask.query.places.tolist() == [word for known in listed for word in hash_of(known)]
@@ -489,52 +339,3 @@ def test_rows_are_predicted_in_another_order_than_that_of_the_label_holders_tabl
     order = kept.made["bank"][0]._alignment._order
     assert sorted(order.tolist()) == [*range(order.size)]
     assert (order != np.arange(order.size)).sum() > 0.8 * order.size
-
-
-# ---- asked again ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_other_places_are_refused_when_the_question_is_asked_again(tmp_path, on_disk):
-    """A party would else tell of other rows with each restart."""
-    path, opened = tmp_path / "memory", []
-    make_file(path, "rows")
-
-    def memory():
-        while opened:
-            opened.pop().close()
-        opened.append(FileMemory(path, "shop", "rows"))
-        return {"memory": opened[-1]}
-
-    def up(party, message):
-        if (party, type(message)) == ("shop", Report) and (message.turn, message.attempt) == (REACH, 1):
-            session.crash("shop", **(memory() if on_disk else {}))
-            return LOST
-        return None
-
-    def down(party, message):
-        if (party, type(message)) != ("shop", Ask) or (message.turn, message.attempt) != (REACH, 2):
-            return None
-        places = message.query.places[::-1].copy()
-        return [replace(message, query=replace(message.query, places=places))]
-
-    session = Predicting(up=up, down=down, memories={"shop": memory()["memory"]} if on_disk else {})
-    assert refused(session) == (
-        "party shop left: another question in turn 3, or elsewhere in the tree, than before"
-    )
-
-
-@pytest.mark.parametrize("party", PARTIES)
-def test_the_same_places_give_the_same_bits_when_the_question_is_asked_again(party):
-    def up(name, message):
-        if (name, type(message)) == (party, Report) and (message.turn, message.attempt) == (REACH, 1):
-            session.crash(party)
-            return LOST
-        return None
-
-    session = Predicting(up=up)
-    session.play()
-    assert (session.session.phase, session.session.attempt) == ("done", 2)
-    margins, known = due("three holders", "logistic", session.tables)
-    assert session.prediction.margins.tobytes() == margins.tobytes()
-    assert (session.prediction.known == known).all()

@@ -17,10 +17,9 @@ from fedboost.privacy import pairwise
 from fedboost.privacy.ends import PlainOpener
 from fedboost.privacy.pairwise import open_sealed, sealed_size
 from fedboost.privacy.protection import Tag
-from fedboost.protocol import relaying
 from fedboost.protocol.messages import Ask, Relay, Report
 from fedboost.wire.messages import encode_from_party
-from tests.helpers.apart_sessions import LOST, Apart, changed, once
+from tests.helpers.apart_sessions import LOST, Apart, changed, once, sealing
 from tests.helpers.columns_apart import pooled
 
 DEEP = {"max_depth": 3, "rounds": 3}
@@ -90,13 +89,7 @@ def test_a_row_set_has_a_bit_for_each_row_and_root_wherever_the_rows_are(roots, 
 def sealed(monkeypatch):
     """What parties sealed: kind, content, receivers."""
     out = []
-    seal = relaying.Ends.seal
-
-    def kept(self, send, ask, number):
-        out.append((send.kind, send.content, send.to))
-        return seal(self, send, ask, number)
-
-    monkeypatch.setattr(relaying.Ends, "seal", kept)
+    sealing(monkeypatch, lambda party, send, ask: out.append((send.kind, send.content, send.to)))
     return out
 
 

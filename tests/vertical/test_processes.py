@@ -7,7 +7,7 @@ import time
 import pytest
 from consortium import installed
 from crashes import Followed, crashed
-from sites import bundles_of, consortium, in_time, until, written
+from sites import bundles_of, consortium, until, written
 
 import fedboost as fb
 from fedboost.holders.alignment import IDS
@@ -30,17 +30,13 @@ def apart(folder, layout):
 
 
 @pytest.mark.slow
-def test_every_party_logs_each_round_once(tmp_path):
+async def test_every_party_logs_each_round_once(tmp_path):
     table, layout = pooled(), LAYOUTS["three holders"]
     tables = layout.tables(table)
     terms = terms_of(layout).with_parties(list(tables))
     bundles = bundles_of(tmp_path / "keys", terms.parties)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-            return (await one.train(terms)).model, one.log.named("round")
-
-    model, rounds = in_time(scenario())
+    async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+        model, rounds = (await one.train(terms)).model, one.log.named("round")
     assert model.booster.to_xgboost() == train_pooled(table).model.booster.to_xgboost()
     for party in terms.parties:
         own = [row["round"] for row in rounds if row.get("party") == party]
@@ -48,27 +44,23 @@ def test_every_party_logs_each_round_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path):
+async def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path):
     table, layout = pooled(ROWS), LAYOUTS["three holders"]
     tables = layout.tables(table)
     terms = terms_of(layout, **SETTINGS).with_parties(list(tables))
     bundles, state = bundles_of(tmp_path / "keys", terms.parties), tmp_path / "state"
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, (), bundles, state=state) as one:
-            training = asyncio.create_task(one.train(terms))
-            for turn in (20, 40, 60):
-                await until(lambda turn=turn: turn_of(one) > turn)
-                before, began = turn_of(one), time.monotonic()
-                await one.server.stop()
-                assert time.monotonic() - began < TURN_SECONDS / 4
-                config = AggregatorConfig(listen=one.address, state=state)
-                one.server = AggregatorServer(config, one.log, bundles["aggregator"])
-                await one.server.start()
-                assert turn_of(one) <= before + 1
-            return (await training).model
-
-    model = in_time(scenario())
+    async with consortium(tmp_path / "c", tables, (), bundles, state=state) as one:
+        training = asyncio.create_task(one.train(terms))
+        for turn in (20, 40, 60):
+            await until(lambda turn=turn: turn_of(one) > turn)
+            before, began = turn_of(one), time.monotonic()
+            await one.server.stop()
+            assert time.monotonic() - began < TURN_SECONDS / 4
+            config = AggregatorConfig(listen=one.address, state=state)
+            one.server = AggregatorServer(config, one.log, bundles["aggregator"])
+            await one.server.start()
+            assert turn_of(one) <= before + 1
+        model = (await training).model
     assert model.booster.to_xgboost() == train_pooled(table, **SETTINGS).model.booster.to_xgboost()
 
 

@@ -258,23 +258,17 @@ def test_little_is_relayed_before_there_are_bins_and_a_tree():
     assert few < PART_BYTES < 8 * 1_000_000 < min(many)
 
 
-def test_a_party_that_relays_after_its_answer_is_named():
-    turn = in_turn(is_root)
-    lie = once(
-        reports("telco", lambda m: m.turn == turn), lambda report: [report, replace(ODD, turn=report.turn)]
-    )
-    assert Apart(up=lie).play().error == (
-        f"party telco broke the protocol: it relays bytes for turn {turn} in turn {turn}, or after its answer"
-    )
-
-
-def test_a_party_that_relays_to_one_that_has_answered_is_named():
+@pytest.mark.parametrize("to_answered", [False, True])
+def test_a_party_that_relays_after_its_answer_or_to_one_that_has_answered_is_named(to_answered):
     """Else that one would leave, and the session would end in its name."""
     turn = in_turn(is_root)
-    lie = once(reports("telco", lambda m: m.turn == turn), beside(ODD))
-    assert Apart(up=lie).play().error == (
-        f"party telco broke the protocol: it relays bytes to party bank, which has answered turn {turn}"
+    both = beside(ODD) if to_answered else lambda report: [report, replace(ODD, turn=report.turn)]
+    lie = once(reports("telco", lambda m: m.turn == turn), both)
+    says = (
+        f"to party bank, which has answered turn {turn}" if to_answered else f"for turn {turn} in turn {turn}"
     )
+    end = "" if to_answered else ", or after its answer"
+    assert Apart(up=lie).play().error == f"party telco broke the protocol: it relays bytes {says}{end}"
 
 
 @pytest.mark.parametrize(("message", "phase"), [(Join, "joining"), (Close, "closing")])

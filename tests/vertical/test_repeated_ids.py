@@ -12,26 +12,17 @@ import fedboost as fb
 from fedboost.boosting.queries import ids as reach
 from fedboost.holders import alignment
 from fedboost.holders.alignment import REPEATS
-from fedboost.protocol import relaying
 from fedboost.protocol.messages import Report
 from fedboost.views.approval import summary
 from tests.helpers import faults_apart, faults_hidden
-from tests.helpers.alignments import ALIGN, PLACES, refused
-from tests.helpers.apart_sessions import LOST, SMALL, Apart
+from tests.helpers.alignments import ALIGN, JOINED, PLACES, refused
+from tests.helpers.apart_sessions import LOST, SMALL, Apart, sealing
 from tests.helpers.columns_apart import LAYOUTS, matched, of_people, terms_of, train_pooled
 from tests.helpers.policies import policy
 
 REPEATED = {"repeated_ids": True, "min_common_rows": 30}
 ROWS_OF = {"common": 1, "label_holder": 2}
 """Which table of `of_people` is due."""
-SETTINGS = {
-    "logistic": ("binary", {}),
-    "classes": ("classes", {"objective": "multi:softprob", "num_class": 3}),
-    "absolute": ("number", {"objective": "reg:absoluteerror"}),
-    "forest": ("binary", {"subsample": 0.6, "num_parallel_tree": 2}),
-    "validation": ("binary", {"validation_fraction": 0.3, "early_stopping_rounds": 2}),
-    "base margins": ("binary", {"columns": {"base_margin": "margin"}}),
-}
 
 
 @pytest.mark.slow
@@ -39,12 +30,12 @@ SETTINGS = {
 @pytest.mark.parametrize(
     ("setting", "layout"),
     [
-        *((setting, "three holders") for setting in SETTINGS),
+        *((setting, "three holders") for setting in JOINED),
         *(("logistic", layout) for layout in ("two holders", "one a column")),
     ],
 )
 def test_the_model_is_that_of_the_joined_table(setting, layout, rows):
-    label, settings = SETTINGS[setting]
+    label, settings = JOINED[setting]
     made = of_people(LAYOUTS[layout], share=0.95, label=label)
     columns = {"row_id": "id"} | settings.get("columns", {})
     apart = fb.simulate(matched(LAYOUTS[layout], **{**REPEATED, "rows": rows, **settings}), made[0])
@@ -182,15 +173,14 @@ def people(**settings):
 
 def telling(monkeypatch, change):
     """What the label holder says of its ids is changed before it is sealed."""
-    seal = relaying.Ends.seal
 
-    def sealed(self, send, ask, number):
-        if send.kind == REPEATS:
-            counts = change(np.frombuffer(send.content, alignment.NUMBER).astype(np.int64), ask.attempt)
-            send = replace(send, content=counts.astype(alignment.NUMBER).tobytes())
-        return seal(self, send, ask, number)
+    def counts(_, send, ask):
+        if send.kind != REPEATS:
+            return None
+        told = np.frombuffer(send.content, alignment.NUMBER).astype(np.int64)
+        return change(told, ask.attempt).astype(alignment.NUMBER).tobytes()
 
-    monkeypatch.setattr(relaying.Ends, "seal", sealed)
+    sealing(monkeypatch, counts)
 
 
 def first(value):
@@ -241,33 +231,17 @@ def test_other_numbers_after_a_restart_are_refused(monkeypatch):
         return counts if attempt == 1 else np.roll(counts, 1)
 
     telling(monkeypatch, other)
-    apart = people()
-    apart.up = dying(apart, "bank", 6)
-    assert "the label holder repeats other row ids than before" in refused(apart)
+    assert "the label holder repeats other row ids than before" in refused(people().dying("bank", 6))
 
 
 # ---- restarts -------------------------------------------------------------------------------------------
-
-
-def dying(apart, party, turn):
-    """The process of this party dies once it has answered this turn."""
-
-    def up(name, message):
-        if (name, type(message)) == (party, Report) and (message.turn, message.attempt) == (turn, 1):
-            apart.crash(party)
-            return LOST
-        return None
-
-    return up
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", [ALIGN, PLACES, 4, 6, 8])
 @pytest.mark.parametrize("party", ["bank", "telco"])
 def test_after_a_restart_the_model_is_the_same(party, turn):
-    apart = people()
-    apart.up = dying(apart, party, turn)
-    apart.play()
+    apart = people().dying(party, turn).play()
     assert apart.session.phase == "done", apart.session.error
     assert apart.session.attempt == 2
     due = of_people(LAYOUTS["three holders"], people=40, rows=90, share=0.95)[1]

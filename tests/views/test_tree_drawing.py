@@ -3,10 +3,8 @@
 import math
 from xml.etree import ElementTree
 
-import pytest
-from boosters import FOREST, OBJECTIVES, data, load, presence_model
+from boosters import PLAIN_AND_ONE_FOREST, load, presence_model, trained_with
 from explained import chain
-from inprocess import randomly, run
 
 from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.views.charts import tree_svg, tree_text
@@ -14,16 +12,7 @@ from fedboost.views.charts import tree_svg, tree_text
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture(
-    scope="module", params=[*((name, {}) for name in OBJECTIVES), ("multi:softprob", FOREST)], ids=str
-)
-def trained(request):
-    objective, more = request.param
-    X, y = data(objective)
-    settings = {"objective": objective, **OBJECTIVES[objective], **more}
-    session = run(X, y, randomly(len(y), 2), rounds=6, max_depth=5, **settings)
-    assert session.error is None
-    return X, session.booster
+trained = trained_with(PLAIN_AND_ONE_FOREST, rounds=6, max_depth=5)
 
 
 # ---- trees as text ----------------------------------------------------------------------------------

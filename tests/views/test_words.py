@@ -33,19 +33,10 @@ def test_every_query_has_a_sentence():
     assert len({*QUERIES.values(), NO_METRICS}) == len(QUERIES) + 1
 
 
-def test_every_protection_has_a_sentence():
+def test_protections_releases_of_noise_and_rules_have_words():
     assert all(protection.aggregator_observes for protection in PROTECTIONS.values())
-
-
-def test_every_release_of_noise_has_a_unit():
     assert set(UNITS) == {hiding.CUT_POINTS, hiding.LEVELS, hiding.START, hiding.TREES, hiding.SUMMARY}
-
-
-def test_every_placement_of_noise_has_a_sentence():
     assert set(PLACEMENTS) == set(get_args(hiding.Placement))
-
-
-def test_rules_that_are_relaxed_are_rules():
     assert {key for key, _ in RELAXED} <= set(Policy.model_fields) & set(PROTECTS)
 
 

@@ -95,24 +95,18 @@ def damaged(draw, valid):
     return bytes(data)
 
 
-@given(damaged(from_party.map(encode_from_party)))
-def test_damaged_words_of_a_party_are_refused_at_most(data):
-    decode_or_refuse("from_party", data)
+MESSAGES = {
+    "from_party": from_party.map(encode_from_party),
+    "to_party": to_party.map(encode_to_party),
+    "train_event": train_events.map(encode_train_event),
+    "train_request": terms().map(lambda t: encode_train_request(t.canonical())),
+}
 
 
-@given(damaged(to_party.map(encode_to_party)))
-def test_damaged_words_of_an_aggregator_are_refused_at_most(data):
-    decode_or_refuse("to_party", data)
-
-
-@given(damaged(train_events.map(encode_train_event)))
-def test_damaged_events_are_refused_at_most(data):
-    decode_or_refuse("train_event", data)
-
-
-@given(damaged(terms().map(lambda t: encode_train_request(t.canonical()))))
-def test_damaged_requests_are_refused_at_most(data):
-    decode_or_refuse("train_request", data)
+@pytest.mark.parametrize("kind", MESSAGES)
+@given(data=st.data())
+def test_damaged_messages_are_refused_at_most(kind, data):
+    decode_or_refuse(kind, data.draw(damaged(MESSAGES[kind])))
 
 
 def uint32s(numbers):

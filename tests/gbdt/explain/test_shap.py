@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xgboost
-from boosters import FOREST, OBJECTIVES, data, load, presence_model
+from boosters import PLAIN_AND_ONE_FOREST, load, presence_model, trained_with
 from explained import VALUES, booster_of, chain, drawn
 from inprocess import randomly, run
 
@@ -17,17 +17,7 @@ from fedboost.gbdt.tree import Tree
 from fedboost.views.charts import tree_svg, tree_text
 from tests.gbdt.reference import shap as reference
 
-
-@pytest.fixture(
-    scope="module", params=[*((name, {}) for name in OBJECTIVES), ("multi:softprob", FOREST)], ids=str
-)
-def trained(request):
-    objective, more = request.param
-    X, y = data(objective)
-    settings = {"objective": objective, **OBJECTIVES[objective], **more}
-    session = run(X, y, randomly(len(y), 2), rounds=6, max_depth=5, **settings)
-    assert session.error is None
-    return X, session.booster
+trained = trained_with(PLAIN_AND_ONE_FOREST, rounds=6, max_depth=5)
 
 
 def matrix(X, booster, base_margin=None):

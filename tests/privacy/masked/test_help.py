@@ -28,17 +28,12 @@ def test_a_commit_before_anything_was_sealed_is_refused(turn):
         fresh.assist(packing.pack(COMMIT, b""))
 
 
-def test_a_commit_of_an_old_attempt_is_refused(turn):
+@pytest.mark.parametrize("newer", [{"attempt": 2}, {"turn": 4}], ids=str)
+def test_a_commit_of_an_old_attempt_or_turn_is_refused(turn, newer):
     old = turn.commit_request()
-    Turn(turn.sealers, replace(TAG, attempt=2))
-    with pytest.raises(PeerError, match="a turn or attempt that is not the last"):
-        turn.sealers[ME].assist(old)
-
-
-def test_a_commit_of_an_old_turn_is_refused(turn):
-    old = turn.commit_request()
-    turn.commit()
-    Turn(turn.sealers, replace(TAG, turn=4))
+    if "turn" in newer:
+        turn.commit()
+    Turn(turn.sealers, replace(TAG, **newer))
     with pytest.raises(PeerError, match="a turn or attempt that is not the last"):
         turn.sealers[ME].assist(old)
 
@@ -123,25 +118,15 @@ def test_a_share_under_another_tag_is_refused(turn, theirs):
         turn.sealers[ME].assist(turn.commit_request(**{PEER: note[ME.encode()]}))
 
 
-def test_a_share_under_another_session_is_refused(turn):
-    other = Turn(masked_sealers(PARTIES, session=b"another session"), session=b"another session")
+@pytest.mark.parametrize(
+    "other", [{"session": b"another session"}, {"group": Group.of(PARTIES, 0)}, {"seed": 1}], ids=str
+)
+def test_a_share_under_another_session_group_or_key_is_refused(turn, other):
+    """A group of the same members with another threshold. The key is confirmed: whoever stands in the middle
+    has no share that opens."""
+    theirs = Turn(masked_sealers(PARTIES, **other), **{k: v for k, v in other.items() if k != "seed"})
     with pytest.raises(PeerError, match="not authentic"):
-        turn.sealers[ME].assist(turn.commit_request(**{PEER: other.shares(ME)[PEER]}))
-
-
-def test_a_share_under_another_group_is_refused(turn):
-    """Same members, another threshold."""
-    group = Group.of(PARTIES, 0)
-    other = Turn(masked_sealers(PARTIES, group=group), group=group)
-    with pytest.raises(PeerError, match="not authentic"):
-        turn.sealers[ME].assist(turn.commit_request(**{PEER: other.shares(ME)[PEER]}))
-
-
-def test_a_share_under_another_key_is_refused(turn):
-    """Key confirmation: whoever stands in the middle has no share that opens."""
-    other = Turn(masked_sealers(PARTIES, seed=1))
-    with pytest.raises(PeerError, match="not authentic"):
-        turn.sealers[ME].assist(turn.commit_request(**{PEER: other.shares(ME)[PEER]}))
+        turn.sealers[ME].assist(turn.commit_request(**{PEER: theirs.shares(ME)[PEER]}))
 
 
 def test_a_commit_twice_with_different_shares_is_refused(turn):

@@ -12,7 +12,6 @@ from consortium import help_open, masked_opener, masked_sealers, names, upload, 
 from masked_turn import GROUP, ME, OTHER, PARTIES, TAG, Turn, X
 
 from fedboost.errors import PeerError
-from fedboost.privacy.packing import Segment
 from fedboost.privacy.pairwise import Group
 
 # ---- the group --------------------------------------------------------------------------------------
@@ -64,25 +63,6 @@ def test_colluding_parties_alone_never_reach_the_threshold(parties, colluding):
 
 
 # ---- what a party does not seal ---------------------------------------------------------------------
-
-
-def test_an_older_turn_is_refused(sealers):
-    Turn(sealers)
-    with pytest.raises(PeerError, match="turn 2, attempt 9 was sealed already, or is older"):
-        sealers[ME].seal(X, replace(TAG, turn=2, attempt=9))
-
-
-def test_an_older_attempt_is_refused(sealers):
-    Turn(sealers)
-    with pytest.raises(PeerError, match="turn 3, attempt 0 was sealed already, or is older"):
-        sealers[ME].seal(X, replace(TAG, attempt=0))
-
-
-def test_a_tag_used_twice_is_refused(sealers):
-    Turn(sealers)
-    for tag in (TAG, replace(TAG, transcript=b"another question"), replace(TAG, segments=(Segment(1, 64),))):
-        with pytest.raises(PeerError, match="turn 3, attempt 1 was sealed already"):
-            sealers[ME].seal(X, tag)
 
 
 def test_an_upload_after_this_turns_commit_is_refused(turn):

@@ -7,7 +7,7 @@ from contextlib import suppress
 import grpc
 import pytest
 from floods import ODD, TWO, dialled
-from sites import bundles_of, consortium, in_time, rows, shared_out, status_of, terms, until
+from sites import bundles_of, consortium, rows, shared_out, status_of, terms, until
 
 from fedboost.errors import Refused, SessionFailed
 from fedboost.protocol import key_exchange
@@ -51,34 +51,29 @@ async def right_model(one, **settings):
 
 
 @pytest.mark.slow
-def test_a_flood_of_calls_costs_its_peer_alone(folder, bundles, prompt):
+async def test_a_flood_of_calls_costs_its_peer_alone(folder, bundles, prompt):
     """Many connections, many calls on each: after its share the peer is refused, in one line of the log."""
-
-    async def scenario():
-        async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD, 6) as opened:
-            training = asyncio.create_task(right_model(one, rounds=30))
-            await until(lambda: one.log.named("session begins"))
-            held = one.attend(opened[0])
-            await held.initial_metadata()
-            calls = [one.attend(each) for each in opened for _ in range(30)]
-            ends = await asyncio.gather(*map(status_of, calls))
-            await training
-            assert not held.done()
-            assert not one.log.named("party gone")
-            held.cancel()
-            return ends, one.log
-
-    ends, log = in_time(scenario())
+    async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD, 6) as opened:
+        training = asyncio.create_task(right_model(one, rounds=30))
+        await until(lambda: one.log.named("session begins"))
+        held = one.attend(opened[0])
+        await held.initial_metadata()
+        calls = [one.attend(each) for each in opened for _ in range(30)]
+        ends = await asyncio.gather(*map(status_of, calls))
+        await training
+        assert not held.done()
+        assert not one.log.named("party gone")
+        held.cancel()
     assert {code for code, _ in ends} == {grpc.StatusCode.PERMISSION_DENIED}
     told = [details for _, details in ends if "party 'odd' has to wait" in details]
     assert len(told) > 100
-    (line,) = log.named("peer refused")
+    (line,) = one.log.named("peer refused")
     assert line["peer"] == "party 'odd'"
     assert "calls a second" in line["reason"] or "calls are open" in line["reason"]
 
 
 @pytest.mark.slow
-def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, prompt):
+async def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, prompt):
     message = encode_from_party(Leave("x" * 1000, "no such session"))
 
     async def flood(opened, one):
@@ -89,56 +84,50 @@ def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, pro
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return await call.code()
 
-    async def scenario():
-        async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
-            training = asyncio.create_task(right_model(one, rounds=30))
-            await until(lambda: one.log.named("session begins"))
-            end = await flood(opened, one)
-            again = await status_of(one.attend(opened, ODD.encode()))
-            await training
-            return end, again, one.log
-
-    end, again, log = in_time(scenario())
+    async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
+        training = asyncio.create_task(right_model(one, rounds=30))
+        await until(lambda: one.log.named("session begins"))
+        end = await flood(opened, one)
+        again = await status_of(one.attend(opened, ODD.encode()))
+        await training
     assert end != grpc.StatusCode.OK
     assert again[0] == grpc.StatusCode.PERMISSION_DENIED
     assert again[1].startswith("refused for 10 s after a flood: party 'odd' has to wait")
     reason = "it broke the protocol: it keeps sending what nobody asked for"
-    assert [line["reason"] for line in log.named("party gone") if line["party"] == ODD] == [reason]
-    assert log.named("peer refused") == [], "the flood is in the log already"
+    assert [line["reason"] for line in one.log.named("party gone") if line["party"] == ODD] == [reason]
+    assert one.log.named("peer refused") == [], "the flood is in the log already"
 
 
 @pytest.mark.slow
-def test_the_last_words_of_a_failed_session_are_no_flood(folder, bundles, monkeypatch):
+async def test_the_last_words_of_a_failed_session_are_no_flood(folder, bundles, monkeypatch):
     """The rest of a large report may still arrive after nobody waits for it; more than that is a flood."""
     monkeypatch.setattr(limits, "UNWANTED_SAVED", 5.0)
     monkeypatch.setattr(limits, "UNWANTED_PER_SECOND", 0.0)
     most = limits.LAST_WORDS
     late = encode_from_party(Report(1, 1, 0, b""))
-
-    async def scenario():
-        async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
-            call = one.attend(opened, ODD.encode())
-            await call.initial_metadata()
-            training = asyncio.create_task(one.train(terms(["north", ODD])))
-            admit = decode_to_party(await call.read())
-            await call.write(encode_from_party(Join(admit.session, admit.terms.digest)))
-            await call.write(encode_from_party(Leave("enough", admit.session)))
-            with pytest.raises(SessionFailed):
-                await training
-            for _ in range(most):
+    async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
+        call = one.attend(opened, ODD.encode())
+        await call.initial_metadata()
+        training = asyncio.create_task(one.train(terms(["north", ODD])))
+        admit = decode_to_party(await call.read())
+        await call.write(encode_from_party(Join(admit.session, admit.terms.digest)))
+        await call.write(encode_from_party(Leave("enough", admit.session)))
+        with pytest.raises(SessionFailed):
+            await training
+        for _ in range(most):
+            await call.write(late)
+        await right_model(one)
+        assert not one.log.named("party gone")
+        with suppress(grpc.aio.AioRpcError):
+            for _ in range(10):
                 await call.write(late)
-            await right_model(one)
-            assert not one.log.named("party gone")
-            with suppress(grpc.aio.AioRpcError):
-                for _ in range(10):
-                    await call.write(late)
-            await until(lambda: one.log.named("party gone"))
-
-    in_time(scenario())
+        await until(lambda: one.log.named("party gone"))
 
 
 @pytest.mark.slow
-def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(folder, bundles, monkeypatch):
+async def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(
+    folder, bundles, monkeypatch
+):
     monkeypatch.setattr(limits, "QUEUED_MESSAGES", 6)
     narrow = [("grpc.http2.bdp_probe", 0)]  # else gRPC itself takes in megabytes that nobody reads
     monkeypatch.setattr(channel, "_TLS_OPTIONS", [*channel._TLS_OPTIONS, *narrow])
@@ -161,32 +150,25 @@ def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(fol
     def gone(one):
         return [line["reason"] for line in one.log.named("party gone") if line["party"] == ODD]
 
-    async def scenario():
-        async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (deaf,):
-            call = one.attend(deaf, ODD.encode())
-            await call.initial_metadata()
-            async with dialled(one, "analyst") as (analyst,):
-                while not gone(one):
-                    await submit(one, analyst)
-            (reason,) = gone(one)
-            assert reason.startswith("it does not read: 6 messages to it wait")
-            await right_model(one)
-            call.cancel()
-
-    in_time(scenario())
+    async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (deaf,):
+        call = one.attend(deaf, ODD.encode())
+        await call.initial_metadata()
+        async with dialled(one, "analyst") as (analyst,):
+            while not gone(one):
+                await submit(one, analyst)
+        (reason,) = gone(one)
+        assert reason.startswith("it does not read: 6 messages to it wait")
+        await right_model(one)
+        call.cancel()
 
 
-def test_whoever_says_nothing_is_refused_and_has_few_calls_open(folder, bundles, prompt, monkeypatch):
+async def test_whoever_says_nothing_is_refused_and_has_few_calls_open(folder, bundles, prompt, monkeypatch):
     monkeypatch.setattr(limits, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(limits, "CALLS_AT_ONCE", 3)
-
-    async def scenario():
-        async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
-            version = [(channel.VERSION_KEY, str(WIRE_VERSION))]
-            silent = [opened.stream_stream(channel.TRAIN)(metadata=version) for _ in range(5)]
-            return [await status_of(call) for call in silent], one.log
-
-    ends, log = in_time(scenario())
+    async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
+        version = [(channel.VERSION_KEY, str(WIRE_VERSION))]
+        silent = [opened.stream_stream(channel.TRAIN)(metadata=version) for _ in range(5)]
+        ends, log = [await status_of(call) for call in silent], one.log
     details = sorted(text for _, text in ends)
     assert details[2:] == ["a call that said nothing for 0.5 s"] * 3
     assert all(text.startswith("3 calls are open") for text in details[:2])
@@ -194,21 +176,17 @@ def test_whoever_says_nothing_is_refused_and_has_few_calls_open(folder, bundles,
 
 
 @pytest.mark.slow
-def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypatch):
+async def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypatch):
     monkeypatch.setattr(limits, "SHARING_AN_ADDRESS", 1)
     columns = {"label": "y", "numeric": [f"{number:0>200}" for number in range(12_000)]}
     large = terms(["north"], columns=columns)
-
-    async def scenario():
-        async with consortium(folder, {}, memory=0.25) as one:
-            refused = []
-            for _ in range(3):
-                with pytest.raises(Refused) as caught:
-                    await one.train(large)
-                refused.append(str(caught.value))
-            return refused
-
-    first, second, third = in_time(scenario())
+    async with consortium(folder, {}, memory=0.25) as one:
+        refused = []
+        for _ in range(3):
+            with pytest.raises(Refused) as caught:
+                await one.train(large)
+            refused.append(str(caught.value))
+        first, second, third = refused
     assert "for the sums of this training" in first
     assert "for the sums of this training" in second
     assert "bytes so soon after the last" in third
@@ -216,7 +194,7 @@ def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [True, False])
-def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, keys):
+async def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, keys):
     monkeypatch.setattr(limits, "CONNECTIONS", 8)
     few = {"grpc.server_handshake_timeout_ms": 400}
     options = [(name, few.get(name, value)) for name, value in channel.SERVER_OPTIONS]
@@ -233,69 +211,55 @@ def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, k
             pass
         return True
 
-    async def scenario():
-        known = bundles if keys else None
-        async with consortium(folder, TABLES, bundles=known) as one:
-            await until(lambda: len(one.log.named("party here")) == 2)
-            host, port = one.address.split(":")
-            opened = [socket.create_connection((host, int(port))) for _ in range(30)]
-            try:
-                await asyncio.sleep(0.1)
-                at_once = sum(await asyncio.to_thread(lambda: [is_closed(each) for each in opened]))
-                await until(lambda: all(is_closed(each) for each in opened))
-            finally:
-                for each in opened:
-                    each.close()
-            await right_model(one)
-            return at_once
-
-    assert in_time(scenario()) >= 22
+    known = bundles if keys else None
+    async with consortium(folder, TABLES, bundles=known) as one:
+        await until(lambda: len(one.log.named("party here")) == 2)
+        host, port = one.address.split(":")
+        opened = [socket.create_connection((host, int(port))) for _ in range(30)]
+        try:
+            await asyncio.sleep(0.1)
+            at_once = sum(await asyncio.to_thread(lambda: [is_closed(each) for each in opened]))
+            await until(lambda: all(is_closed(each) for each in opened))
+        finally:
+            for each in opened:
+                each.close()
+        await right_model(one)
+        found = at_once
+    assert found >= 22
 
 
-def test_headers_are_bounded(folder):
-    async def scenario():
-        async with consortium(folder, TABLES) as one, dialled(one, ODD) as (opened,):
-            large = [(channel.PARTY_KEY, b"x" * 3 * limits.METADATA_BYTES)]
-            call = opened.stream_stream(channel.ATTEND)(metadata=large)
-            code, _ = await status_of(call)
-            assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
-            await right_model(one)
-            assert {line["party"] for line in one.log.named("party here")} == {*TWO}
-
-    in_time(scenario())
+async def test_headers_are_bounded(folder):
+    async with consortium(folder, TABLES) as one, dialled(one, ODD) as (opened,):
+        large = [(channel.PARTY_KEY, b"x" * 3 * limits.METADATA_BYTES)]
+        call = opened.stream_stream(channel.ATTEND)(metadata=large)
+        code, _ = await status_of(call)
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        await right_model(one)
+        assert {line["party"] for line in one.log.named("party here")} == {*TWO}
 
 
 # ---- sentences, memory ------------------------------------------------------------------------------
 
 
-def test_a_long_refusal_reaches_the_analyst(folder, monkeypatch):
+async def test_a_long_refusal_reaches_the_analyst(folder, monkeypatch):
     def refusing(name, offered):
         raise Refused("ü" * 20_000)
 
     monkeypatch.setattr(sessions, "program_of", refusing)
-
-    async def scenario():
-        async with consortium(folder, {}) as one:
-            with pytest.raises(Refused, match=r"^ü{100,}…$"):
-                await one.train(terms(TWO))
-
-    in_time(scenario())
+    async with consortium(folder, {}) as one:
+        with pytest.raises(Refused, match=r"^ü{100,}…$"):
+            await one.train(terms(TWO))
 
 
 @pytest.mark.slow
-def test_sums_that_need_too_much_memory_end_their_session_and_nothing_else(folder):
-    async def scenario():
-        async with consortium(folder, shared_out(2, rows(2000)), memory=0.0006) as one:
-            with pytest.raises(
-                SessionFailed, match=r"would need 0\.000\d+ GiB for the sums of this training"
-            ):
-                await one.train(terms(TWO, max_depth=16, max_bin=256, min_child_weight=0))
-            columns = {"label": "y", "numeric": [f"c{number}" for number in range(20)]}
-            with pytest.raises(Refused, match="GiB for the sums of this training"):
-                await one.train(terms(TWO, columns=columns))
-            assert await one.train(terms(TWO))
-
-    in_time(scenario())
+async def test_sums_that_need_too_much_memory_end_their_session_and_nothing_else(folder):
+    async with consortium(folder, shared_out(2, rows(2000)), memory=0.0006) as one:
+        with pytest.raises(SessionFailed, match=r"would need 0\.000\d+ GiB for the sums of this training"):
+            await one.train(terms(TWO, max_depth=16, max_bin=256, min_child_weight=0))
+        columns = {"label": "y", "numeric": [f"c{number}" for number in range(20)]}
+        with pytest.raises(Refused, match="GiB for the sums of this training"):
+            await one.train(terms(TWO, columns=columns))
+        assert await one.train(terms(TWO))
 
 
 # ---- the small pieces -------------------------------------------------------------------------------

@@ -19,26 +19,20 @@ def folder(tmp_path):
     return tmp_path / "consortium"
 
 
-def test_a_program_the_aggregator_offers_runs_there(folder):
+async def test_a_program_the_aggregator_offers_runs_there(folder):
     tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, tables, ["sites:half_as_many"]) as one:
-            return await one.train(terms(TWO, rounds=4, program="sites:half_as_many"))
-
-    training = in_time(scenario())
+    async with consortium(folder, tables, ["sites:half_as_many"]) as one:
+        training = await one.train(terms(TWO, rounds=4, program="sites:half_as_many"))
     assert training.model.booster == simulate(terms(rounds=2), tables).model.booster
     assert training.model.terms.session.program == "sites:half_as_many"
 
 
-def test_a_program_that_is_not_offered_is_refused(folder):
-    async def scenario():
-        async with consortium(folder, {}, ["sites:half_as_many"]) as one:
-            with pytest.raises(ConfigError) as caught:
-                await one.train(terms(TWO, program="os:system"))
-            return str(caught.value)
-
-    assert in_time(scenario()) == (
+async def test_a_program_that_is_not_offered_is_refused(folder):
+    async with consortium(folder, {}, ["sites:half_as_many"]) as one:
+        with pytest.raises(ConfigError) as caught:
+            await one.train(terms(TWO, program="os:system"))
+        found = str(caught.value)
+    assert found == (
         "program 'os:system' is not offered here (offered: boosting, tune, describe, evaluate, drift, "
         "sites:half_as_many)"
     )
@@ -55,18 +49,14 @@ def test_a_program_that_is_not_offered_is_refused(folder):
         ("no_generator", "'sites:no_generator'"),
     ],
 )
-def test_a_program_with_a_defect_ends_its_session_and_nothing_else(folder, program, said):
+async def test_a_program_with_a_defect_ends_its_session_and_nothing_else(folder, program, said):
     tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, tables, [f"sites:{program}"]) as one:
-            with pytest.raises(SessionFailed) as caught:
-                await one.train(terms(TWO, program=f"sites:{program}"))
-            training = await one.train(terms(TWO))
-            assert len(one.log.named("party here")) == 2
-            return str(caught.value), training
-
-    message, training = in_time(scenario())
+    async with consortium(folder, tables, [f"sites:{program}"]) as one:
+        with pytest.raises(SessionFailed) as caught:
+            await one.train(terms(TWO, program=f"sites:{program}"))
+        training = await one.train(terms(TWO))
+        assert len(one.log.named("party here")) == 2
+        message = str(caught.value)
     assert said in message
     assert "\n" not in message
     assert training.model.to_bytes() == expected(tables)
@@ -100,16 +90,13 @@ def test_an_aggregator_does_not_start_with_a_program_it_cannot_load(tmp_path, mo
     assert "\n" not in str(caught.value)
 
 
-def test_terms_without_parties_are_refused_by_the_analyst_and_by_the_aggregator(folder):
-    async def scenario():
-        async with consortium(folder, {}) as one, channel_to(one) as opened:
-            with pytest.raises(ConfigError, match="name no parties"):
-                connect(one.address, insecure_loopback=True).train(terms())
-            code, details = await status_of(submit(opened, terms()))
-            assert code == grpc.StatusCode.INVALID_ARGUMENT
-            assert "name no parties" in details
-
-    in_time(scenario())
+async def test_terms_without_parties_are_refused_by_the_analyst_and_by_the_aggregator(folder):
+    async with consortium(folder, {}) as one, channel_to(one) as opened:
+        with pytest.raises(ConfigError, match="name no parties"):
+            connect(one.address, insecure_loopback=True).train(terms())
+        code, details = await status_of(submit(opened, terms()))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        assert "name no parties" in details
 
 
 def test_a_port_that_is_taken_is_a_clear_error():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from processes import ending
-from sites import Log, bundles_of, consortium, in_time, rows, status_of
+from sites import Log, bundles_of, consortium, rows, status_of
 
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import MAX_PEERS, Refusals
@@ -46,19 +46,15 @@ def test_strangers_without_number_do_not_fill_the_memory():
     assert MAX_PEERS <= len(log.events) <= MAX_PEERS + 10
 
 
-def test_who_was_refused_and_why(tmp_path):
+async def test_who_was_refused_and_why(tmp_path):
     bundles = bundles_of(tmp_path / "keys", ["north", "south"])
-
-    async def scenario():
-        async with consortium(tmp_path / "site", {"north": rows(20)}, bundles=bundles) as one:
-            calls = (("south", b"north", None), ("analyst", b"analyst", None), ("south", b"south", "2"))
-            for name, party, version in calls:
-                opened = channel.dial(one.address, bundles[name])
-                await status_of(one.attend(opened, party, *([version] if version else [])))
-                await opened.close()
-            return one.log.named("party refused")
-
-    wrong_name, wrong_role, wrong_version = in_time(scenario())
+    async with consortium(tmp_path / "site", {"north": rows(20)}, bundles=bundles) as one:
+        calls = (("south", b"north", None), ("analyst", b"analyst", None), ("south", b"south", "2"))
+        for name, party, version in calls:
+            opened = channel.dial(one.address, bundles[name])
+            await status_of(one.attend(opened, party, *([version] if version else [])))
+            await opened.close()
+        wrong_name, wrong_role, wrong_version = one.log.named("party refused")
     assert wrong_name["peer"] == "party 'south'"
     assert wrong_name["reason"] == "party 'north' dials with the certificate of party 'south'"
     assert wrong_role["peer"] == "analyst 'analyst'"

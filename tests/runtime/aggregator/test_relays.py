@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 
-from sites import Log, in_time
+from sites import Log
 
 from fedboost.protocol.messages import Connected, Disconnected, Relay
 from fedboost.runtime.aggregator import limits
@@ -93,64 +93,51 @@ async def still(turns=500):
         await asyncio.sleep(0)
 
 
-def test_who_relays_is_read_no_faster_than_the_slowest_of_several_reads():
-    async def scenario():
-        slow, quick = Line("slow", (), 0), Line("quick", (), 0)
-        sender = Line("sender", ("slow", "quick"))
-        quick.reads.set()
-        most = 0
-        async with attended(slow, quick, sender) as (log, *_):
-            await still()
-            assert slow.read == 0
-            assert 0 < sender.sent <= limits.RELAYED_AHEAD + SPARE
-            slow.reads.set()
-            while slow.read < PARTS * len(PART):
-                most = max(most, sender.sent - slow.read)
-                await asyncio.sleep(0)
-            assert most <= limits.RELAYED_AHEAD + SPARE
-            await still()
-            assert quick.read >= PARTS * len(PART)
-            assert not log.named("party gone")
-
-    in_time(scenario())
+async def test_who_relays_is_read_no_faster_than_the_slowest_of_several_reads():
+    slow, quick = Line("slow", (), 0), Line("quick", (), 0)
+    sender = Line("sender", ("slow", "quick"))
+    quick.reads.set()
+    most = 0
+    async with attended(slow, quick, sender) as (log, *_):
+        await still()
+        assert slow.read == 0
+        assert 0 < sender.sent <= limits.RELAYED_AHEAD + SPARE
+        slow.reads.set()
+        while slow.read < PARTS * len(PART):
+            most = max(most, sender.sent - slow.read)
+            await asyncio.sleep(0)
+        assert most <= limits.RELAYED_AHEAD + SPARE
+        await still()
+        assert quick.read >= PARTS * len(PART)
+        assert not log.named("party gone")
 
 
-def test_two_parties_that_relay_to_each_other_do_not_wait_for_ever():
-    async def scenario():
-        one, other = Line("one", ("other",)), Line("other", ("one",))
-        one.reads.set()
-        other.reads.set()
-        async with attended(one, other):
-            while min(one.read, other.read) < PARTS * len(PART):
-                assert one.sent - other.read <= limits.RELAYED_AHEAD + SPARE
-                await asyncio.sleep(0)
-
-    in_time(scenario())
+async def test_two_parties_that_relay_to_each_other_do_not_wait_for_ever():
+    one, other = Line("one", ("other",)), Line("other", ("one",))
+    one.reads.set()
+    other.reads.set()
+    async with attended(one, other):
+        while min(one.read, other.read) < PARTS * len(PART):
+            assert one.sent - other.read <= limits.RELAYED_AHEAD + SPARE
+            await asyncio.sleep(0)
 
 
-def test_a_party_that_is_gone_keeps_nobody_waiting():
-    async def scenario():
-        gone, sender = Line("gone", (), 0), Line("sender", ("gone",))
-        async with attended(gone, sender) as (_, leaves, _):
-            await still()
-            assert 0 < sender.sent <= limits.RELAYED_AHEAD + SPARE
-            leaves.cancel()
-            await still()
-            assert sender.sent == PARTS * len(PART)
-
-    in_time(scenario())
+async def test_a_party_that_is_gone_keeps_nobody_waiting():
+    gone, sender = Line("gone", (), 0), Line("sender", ("gone",))
+    async with attended(gone, sender) as (_, leaves, _):
+        await still()
+        assert 0 < sender.sent <= limits.RELAYED_AHEAD + SPARE
+        leaves.cancel()
+        await still()
+        assert sender.sent == PARTS * len(PART)
 
 
-def test_a_party_that_reads_nothing_of_what_is_relayed_is_cut_off(monkeypatch):
+async def test_a_party_that_reads_nothing_of_what_is_relayed_is_cut_off(monkeypatch):
     monkeypatch.setattr(limits, "UNREAD_SECONDS", 0.05)
-
-    async def scenario():
-        deaf, sender = Line("deaf", (), 0), Line("sender", ("deaf",))
-        async with attended(deaf, sender) as (log, *_):
-            while sender.sent < PARTS * len(PART) or not log.named("party gone"):
-                await asyncio.sleep(0.01)
-            (gone,) = log.named("party gone")
-            assert gone["party"] == "deaf"
-            assert gone["reason"].startswith("it does not read: ")
-
-    in_time(scenario())
+    deaf, sender = Line("deaf", (), 0), Line("sender", ("deaf",))
+    async with attended(deaf, sender) as (log, *_):
+        while sender.sent < PARTS * len(PART) or not log.named("party gone"):
+            await asyncio.sleep(0.01)
+        (gone,) = log.named("party gone")
+        assert gone["party"] == "deaf"
+        assert gone["reason"].startswith("it does not read: ")

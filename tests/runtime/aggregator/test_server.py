@@ -35,14 +35,11 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parties", [1, 3, 5])
-def test_the_model_file_is_that_of_the_simulation(folder, parties):
+async def test_the_model_file_is_that_of_the_simulation(folder, parties):
     tables = shared_out(parties)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            return await one.train(terms(tables))
-
-    training, result = in_time(scenario()), simulate(terms(), tables)
+    async with consortium(folder, tables) as one:
+        training = await one.train(terms(tables))
+    result = simulate(terms(), tables)
     assert training.model.to_bytes() == result.model.to_bytes()
     assert [list(row) for row in training.history] == [list(row) for row in result.history]
     for over_grpc, simulated in zip(training.history, result.history, strict=True):
@@ -56,37 +53,29 @@ def test_the_model_file_is_that_of_the_simulation(folder, parties):
         assert training.traffic[name] == (sent + longer, received + longer)
 
 
-def test_regression_with_weights_is_the_same_too(folder):
+async def test_regression_with_weights_is_the_same_too(folder):
     table = rows().append_column("w", pa.array([0.5, 1.0, 3.25] * 60))
     columns = {"label": "age", "numeric": ["dose"], "weight": "w", "categorical": {"ward": ["a", "b", "c"]}}
     settings = {"columns": columns, "objective": "reg:squarederror"}
     tables = shared_out(3, table)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            return await one.train(terms(tables, **settings))
-
-    assert in_time(scenario()).model.to_bytes() == expected(tables, **settings)
+    async with consortium(folder, tables) as one:
+        found = await one.train(terms(tables, **settings))
+    assert found.model.to_bytes() == expected(tables, **settings)
 
 
 @pytest.mark.slow
-def test_sessions_follow_one_another_on_the_same_connections(folder):
+async def test_sessions_follow_one_another_on_the_same_connections(folder):
     tables = shared_out(3)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            trainings = [await one.train(terms(tables, rounds=n)) for n in (1, 2, 3)]
-            return trainings, one.log
-
-    trainings, log = in_time(scenario())
+    async with consortium(folder, tables) as one:
+        trainings = [await one.train(terms(tables, rounds=n)) for n in (1, 2, 3)]
     for number, training in enumerate(trainings, 1):
         assert training.model.to_bytes() == expected(tables, rounds=number)
-    assert len(log.named("party here")) == 3
-    assert log.named("party gone")[3:] == []  # the three go when the test ends
+    assert len(one.log.named("party here")) == 3
+    assert one.log.named("party gone")[3:] == []  # the three go when the test ends
 
 
 @pytest.mark.slow
-def test_every_session_on_a_connection_can_be_approved_by_somebody(folder, monkeypatch):
+async def test_every_session_on_a_connection_can_be_approved_by_somebody(folder, monkeypatch):
     tables, given_up = shared_out(3), []
 
     def person(text, stopped):
@@ -95,25 +84,17 @@ def test_every_session_on_a_connection_can_be_approved_by_somebody(folder, monke
 
     monkeypatch.setattr(watch, "terminal_ask", person)
     monkeypatch.setattr(sites, "ANYTHING", {**ANYTHING, "approval": "ask"})
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            for number in (1, 2):
-                await one.train(terms(tables, rounds=number))
-
-    in_time(scenario())
+    async with consortium(folder, tables) as one:
+        for number in (1, 2):
+            await one.train(terms(tables, rounds=number))
     assert given_up == [False] * 6  # nobody is told that the session ended: the one before did
 
 
-def test_terms_may_name_some_of_the_parties_that_are_here(folder):
+async def test_terms_may_name_some_of_the_parties_that_are_here(folder):
     tables = shared_out(3)
     two = {name: tables[name] for name in TWO}
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            return await one.train(terms(TWO)), one.log
-
-    training, log = in_time(scenario())
+    async with consortium(folder, tables) as one:
+        training, log = await one.train(terms(TWO)), one.log
     assert training.model.to_bytes() == expected(two)
     assert {offer["party"] for offer in log.named("session offered")} == set(TWO)
 
@@ -122,38 +103,32 @@ def test_terms_may_name_some_of_the_parties_that_are_here(folder):
 
 
 @pytest.mark.slow
-def test_the_aggregator_stops_cleanly_in_the_middle(folder):
+async def test_the_aggregator_stops_cleanly_in_the_middle(folder):
     tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            training = asyncio.create_task(one.train(terms(TWO, rounds=5000)))
-            await until(lambda: one.log.named("session begins"))
-            await asyncio.sleep(0.2)
-            began = time.monotonic()
-            await one.server.stop()
-            seconds = time.monotonic() - began
-            with pytest.raises(SessionFailed, match="the aggregator was stopped"):
-                await training
-            assert all(node.ended == ["the aggregator was stopped"] for node in one.nodes.values())
-            return seconds
-
-    assert in_time(scenario()) < 3
+    async with consortium(folder, tables) as one:
+        training = asyncio.create_task(one.train(terms(TWO, rounds=5000)))
+        await until(lambda: one.log.named("session begins"))
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        await one.server.stop()
+        seconds = time.monotonic() - began
+        with pytest.raises(SessionFailed, match="the aggregator was stopped"):
+            await training
+        assert all(node.ended == ["the aggregator was stopped"] for node in one.nodes.values())
+        found = seconds
+    assert found < 3
 
 
 @pytest.mark.slow
-def test_an_analyst_who_waits_hears_that_the_aggregator_went(folder):
-    async def scenario():
-        async with consortium(folder, {}) as one:
-            heard = []
-            training = asyncio.create_task(one.train(terms(TWO), heard.append, wait=1))
-            await until(lambda: heard)
-            await one.server.stop()
-            with pytest.raises(ConfigError, match=r"no aggregator answers at .* \(waited 1 s\)"):
-                await training
-            assert heard[-1] == (f"the aggregator at {one.address}",)
-
-    in_time(scenario())
+async def test_an_analyst_who_waits_hears_that_the_aggregator_went(folder):
+    async with consortium(folder, {}) as one:
+        heard = []
+        training = asyncio.create_task(one.train(terms(TWO), heard.append, wait=1))
+        await until(lambda: heard)
+        await one.server.stop()
+        with pytest.raises(ConfigError, match=r"no aggregator answers at .* \(waited 1 s\)"):
+            await training
+        assert heard[-1] == (f"the aggregator at {one.address}",)
 
 
 def free_port():
@@ -163,7 +138,7 @@ def free_port():
 
 
 @pytest.mark.slow
-def test_a_party_waits_for_the_aggregator_and_dials_again_when_it_was_away(folder, monkeypatch):
+async def test_a_party_waits_for_the_aggregator_and_dials_again_when_it_was_away(folder, monkeypatch):
     monkeypatch.setattr(dialling, "SAY_SO", 0.1)
     monkeypatch.setattr(party_node, "REDIAL", 0.05)
     folder.mkdir()
@@ -180,33 +155,27 @@ def test_a_party_waits_for_the_aggregator_and_dials_again_when_it_was_away(folde
         finally:
             await server.stop()
 
-    async def scenario():
-        config = PartyConfig(
-            party="north", aggregator=address, data=file, state=folder / "state", policy=ANYTHING
-        )
-        node = PartyNode(config, log, None)
-        task = asyncio.create_task(node.run(PATIENCE, once=False))
-        await until(lambda: log.named("waiting for the aggregator"))
-        models = [await aggregate(), await aggregate()]
-        task.cancel()
-        return models, node.ended
-
-    models, ended = in_time(scenario())
+    config = PartyConfig(
+        party="north", aggregator=address, data=file, state=folder / "state", policy=ANYTHING
+    )
+    node = PartyNode(config, log, None)
+    task = asyncio.create_task(node.run(PATIENCE, once=False))
+    await until(lambda: log.named("waiting for the aggregator"))
+    models = [await aggregate(), await aggregate()]
+    task.cancel()
+    ended = node.ended
     assert models == [expected({"north": rows()})] * 2
     assert ended == ["", ""]
 
 
-def test_a_party_that_is_to_attend_once_ends_after_one_session(folder):
+async def test_a_party_that_is_to_attend_once_ends_after_one_session(folder):
     tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, {}) as one:
-            tasks = [one.start_party(name, table, once=True) for name, table in tables.items()]
-            await one.train(terms(TWO))
-            await asyncio.wait_for(asyncio.gather(*tasks), 5)
-            return [node.ended for node in one.nodes.values()]
-
-    assert in_time(scenario()) == [[""], [""]]
+    async with consortium(folder, {}) as one:
+        tasks = [one.start_party(name, table, once=True) for name, table in tables.items()]
+        await one.train(terms(TWO))
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        found = [node.ended for node in one.nodes.values()]
+    assert found == [[""], [""]]
 
 
 def test_a_party_gives_up_on_an_aggregator_that_never_comes(folder):
@@ -219,7 +188,7 @@ def test_a_party_gives_up_on_an_aggregator_that_never_comes(folder):
         in_time(node.run(0.3, once=False))
 
 
-def test_what_a_party_cannot_read_ends_the_session_but_not_the_party(folder, monkeypatch):
+async def test_what_a_party_cannot_read_ends_the_session_but_not_the_party(folder, monkeypatch):
     """Terms of a newer aggregator, say."""
     tables = shared_out(2)
     read, unreadable = decode_to_party, [True]
@@ -230,14 +199,11 @@ def test_what_a_party_cannot_read_ends_the_session_but_not_the_party(folder, mon
             raise PeerError("terms this version of fedboost cannot follow")
         return read(data)
 
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            monkeypatch.setattr(party_node, "decode_to_party", decode)
-            with pytest.raises(SessionFailed, match=r"party (north|south) left: terms this version"):
-                await one.train(terms(TWO))
-            return await one.train(terms(TWO)), one.log
-
-    training, log = in_time(scenario())
+    async with consortium(folder, tables) as one:
+        monkeypatch.setattr(party_node, "decode_to_party", decode)
+        with pytest.raises(SessionFailed, match=r"party (north|south) left: terms this version"):
+            await one.train(terms(TWO))
+        training, log = await one.train(terms(TWO)), one.log
     assert training.model.to_bytes() == expected(tables)
     assert len(log.named("party here")) == 2
 

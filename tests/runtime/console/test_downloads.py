@@ -1,11 +1,10 @@
 """Model files of a console: sent in parts, to a few readers at a time, under bounds of memory."""
 
-import time
 import tracemalloc
 
 import pytest
 from console_facts import ended
-from consoles import served
+from consoles import served, wait_until
 
 from fedboost.runtime import console as downloads
 
@@ -22,14 +21,6 @@ def console(tmp_path_factory):
         (state / "ended" / f"{ended(1).name}.model").write_bytes(b'"%s"' % (b"x" * (SIZE - 2)))
         archive.ended = [ended(1), ended(2, "left")]
         yield one
-
-
-def wait_until(condition):
-    """Wait until it holds."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_model_is_whole(console):

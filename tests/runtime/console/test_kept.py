@@ -1,12 +1,11 @@
 """What a console draws: once for all who ask, so that requests without end do not hold a session up."""
 
 import json
-import time
 from dataclasses import replace
 
 import pytest
 from console_facts import ended, facts
-from consoles import served
+from consoles import served, wait_until
 
 from fedboost.runtime import console as api
 from fedboost.runtime import console as live
@@ -76,9 +75,7 @@ def test_a_page_that_nobody_has_open_is_not_old(console, monkeypatch):
     monkeypatch.setattr(ConsoleQueries, "state", lambda self: replace(facts(), log=[*lines]))
     assert "first" in console.ask("/log").text
     lines.append("2026-11-23 21:00:01 info    later")
-    deadline = time.monotonic() + 30
-    while "later" not in console.ask("/log").text:
-        assert time.monotonic() < deadline
+    wait_until(lambda: "later" in console.ask("/log").text)
 
 
 def test_the_interface_writes_a_session_once(console, counted):

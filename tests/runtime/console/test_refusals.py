@@ -6,7 +6,7 @@ import socket
 import time
 
 import pytest
-from consoles import served
+from consoles import served, wait_until
 
 from fedboost.runtime import console as live
 from fedboost.runtime.console import MAX_BODY, ConsoleQueries
@@ -242,14 +242,6 @@ def test_connections_that_say_or_read_nothing_are_closed(console, monkeypatch):
         with console.open() as opened:
             opened.sendall(words)
             assert opened.recv(100) == b""
-
-
-def wait_until(condition):
-    """Wait until it holds."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def _is_closed(opened):

@@ -2,7 +2,6 @@
 
 import re
 import socket
-import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
@@ -11,7 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 from console_facts import facts
-from consoles import ANYWHERE, served
+from consoles import ANYWHERE, served, wait_until
+from refusals import refusal
 from sites import bundles_of, fedboost
 
 from fedboost.errors import ConfigError
@@ -57,14 +57,6 @@ def live(console):
 def known_to(console):
     """The connections whose handshake is over."""
     return console.one.server.pages.console._server._server.server_state.connections
-
-
-def wait_until(condition):
-    """Wait until it holds."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("path", ["/", "/log", "/events/overview", "/api/v1/health", "/api/v1/metrics"])
@@ -269,9 +261,9 @@ def test_the_command_makes_a_token(tmp_path):
     assert (entry.name, entry.role) == ("marie", "analyst")
     assert entry.ends == datetime.now(UTC).date() + timedelta(days=7)
     assert fedboost("keys", "token", "paul", "--file", file).code == 0
-    again = fedboost("keys", "token", "marie", "--file", file)
-    assert (again.code, again.out) == (2, "")
-    assert "has a token of 'marie'; delete its entry first" in again.err
+    assert "has a token of 'marie'; delete its entry first" in refusal(
+        "keys", "token", "marie", "--file", file
+    )
     assert fedboost("keys", "token", "x" * 300, "--file", file).code == 2
     assert len(read_tokens(file)) == 2
     file.chmod(0o622)

@@ -1,6 +1,5 @@
 """Drafted schemas fit their table; splits lose and double no row."""
 
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from columns import config_error
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedboost.errors import ConfigError
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.runtime.data.draft import (
     FEW_NUMBERS,
@@ -25,14 +24,6 @@ from fedboost.runtime.data.draft import (
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table, read_table
 from fedboost.terms.terms import Terms
-
-
-def config_error(call: Callable[[], object]) -> str:
-    with pytest.raises(ConfigError) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def test_columns_become_what_they_can_be() -> None:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from masked_consortia import THREE, masked
-from sites import STOPS, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until, written
+from refusals import refusal
+from sites import STOPS, bundles_of, consortium, fedboost, rows, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.privacy.identity import issue, new_root, to_pem
@@ -20,6 +21,13 @@ from fedboost.runtime.net.keys import read_bundle, write_bundle
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.site import node
 
+TABLES = shared_out(3)
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    return bundles_of(tmp_path_factory.mktemp("consortium") / "keys", TABLES)
+
 
 def many(parties):
     """So many names and tables."""
@@ -29,56 +37,31 @@ def many(parties):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parties", [3, 5, 10])
-def test_the_model_is_that_of_plain(tmp_path, parties):
+async def test_the_model_is_that_of_plain(tmp_path, parties):
     tables = many(parties)
     bundles = bundles_of(tmp_path / "keys", tables)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-            return (await one.train(masked(tables))).model
-
-    model, plain = in_time(scenario()), simulate(terms(), tables).model
+    async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+        model = (await one.train(masked(tables))).model
+    plain = simulate(terms(), tables).model
     assert model.booster.to_xgboost() == plain.booster.to_xgboost()
     assert model.rounds == plain.rounds
     assert simulate(masked([]), tables).model.booster == plain.booster
 
 
-def test_a_model_of_elected_features_is_that_of_the_simulation(tmp_path):
-    tables = shared_out(3)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles_of(tmp_path / "keys", tables)) as one:
-            return (await one.train(masked(tables, vote_top_k=1))).model
-
-    model = in_time(scenario())
-    assert model.booster == simulate(terms(vote_top_k=1), tables).model.booster
-    assert model.booster != simulate(terms(), tables).model.booster
+@pytest.mark.parametrize("settings", [{"vote_top_k": 1}, {"grow_policy": "symmetric"}], ids=str)
+async def test_a_model_of_other_trees_is_that_of_the_simulation(tmp_path, bundles, settings):
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
+        model = (await one.train(masked(TABLES, **settings))).model
+    assert model.booster == simulate(terms(**settings), TABLES).model.booster
+    assert model.booster != simulate(terms(), TABLES).model.booster
 
 
-def test_a_model_of_symmetric_trees_is_that_of_the_simulation(tmp_path):
-    tables = shared_out(3)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles_of(tmp_path / "keys", tables)) as one:
-            return (await one.train(masked(tables, grow_policy="symmetric"))).model
-
-    model = in_time(scenario())
-    assert model.booster == simulate(terms(grow_policy="symmetric"), tables).model.booster
-    assert model.booster != simulate(terms(), tables).model.booster
-
-
-def test_the_model_is_signed_by_every_party_and_no_other_model_is(tmp_path):
-    tables = shared_out(3)
-    bundles = bundles_of(tmp_path / "keys", tables)
+async def test_the_model_is_signed_by_every_party_and_no_other_model_is(tmp_path, bundles):
     roots, now = bundles["analyst"].roots, datetime.now(UTC)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-            return (await one.train(masked(tables))).model
-
-    model = in_time(scenario())
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
+        model = (await one.train(masked(TABLES))).model
     assert Model.from_bytes(model.to_bytes()).verify(roots, now) == THREE
-    other = dataclasses.replace(model, booster=simulate(terms(rounds=1), tables).model.booster)
+    other = dataclasses.replace(model, booster=simulate(terms(rounds=1), TABLES).model.booster)
     with pytest.raises(PeerError, match="party north signed other trees than those of the model"):
         other.verify(roots, now)
     weaker = dataclasses.replace(model, terms=model.terms.changed(protection="plain"))
@@ -93,22 +76,17 @@ def test_the_model_is_signed_by_every_party_and_no_other_model_is(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_party_that_is_lost_fails_the_session_and_the_next_one_works(tmp_path):
-    tables = shared_out(3)
-    bundles = bundles_of(tmp_path / "keys", tables)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-            training = asyncio.create_task(one.train(masked(tables, rounds=5000, **STOPS)))
-            await until(lambda: one.log.named("session begins"))
-            await asyncio.sleep(0.3)
-            await one.stop_party("south")
-            with pytest.raises(SessionFailed, match="party south was lost"):
-                await training
-            one.start_party("south", tables["south"])
-            return (await one.train(masked(tables))).model
-
-    assert in_time(scenario()).booster == simulate(terms(), tables).model.booster
+async def test_a_party_that_is_lost_fails_the_session_and_the_next_one_works(tmp_path, bundles):
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
+        training = asyncio.create_task(one.train(masked(TABLES, rounds=5000, **STOPS)))
+        await until(lambda: one.log.named("session begins"))
+        await asyncio.sleep(0.3)
+        await one.stop_party("south")
+        with pytest.raises(SessionFailed, match="party south was lost"):
+            await training
+        one.start_party("south", TABLES["south"])
+        found = (await one.train(masked(TABLES))).model
+    assert found.booster == simulate(terms(), TABLES).model.booster
 
 
 # ---- who does not get in ----------------------------------------------------------------------------
@@ -130,103 +108,66 @@ def quick(monkeypatch):
     monkeypatch.setattr(channel, "FIRST_LOOK", 0.1)
 
 
-def refused_party(tmp_path, bundle, error, says):
-    tables = shared_out(3)
-    bundles = bundles_of(tmp_path / "keys", tables) | {"odd": bundle}
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-            with pytest.raises(error, match=says) as caught:
-                await one.start_party("odd", tables["north"])
-            assert "\n" not in str(caught.value)
-            return (await one.train(masked(tables))).model
-
-    assert in_time(scenario()).booster == simulate(terms(), tables).model.booster
-
-
 @pytest.mark.slow
-def test_a_party_of_another_consortium_is_refused(tmp_path, quick, monkeypatch):
-    bundle = read_bundle(bundle_from(tmp_path / "odd", "odd", "party"), "party")
-    refused_party(tmp_path, bundle, ConfigError, "of another consortium")
+async def test_a_party_of_another_consortium_is_refused(tmp_path, bundles, quick):
+    odd = read_bundle(bundle_from(tmp_path / "odd", "odd", "party"), "party")
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles | {"odd": odd}) as one:
+        with pytest.raises(ConfigError, match="of another consortium") as caught:
+            await one.start_party("odd", TABLES["north"])
+        assert "\n" not in str(caught.value)
+        model = (await one.train(masked(TABLES))).model
+    assert model.booster == simulate(terms(), TABLES).model.booster
 
 
-def test_a_party_that_trusts_the_aggregator_but_is_of_another_consortium_is_refused(
-    tmp_path, quick, monkeypatch
+async def test_a_party_that_trusts_the_aggregator_but_is_of_another_consortium_is_refused(
+    tmp_path, bundles, quick, monkeypatch
 ):
     odd = read_bundle(bundle_from(tmp_path / "odd", "odd", "party"), "party")
-    tables = shared_out(3)
-    bundles = bundles_of(tmp_path / "keys", tables)
     mixed = dataclasses.replace(odd, roots=bundles["north"].roots)
     monkeypatch.setattr(node, "read_again", lambda bundle: bundle)  # no folder holds the like
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles | {"odd": mixed}) as one:
-            with pytest.raises(ConfigError, match="issued by another consortium"):
-                await one.start_party("odd", tables["north"])
-
-    in_time(scenario())
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles | {"odd": mixed}) as one:
+        with pytest.raises(ConfigError, match="issued by another consortium"):
+            await one.start_party("odd", TABLES["north"])
 
 
 @pytest.mark.parametrize("role", ["analyst", "aggregator"])
-def test_a_party_with_the_certificate_of_another_role_is_refused(tmp_path, quick, role):
-    bundles = bundles_of(tmp_path / "of", THREE)
-    tables = shared_out(3)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles | {"odd": bundles[role]}) as one:
-            with pytest.raises((Refused, ConfigError)) as caught:
-                await one.start_party("odd", tables["north"])
-            return str(caught.value)
-
-    said = in_time(scenario())
+async def test_a_party_with_the_certificate_of_another_role_is_refused(tmp_path, bundles, quick, role):
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles | {"odd": bundles[role]}) as one:
+        with pytest.raises((Refused, ConfigError)) as caught:
+            await one.start_party("odd", TABLES["north"])
+        said = str(caught.value)
     assert "\n" not in said
     assert role in said
 
 
-def test_a_party_under_another_name_than_its_certificates_is_refused(tmp_path):
-    tables = shared_out(3)
-    bundles = bundles_of(tmp_path / "keys", tables)
-
-    async def scenario():
-        async with consortium(tmp_path / "c", {}, bundles=bundles | {"odd": bundles["south"]}) as one:
-            with pytest.raises(Refused, match="party 'north' dials with the certificate of party 'south'"):
-                await one.start_party("odd", tables["north"], as_name="north", state="odd")
-
-    in_time(scenario())
+async def test_a_party_under_another_name_than_its_certificates_is_refused(tmp_path, bundles):
+    async with consortium(tmp_path / "c", {}, bundles=bundles | {"odd": bundles["south"]}) as one:
+        with pytest.raises(Refused, match="party 'north' dials with the certificate of party 'south'"):
+            await one.start_party("odd", TABLES["north"], as_name="north", state="odd")
 
 
-def test_a_party_cannot_submit_terms_nor_an_analyst_of_others(tmp_path, quick):
-    tables = shared_out(3)
-    bundles = bundles_of(tmp_path / "keys", tables)
+async def test_a_party_cannot_submit_terms_nor_an_analyst_of_others(tmp_path, bundles, quick):
     stranger = read_bundle(bundle_from(tmp_path / "odd", "odd", "analyst"), "analyst")
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-            for bundle, error, says in (
-                (bundles["north"], Refused, "certificate of party 'north': it may not act as analyst"),
-                (stranger, ConfigError, "of another consortium"),
-            ):
-                training = Connection(one.address, bundle).train(masked(tables), 5)
-                with pytest.raises(error, match=says):
-                    await asyncio.to_thread(lambda training=training: training.model)
-
-    in_time(scenario())
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
+        for bundle, error, says in (
+            (bundles["north"], Refused, "certificate of party 'north': it may not act as analyst"),
+            (stranger, ConfigError, "of another consortium"),
+        ):
+            training = Connection(one.address, bundle).train(masked(TABLES), 5)
+            with pytest.raises(error, match=says):
+                await asyncio.to_thread(lambda training=training: training.model)
 
 
-def test_a_revoked_party_is_refused(tmp_path):
+async def test_a_revoked_party_is_refused(tmp_path):
     tables = shared_out(3)
     bundles = bundles_of(tmp_path / "keys", tables)
     shown = fedboost("keys", "show", tmp_path / "keys" / "south").out
     serial = re.search(r"serial +([0-9a-f]+)", shown).group(1)
     (tmp_path / "keys" / "aggregator" / "denied.txt").write_text(f"{serial}  # stolen\n")
     bundles["aggregator"] = read_bundle(tmp_path / "keys" / "aggregator", "aggregator")
-
-    async def scenario():
-        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
-            with pytest.raises(Refused, match="'south' is denied"):
-                await one.start_party("south", tables["south"])
-
-    in_time(scenario())
+    async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+        with pytest.raises(Refused, match="'south' is denied"):
+            await one.start_party("south", tables["south"])
 
 
 def test_bundles_that_cannot_be_used_are_one_line_at_the_command_line(tmp_path, monkeypatch):
@@ -242,10 +183,7 @@ def test_bundles_that_cannot_be_used_are_one_line_at_the_command_line(tmp_path, 
         (f'keys = "{bundle_from(tmp_path / "so", "south", "party")}"', "the bundle of 'south'"),
     ):
         (tmp_path / "party.toml").write_text(head + keys)
-        end = fedboost("party", "--config", "party.toml", "--wait", "0.1")
-        assert end.code == 2
-        assert end.err.count("\n") == 1
-        assert says in end.err
+        assert says in refusal("party", "--config", "party.toml", "--wait", "0.1")
     with pytest.raises(ConfigError, match="exclude each other"):
         connect("localhost:1", keys=old, insecure_loopback=True)
     with pytest.raises(ConfigError, match="no loopback address"):
@@ -257,7 +195,7 @@ def test_bundles_that_cannot_be_used_are_one_line_at_the_command_line(tmp_path, 
 
 def test_a_model_file_that_was_changed_is_refused():
     """XGBoost takes leaf values from another column than fedboost: both must be what was signed."""
-    model = simulate(masked([]), shared_out(3)).model
+    model = simulate(masked([]), TABLES).model
     content = json.loads(model.to_bytes())
     tree = content["learner"]["gradient_booster"]["model"]["trees"][0]
     leaf = tree["left_children"].index(-1)
@@ -266,15 +204,9 @@ def test_a_model_file_that_was_changed_is_refused():
         Model.from_bytes(json.dumps(content).encode())
 
 
-def test_a_model_whose_signatures_were_taken_away_is_refused(tmp_path, monkeypatch):
-    tables = shared_out(3)
-    bundles = bundles_of(tmp_path / "keys", tables)
+async def test_a_model_whose_signatures_were_taken_away_is_refused(tmp_path, bundles, monkeypatch):
     bytes_of = SignedModel.to_bytes
     monkeypatch.setattr(SignedModel, "to_bytes", lambda model: bytes_of(model, session=False))
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-            with pytest.raises(PeerError, match="signed by 0 parties; 3 are needed"):
-                await one.train(masked(tables))
-
-    in_time(scenario())
+    async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
+        with pytest.raises(PeerError, match="signed by 0 parties; 3 are needed"):
+            await one.train(masked(TABLES))

@@ -267,26 +267,22 @@ def test_a_refusal_in_the_words_of_tls_is_one(hub, north):
     assert seen.reason.startswith(f"the aggregator at {address} refuses {north}/certificate.pem: ")
 
 
-def test_an_aggregator_without_keys_does_not_speak_tls(hub, north):
+async def test_an_aggregator_without_keys_does_not_speak_tls(hub, north):
     """A call there ends UNAVAILABLE, "... SSL_ERROR_SSL: error:100000f7:SSL routines:OPENSSL_internal:
     WRONG_VERSION_NUMBER: Invalid certificate verification context"."""
     bundle = read_bundle(north, "party")
-
-    async def look():
-        server = grpc.aio.server()
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        address = f"127.0.0.1:{port}"
-        async with grpc.aio.secure_channel(
-            address, channel_credentials(bundle), options=CLIENT_TLS_OPTIONS
-        ) as opened:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await opened.unary_unary("/test/Who")(b"")
-        seen = await asyncio.to_thread(tls_fault, address, bundle)
-        await server.stop(0)
-        return caught.value, seen
-
-    error, seen = in_time(look())
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    address = f"127.0.0.1:{port}"
+    async with grpc.aio.secure_channel(
+        address, channel_credentials(bundle), options=CLIENT_TLS_OPTIONS
+    ) as opened:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await opened.unary_unary("/test/Who")(b"")
+    seen = await asyncio.to_thread(tls_fault, address, bundle)
+    await server.stop(0)
+    error = caught.value
     assert error.code() == grpc.StatusCode.UNAVAILABLE
     assert "WRONG_VERSION_NUMBER" in error.details()
     assert "does not speak TLS" in seen.reason

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 from audit_logs import PAIR, PLACE, RELEASE, written
+from refusals import refusal
 from sites import fedboost, rows, terms
 
 from fedboost.boosting.queries.labels import RowsQuery
@@ -364,7 +365,6 @@ def test_the_hash_of_an_empty_log_is_before_the_first_entry(path):
 @pytest.mark.parametrize("text", ["", "abc", "g" * 64, "0" * 65])
 def test_what_is_no_hash_cannot_be_expected(path, text):
     written(path)
-    end = fedboost("audit", path, "--expect", text)
-    assert (end.code, end.out) == (2, "")
-    assert end.err.startswith("fedboost: --expect: ")
-    assert "64 hex digits" in end.err
+    said = refusal("audit", path, "--expect", text)
+    assert said.startswith("fedboost: --expect: ")
+    assert "64 hex digits" in said

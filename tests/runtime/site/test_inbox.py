@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from sites import in_time
 
 from fedboost.protocol.messages import OpenRequest, Relay
 from fedboost.runtime.site import node
@@ -24,45 +23,34 @@ async def waits(step):
     return not task.done()
 
 
-def test_a_party_that_handles_nothing_takes_in_what_is_relayed_and_keeps_the_order():
-    async def scenario():
-        box = Inbox()
-        for _ in range(MAX_UNREAD_MESSAGES):
-            await box.put(REQUEST)
-        for number in range(200):
-            await box.put(relay(number))
-        assert await waits(box.put(REQUEST))
-        handled = [await box.get() for _ in range(MAX_UNREAD_MESSAGES + 200)]
-        assert handled == [REQUEST] * MAX_UNREAD_MESSAGES + [relay(number) for number in range(200)]
-        assert await box.get() == REQUEST
-
-    in_time(scenario())
+async def test_a_party_that_handles_nothing_takes_in_what_is_relayed_and_keeps_the_order():
+    box = Inbox()
+    for _ in range(MAX_UNREAD_MESSAGES):
+        await box.put(REQUEST)
+    for number in range(200):
+        await box.put(relay(number))
+    assert await waits(box.put(REQUEST))
+    handled = [await box.get() for _ in range(MAX_UNREAD_MESSAGES + 200)]
+    assert handled == [REQUEST] * MAX_UNREAD_MESSAGES + [relay(number) for number in range(200)]
+    assert await box.get() == REQUEST
 
 
-def test_what_is_relayed_to_a_party_is_bounded_in_bytes(monkeypatch):
+async def test_what_is_relayed_to_a_party_is_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr(node, "MAX_UNREAD_RELAYED", 5000)
-
-    async def scenario():
-        box = Inbox()
-        for number in range(5):
-            await box.put(relay(number, 1000))
-        assert await waits(box.put(relay(5)))
-        await box.put(None)
-        await box.get()
-        assert not await waits(asyncio.sleep(0))
-        assert [type(await box.get()) for _ in range(6)] == [Relay] * 4 + [type(None), Relay]
-
-    in_time(scenario())
+    box = Inbox()
+    for number in range(5):
+        await box.put(relay(number, 1000))
+    assert await waits(box.put(relay(5)))
+    await box.put(None)
+    await box.get()
+    assert not await waits(asyncio.sleep(0))
+    assert [type(await box.get()) for _ in range(6)] == [Relay] * 4 + [type(None), Relay]
 
 
 @pytest.mark.parametrize("message", [REQUEST, relay(1)])
-def test_the_end_of_a_connection_is_never_kept_back(message, monkeypatch):
+async def test_the_end_of_a_connection_is_never_kept_back(message, monkeypatch):
     monkeypatch.setattr(node, "MAX_UNREAD_RELAYED", 1)
-
-    async def scenario():
-        box = Inbox()
-        while not await waits(box.put(message)):
-            pass
-        assert not await waits(box.put(None))
-
-    in_time(scenario())
+    box = Inbox()
+    while not await waits(box.put(message)):
+        pass
+    assert not await waits(box.put(None))

@@ -12,7 +12,7 @@ import pytest
 from approvals import permits, run
 from cryptography import x509
 from pyarrow import csv
-from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
+from sites import bundles_of, consortium, fedboost, rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.boosting.state import structure
@@ -398,38 +398,32 @@ def numbers(value):
 
 
 @pytest.mark.slow
-def test_a_model_is_trained_and_measured_by_default_where_parties_have_keys(tmp_path):
+async def test_a_model_is_trained_and_measured_by_default_where_parties_have_keys(tmp_path):
     agreed = terms(THREE, protection="masked", min_child_weight=2.5, reference=True, max_bin=64)
     bundles = bundles_of(tmp_path / "keys", THREE)
     columns = {"label": ["y"], "features": ["age", "dose", "ward"]}
     policy = {"parties": [*THREE], "analysts": ["analyst"], "columns": columns}
-
-    async def scenario():
-        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
-            for name, table in TABLES.items():
-                one.start_party(name, table, policy=policy)
-            own = (await one.train(agreed)).model
-            own.save(tmp_path / "own.json")
-            own.save(tmp_path / "beside.json", reproducible=True)
-            shutil.copy(tmp_path / "beside.json", tmp_path / "lost.json")  # without its session
-            options = "--aggregator", one.address, "--keys", tmp_path / "keys" / "analyst"
-            for command in ("evaluate", "drift"):
-                for file in ("own.json", "beside.json"):
-                    end = await asyncio.to_thread(fedboost, command, tmp_path / file, *options)
-                    assert end.code == 0, end.err
-                end = await asyncio.to_thread(fedboost, command, tmp_path / "lost.json", *options)
-                assert end.code == 2
-                assert (
-                    'its policy has evaluate = "own", and the model has no signature of this site that'
-                    in end.err
-                )
-                assert "Traceback" not in end.err
-            found = await asyncio.to_thread(one.analyst.evaluate, own)
-            again = await asyncio.to_thread(one.analyst.evaluate, Model.load(tmp_path / "beside.json"))
-            assert found.summary == again.summary
-            fedboost("evaluate", tmp_path / "own.json", "--save-terms", tmp_path / "e.toml")
-            end = await asyncio.to_thread(fedboost, "check", tmp_path / "e.toml", *options)
-            return end
-
-    end = in_time(scenario())
+    async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+        for name, table in TABLES.items():
+            one.start_party(name, table, policy=policy)
+        own = (await one.train(agreed)).model
+        own.save(tmp_path / "own.json")
+        own.save(tmp_path / "beside.json", reproducible=True)
+        shutil.copy(tmp_path / "beside.json", tmp_path / "lost.json")  # without its session
+        options = "--aggregator", one.address, "--keys", tmp_path / "keys" / "analyst"
+        for command in ("evaluate", "drift"):
+            for file in ("own.json", "beside.json"):
+                end = await asyncio.to_thread(fedboost, command, tmp_path / file, *options)
+                assert end.code == 0, end.err
+            end = await asyncio.to_thread(fedboost, command, tmp_path / "lost.json", *options)
+            assert end.code == 2
+            assert (
+                'its policy has evaluate = "own", and the model has no signature of this site that' in end.err
+            )
+            assert "Traceback" not in end.err
+        found = await asyncio.to_thread(one.analyst.evaluate, own)
+        again = await asyncio.to_thread(one.analyst.evaluate, Model.load(tmp_path / "beside.json"))
+        assert found.summary == again.summary
+        fedboost("evaluate", tmp_path / "own.json", "--save-terms", tmp_path / "e.toml")
+        end = await asyncio.to_thread(fedboost, "check", tmp_path / "e.toml", *options)
     assert end.code == 0, end.out + end.err

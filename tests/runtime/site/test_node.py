@@ -36,17 +36,14 @@ def test_an_analyst_whom_the_site_refuses_keeps_the_next_one_waiting_for_a_secon
 # ---- parties that cannot attend ---------------------------------------------------------------------
 
 
-def test_a_second_party_of_the_same_name_is_refused(folder):
+async def test_a_second_party_of_the_same_name_is_refused(folder):
     tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            await until(lambda: len(one.log.named("party here")) == 2)
-            with pytest.raises(Refused, match="a party named 'north' is connected already"):
-                await one.start_party("twin", tables["north"], as_name="north", state="twin")
-            return await one.train(terms(TWO))
-
-    assert in_time(scenario()).model.to_bytes() == expected(tables)
+    async with consortium(folder, tables) as one:
+        await until(lambda: len(one.log.named("party here")) == 2)
+        with pytest.raises(Refused, match="a party named 'north' is connected already"):
+            await one.start_party("twin", tables["north"], as_name="north", state="twin")
+        found = await one.train(terms(TWO))
+    assert found.model.to_bytes() == expected(tables)
 
 
 @pytest.mark.parametrize(
@@ -61,58 +58,44 @@ def test_a_second_party_of_the_same_name_is_refused(folder):
     ],
     ids=["none", "empty", "long", "no text", "newer", "no version"],
 )
-def test_a_party_that_does_not_greet_well_is_told_why(folder, greeting, said):
-    async def scenario():
-        async with consortium(folder, {}) as one, channel_to(one) as opened:
-            code, details = await status_of(one.attend(opened, **greeting))
-            assert code == grpc.StatusCode.INVALID_ARGUMENT
-            assert said in details
-            assert "\n" not in details
-            assert one.log.named("party here") == []
-
-    in_time(scenario())
+async def test_a_party_that_does_not_greet_well_is_told_why(folder, greeting, said):
+    async with consortium(folder, {}) as one, channel_to(one) as opened:
+        code, details = await status_of(one.attend(opened, **greeting))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        assert said in details
+        assert "\n" not in details
+        assert one.log.named("party here") == []
 
 
-def test_an_analyst_of_another_version_is_told_so(folder):
-    async def scenario():
-        async with consortium(folder, {}) as one, channel_to(one) as opened:
-            code, details = await status_of(submit(opened, terms(TWO), version="5"))
-            assert code == grpc.StatusCode.INVALID_ARGUMENT
-            assert "speaks wire version 4, the analyst 5" in details
-
-    in_time(scenario())
+async def test_an_analyst_of_another_version_is_told_so(folder):
+    async with consortium(folder, {}) as one, channel_to(one) as opened:
+        code, details = await status_of(submit(opened, terms(TWO), version="5"))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        assert "speaks wire version 4, the analyst 5" in details
 
 
-def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
+async def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
     monkeypatch.setattr(channel, "VERSIONS", ((channel.VERSION_KEY, "5"),))
-
-    async def scenario():
-        async with consortium(folder, {}) as one:
-            with pytest.raises(ConfigError, match="wire version 4, the party 5; install the same version"):
-                await one.start_party("north", rows())
-
-    in_time(scenario())
+    async with consortium(folder, {}) as one:
+        with pytest.raises(ConfigError, match="wire version 4, the party 5; install the same version"):
+            await one.start_party("north", rows())
 
 
 # ---- parties that fail in a session -----------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_site_whose_rows_do_not_fit_is_named_and_all_live_on(folder):
+async def test_a_site_whose_rows_do_not_fit_is_named_and_all_live_on(folder):
     tables = shared_out(3)
     words = pa.array(["sixty"] * tables["south"].num_rows)
     tables["south"] = tables["south"].set_column(0, "age", words)
     fitting = {"label": "y", "numeric": ["dose"]}
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            with pytest.raises(SessionFailed) as caught:
-                await one.train(terms(THREE))
-            training = await one.train(terms(THREE, columns=fitting))
-            assert not any(task.done() for task in one.tasks.values())
-            return str(caught.value), training, one
-
-    message, training, one = in_time(scenario())
+    async with consortium(folder, tables) as one:
+        with pytest.raises(SessionFailed) as caught:
+            await one.train(terms(THREE))
+        training = await one.train(terms(THREE, columns=fitting))
+        assert not any(task.done() for task in one.tasks.values())
+        message = str(caught.value)
     said = "its rows do not fit the terms; its own log says which column and why"
     assert message == f"party south left: {said}"  # what is in a row stays at the site
     (left,) = one.log.named("left the session")
@@ -125,38 +108,31 @@ def test_a_site_whose_rows_do_not_fit_is_named_and_all_live_on(folder):
     assert len(one.log.named("party here")) == 3
 
 
-def test_the_terms_of_one_session_do_not_bind_the_next(folder):
+async def test_the_terms_of_one_session_do_not_bind_the_next(folder):
     tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            with pytest.raises(SessionFailed, match="rows do not fit the terms"):
-                await one.train(terms(TWO, columns={"label": "y", "positive": "7", "numeric": ["age"]}))
-            return await one.train(terms(TWO))
-
-    assert in_time(scenario()).model.to_bytes() == expected(tables)
+    async with consortium(folder, tables) as one:
+        with pytest.raises(SessionFailed, match="rows do not fit the terms"):
+            await one.train(terms(TWO, columns={"label": "y", "positive": "7", "numeric": ["age"]}))
+        found = await one.train(terms(TWO))
+    assert found.model.to_bytes() == expected(tables)
 
 
 @pytest.mark.slow
-def test_a_party_that_goes_in_the_middle_is_named_at_once(folder):
+async def test_a_party_that_goes_in_the_middle_is_named_at_once(folder):
     tables = shared_out(3)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            heard = []
-            submitted = terms(THREE, rounds=5000, **STOPS)
-            training = asyncio.create_task(one.train(submitted, heard.append))
-            await until(lambda: one.log.named("session begins"))
-            await asyncio.sleep(0.2)
-            began = time.monotonic()
-            await one.stop_party("east")
-            with pytest.raises(SessionFailed, match="party east was lost: its connection"):
-                await training
-            seconds = time.monotonic() - began
-            one.start_party("east", tables["east"])
-            return seconds, await one.train(terms(THREE))
-
-    seconds, training = in_time(scenario())
+    async with consortium(folder, tables) as one:
+        heard = []
+        submitted = terms(THREE, rounds=5000, **STOPS)
+        training = asyncio.create_task(one.train(submitted, heard.append))
+        await until(lambda: one.log.named("session begins"))
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        await one.stop_party("east")
+        with pytest.raises(SessionFailed, match="party east was lost: its connection"):
+            await training
+        seconds = time.monotonic() - began
+        one.start_party("east", tables["east"])
+        training = await one.train(terms(THREE))
     assert seconds < 3
     assert training.model.to_bytes() == expected(tables)
 
@@ -173,108 +149,89 @@ def test_a_party_that_goes_in_the_middle_is_named_at_once(folder):
     ],
     ids=["noise", "empty", "cut off", "wrong direction", "no text"],
 )
-def test_garbage_costs_its_sender_the_connection_and_nobody_else(folder, data):
+async def test_garbage_costs_its_sender_the_connection_and_nobody_else(folder, data):
     tables = shared_out(2)
+    async with consortium(folder, tables) as one, channel_to(one) as opened:
+        odd = one.attend(opened)
+        await odd.write(data)
+        code, details = await status_of(odd)
+        assert code == grpc.StatusCode.DATA_LOSS
+        assert details
+        await until(lambda: any(e["party"] == "odd" for e in one.log.named("party gone")))
+        (gone,) = [e for e in one.log.named("party gone") if e["party"] == "odd"]
+        assert "broke the protocol" in gone["reason"]
+        found = await one.train(terms(TWO))
+    assert found.model.to_bytes() == expected(tables)
 
-    async def scenario():
-        async with consortium(folder, tables) as one, channel_to(one) as opened:
+
+async def test_garbage_within_a_session_fails_it_and_names_the_sender(folder):
+    tables = shared_out(2)
+    async with consortium(folder, tables) as one, channel_to(one) as opened:
+        odd = one.attend(opened)
+        training = asyncio.create_task(one.train(terms([*TWO, "odd"], **STOPS)))
+        assert isinstance(decode_to_party(await odd.read()), Offer)
+        await odd.write(b"\xff" * 40)
+        with pytest.raises(SessionFailed, match=r"party odd.*broke the protocol"):
+            await training
+        found = await one.train(terms(TWO))
+    assert found.model.to_bytes() == expected(tables)
+
+
+async def test_a_message_over_the_limit_costs_its_sender_the_connection(folder):
+    tables = shared_out(2)
+    async with consortium(folder, tables) as one:
+        async with grpc.aio.insecure_channel(one.address) as opened:
             odd = one.attend(opened)
-            await odd.write(data)
-            code, details = await status_of(odd)
-            assert code == grpc.StatusCode.DATA_LOSS
-            assert details
-            await until(lambda: any(e["party"] == "odd" for e in one.log.named("party gone")))
-            (gone,) = [e for e in one.log.named("party gone") if e["party"] == "odd"]
-            assert "broke the protocol" in gone["reason"]
-            return await one.train(terms(TWO))
-
-    assert in_time(scenario()).model.to_bytes() == expected(tables)
+            await odd.write(bytes(MAX_TO_AGGREGATOR + 1))
+            code, _ = await status_of(odd)
+            assert code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DATA_LOSS)
+        found = await one.train(terms(TWO))
+    assert found.model.to_bytes() == expected(tables)
 
 
-def test_garbage_within_a_session_fails_it_and_names_the_sender(folder):
-    tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, tables) as one, channel_to(one) as opened:
-            odd = one.attend(opened)
-            training = asyncio.create_task(one.train(terms([*TWO, "odd"], **STOPS)))
-            assert isinstance(decode_to_party(await odd.read()), Offer)
-            await odd.write(b"\xff" * 40)
-            with pytest.raises(SessionFailed, match=r"party odd.*broke the protocol"):
-                await training
-            return await one.train(terms(TWO))
-
-    assert in_time(scenario()).model.to_bytes() == expected(tables)
-
-
-def test_a_message_over_the_limit_costs_its_sender_the_connection(folder):
-    tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            async with grpc.aio.insecure_channel(one.address) as opened:
-                odd = one.attend(opened)
-                await odd.write(bytes(MAX_TO_AGGREGATOR + 1))
-                code, _ = await status_of(odd)
-                assert code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DATA_LOSS)
-            return await one.train(terms(TWO))
-
-    assert in_time(scenario()).model.to_bytes() == expected(tables)
-
-
-def test_a_party_that_cannot_be_written_to_is_lost_at_once(folder, monkeypatch):
+async def test_a_party_that_cannot_be_written_to_is_lost_at_once(folder, monkeypatch):
     """Here because a question is larger than messages may be."""
     options = {**dict(channel.SERVER_OPTIONS), "grpc.max_send_message_length": 100}
     monkeypatch.setattr(channel, "SERVER_OPTIONS", [*options.items()])
     tables = shared_out(1)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            with pytest.raises(SessionFailed, match="party north was lost"):
-                await one.train(terms(tables, **STOPS))
-
-    in_time(scenario())
+    async with consortium(folder, tables) as one:
+        with pytest.raises(SessionFailed, match="party north was lost"):
+            await one.train(terms(tables, **STOPS))
 
 
-def test_words_without_a_session_are_nobodys_business(folder):
+async def test_words_without_a_session_are_nobodys_business(folder):
     tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, tables) as one, channel_to(one) as opened:
-            odd = one.attend(opened)
-            for message in (Report(1, 1, 0, b"\x01"), Join("a", "b"), Leave("I have had enough")):
-                await odd.write(encode_from_party(message))
-            return await one.train(terms(TWO))
-
-    assert in_time(scenario()).model.to_bytes() == expected(tables)
+    async with consortium(folder, tables) as one, channel_to(one) as opened:
+        odd = one.attend(opened)
+        for message in (Report(1, 1, 0, b"\x01"), Join("a", "b"), Leave("I have had enough")):
+            await odd.write(encode_from_party(message))
+        found = await one.train(terms(TWO))
+    assert found.model.to_bytes() == expected(tables)
 
 
-def test_a_party_the_terms_do_not_name_cannot_meddle(folder):
+async def test_a_party_the_terms_do_not_name_cannot_meddle(folder):
     tables = shared_out(2)
-
-    async def scenario():
-        async with consortium(folder, {"north": tables["north"]}) as one, channel_to(one) as opened:
-            odd = one.attend(opened)
-            south = one.attend(opened, b"south")
-            training = asyncio.create_task(one.train(terms(TWO)))
-            admit = decode_to_party(await south.read())
-            session = PartySession(
-                Site(
-                    "south",
-                    holder_for(lambda terms: to_shard(tables["south"], terms, "south"), "south"),
-                    bytes,
-                )
+    async with consortium(folder, {"north": tables["north"]}) as one, channel_to(one) as opened:
+        odd = one.attend(opened)
+        south = one.attend(opened, b"south")
+        training = asyncio.create_task(one.train(terms(TWO)))
+        admit = decode_to_party(await south.read())
+        session = PartySession(
+            Site(
+                "south",
+                holder_for(lambda terms: to_shard(tables["south"], terms, "south"), "south"),
+                bytes,
             )
-            for message in (
-                Join(admit.session, admit.terms.digest),
-                Report(1, 1, 0, bytes(8 * 385)),
-                Leave("no"),
-            ):
-                await odd.write(encode_from_party(message))
-            await answer(south, session, admit)
-            return await training
-
-    assert in_time(scenario()).model.to_bytes() == expected(tables)
+        )
+        for message in (
+            Join(admit.session, admit.terms.digest),
+            Report(1, 1, 0, bytes(8 * 385)),
+            Leave("no"),
+        ):
+            await odd.write(encode_from_party(message))
+        await answer(south, session, admit)
+        found = await training
+    assert found.model.to_bytes() == expected(tables)
 
 
 async def answer(call, session, message=None):
@@ -303,26 +260,22 @@ OUT_OF_ORDER = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", OUT_OF_ORDER.values(), ids=OUT_OF_ORDER)
-def test_words_out_of_order_fail_the_session(folder, words):
+async def test_words_out_of_order_fail_the_session(folder, words):
     tables = shared_out(1)
-
-    async def scenario():
-        async with consortium(folder, tables) as one, channel_to(one) as opened:
-            odd = one.attend(opened)
-            training = asyncio.create_task(one.train(terms(["north", "odd"])))
-            admit = decode_to_party(await odd.read())
-            first, *others = words(admit)
-            await odd.write(encode_from_party(first))
-            if others:  # once all have joined
-                await odd.read()
-            for message in others:
-                await odd.write(encode_from_party(message))
-            with pytest.raises(SessionFailed) as caught:
-                await training
-            assert "\n" not in str(caught.value)
-            return str(caught.value), await one.train(terms(["north"]))
-
-    message, training = in_time(scenario())
+    async with consortium(folder, tables) as one, channel_to(one) as opened:
+        odd = one.attend(opened)
+        training = asyncio.create_task(one.train(terms(["north", "odd"])))
+        admit = decode_to_party(await odd.read())
+        first, *others = words(admit)
+        await odd.write(encode_from_party(first))
+        if others:  # once all have joined
+            await odd.read()
+        for message in others:
+            await odd.write(encode_from_party(message))
+        with pytest.raises(SessionFailed) as caught:
+            await training
+        assert "\n" not in str(caught.value)
+        message, training = str(caught.value), await one.train(terms(["north"]))
     assert message
     assert "north" not in message
     assert training.model.to_bytes() == expected(tables)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browser import DARK, LIGHT, paper
+from browser import DARK, LIGHT
 from consoles import served
 from site_page import SiteWithPage, Visitor
 from sites import bundles_of, fedboost, rows, shared_out, terms
@@ -85,13 +85,8 @@ def pages(site):
 def test_every_page_is_readable_and_asks_nobody_else(site, tabs):
     for name, path in pages(site).items():
         with tabs(path) as tab:
-            wide, window = tab.widths()
-            assert wide <= window, name
-            assert (tab.foreign, tab.errors) == ([], []), name
             assert tab.run("document.querySelectorAll('img, script').length") == 0
-            assert paper(tab.screenshot(f"site-{name}", whole=True)) == (255, 255, 255)
-            if name in CHECKED:
-                assert tab.faults() == [], name
+            tab.check(f"site-{name}", axe=name in CHECKED)
 
 
 @pytest.mark.slow
@@ -99,10 +94,7 @@ def test_every_page_is_readable_and_asks_nobody_else(site, tabs):
 def test_a_request_is_readable_on_a_telephone(site, tabs, scheme):
     for name in ("overview", "request"):
         with tabs(pages(site)[name], width=360, height=740, scheme=scheme) as tab:
-            assert tab.widths() == (360, 360)
-            shown = tab.screenshot(f"site-{name}-narrow-{scheme}", whole=True)
-            assert (max(paper(shown)) < 60) == (scheme == DARK)
-            assert tab.faults() == []
+            tab.check(f"site-{name}-narrow-{scheme}")
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from site_page import SiteWithPage, Visitor, request_paths
-from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms, until
+from sites import bundles_of, consortium, fedboost, shared_out, terms, until
 
 from fedboost.errors import SessionFailed
 from fedboost.runtime.site.policy_keys import COMMAND
@@ -30,33 +30,29 @@ async def failed(one, agreement):
 
 
 @pytest.mark.slow
-def test_an_officer_approves_what_was_asked_and_the_session_goes_through(tmp_path, bundles):
+async def test_an_officer_approves_what_was_asked_and_the_session_goes_through(tmp_path, bundles):
     tables = shared_out(3)
-
-    async def scenario():
-        others = {name: tables[name] for name in ("south", "east")}
-        async with consortium(tmp_path / "one", others, bundles=bundles) as one:
-            site = SiteWithPage(tmp_path / "north", one.address, tables["north"], bundle=bundles["north"])
-            async with site.running():
-                officer = await asyncio.to_thread(Visitor(site.address).log_in, site.token)
-                assert f"run there `{COMMAND} --analyst analyst`" in await failed(one, offered())
-                (path,) = request_paths(await asyncio.to_thread(officer.get, "/requests"))
-                page = await asyncio.to_thread(officer.get, path)
-                assert "analyst: gets the model and the metrics" in page
-                assert offered().digest in page
-                answer = await asyncio.to_thread(officer.decide, path, "approve", site.token)
-                assert answer[0] == 303, answer
-                training = await one.train(offered())
-                assert len(training.history) == 3
-                await until(lambda: site.node.watch.page_state.live.session is None)
-                audit = await asyncio.to_thread(officer.get, "/audit")
-                assert ("refused" in audit, "as agreed" in audit) == (True, True)
-                left = await asyncio.to_thread(officer.get, "/audit/2")
-                assert "signed by</dt><dd>analyst, the analyst" in left
-                await approved_for_a_name_with_a_typing_error(one, site, officer)
-                return await refused_on_the_page(one, site, officer)
-
-    said = in_time(scenario())
+    others = {name: tables[name] for name in ("south", "east")}
+    async with consortium(tmp_path / "one", others, bundles=bundles) as one:
+        site = SiteWithPage(tmp_path / "north", one.address, tables["north"], bundle=bundles["north"])
+        async with site.running():
+            officer = await asyncio.to_thread(Visitor(site.address).log_in, site.token)
+            assert f"run there `{COMMAND} --analyst analyst`" in await failed(one, offered())
+            (path,) = request_paths(await asyncio.to_thread(officer.get, "/requests"))
+            page = await asyncio.to_thread(officer.get, path)
+            assert "analyst: gets the model and the metrics" in page
+            assert offered().digest in page
+            answer = await asyncio.to_thread(officer.decide, path, "approve", site.token)
+            assert answer[0] == 303, answer
+            training = await one.train(offered())
+            assert len(training.history) == 3
+            await until(lambda: site.node.watch.page_state.live.session is None)
+            audit = await asyncio.to_thread(officer.get, "/audit")
+            assert ("refused" in audit, "as agreed" in audit) == (True, True)
+            left = await asyncio.to_thread(officer.get, "/audit/2")
+            assert "signed by</dt><dd>analyst, the analyst" in left
+            await approved_for_a_name_with_a_typing_error(one, site, officer)
+            said = await refused_on_the_page(one, site, officer)
     assert said.count("a person there refused these terms") == 1
 
 

@@ -153,24 +153,20 @@ def test_a_check_is_about_the_names_and_types_of_columns(tmp_path):
     assert kind.startswith("column 'age' is date32[day] here, categorical takes")
 
 
-def test_the_next_session_has_the_rows_as_they_are_now(tmp_path):
+async def test_the_next_session_has_the_rows_as_they_are_now(tmp_path):
     tables = shared_out(2)
     mended = {**tables, "south": shared_out(2, rows(seed=5))["south"]}
-
-    async def scenario():
-        async with consortium(tmp_path / "c", tables) as one:
-            first = await one.train(terms(TWO))
-            again = await one.train(terms(TWO, rounds=2))
-            written(one.folder, {"south": mended["south"]})
-            second = await one.train(terms(TWO))
-            (one.folder / "south.parquet").unlink()
-            with pytest.raises(SessionFailed) as failed:
-                await one.train(terms(TWO))
-            written(one.folder, {"south": mended["south"]})
+    async with consortium(tmp_path / "c", tables) as one:
+        first = await one.train(terms(TWO))
+        again = await one.train(terms(TWO, rounds=2))
+        written(one.folder, {"south": mended["south"]})
+        second = await one.train(terms(TWO))
+        (one.folder / "south.parquet").unlink()
+        with pytest.raises(SessionFailed) as failed:
             await one.train(terms(TWO))
-            return first.model, again.model, second.model, str(failed.value), one.log
-
-    first, again, second, failed, log = in_time(scenario())
+        written(one.folder, {"south": mended["south"]})
+        await one.train(terms(TWO))
+        first, again, second, failed, log = first.model, again.model, second.model, str(failed.value), one.log
     assert first.to_bytes() == expected(tables)
     assert again.to_bytes() == expected(tables, rounds=2)
     assert second.to_bytes() == expected(mended) != first.to_bytes()

@@ -1,11 +1,10 @@
-"""Mistakes of who runs a site or an aggregator: logs, metrics, the audit log, backups."""
+"""Mistakes of who runs a site or an aggregator: logs, metrics, backups, the machine, approvals, keys."""
 
 import socket
-import tarfile
 
 from audit_logs import written
 from mistakes import Mistake
-from sites import terms
+from sites import fedboost, terms
 from starts import Running
 
 AGGREGATOR = "aggregator --config metrics.toml --insecure-loopback"
@@ -43,13 +42,32 @@ def log(folder):
     written(folder / "north.audit.jsonl")
 
 
-def other_archive(folder):
-    with tarfile.open(folder / "other.tar.gz", "w:gz") as archive:
-        archive.add(folder / "rows.csv", "rows.csv")
-
-
 def removed(folder, name):
     (folder / "fedboost.state" / "north" / name).unlink()
+
+
+def _site(*lines):
+    values = ('party = "north"', 'aggregator = "localhost:1"', 'data = "rows.csv"', *lines)
+    return {"odd.toml": "\n".join(values) + "\n"}
+
+
+def _aggregator(*lines):
+    return {"odd.toml": "\n".join(('listen = "127.0.0.1:0"', *lines)) + "\n"}
+
+
+DIALS = "party --config odd.toml --wait 0.1"
+LOOPBACK = f"{DIALS} --insecure-loopback"
+ODD = "aggregator --config odd.toml"
+ASK = "--aggregator localhost:1 --insecure-loopback --wait 0.2"
+
+
+def _root(folder):
+    fedboost("keys", "init-consortium", "--folder", folder / "root")
+
+
+def _requested(folder):
+    _root(folder)
+    fedboost("keys", "request", "north", "--folder", folder / "site")
 
 
 MISTAKES = {
@@ -122,31 +140,90 @@ MISTAKES = {
         ("party.toml", "is read by this very command", "another name"),
         prepare=took_part,
     ),
-    "a restore over a memory": Mistake(
-        "restore backup.tar.gz --config party.toml",
-        ("memory.sqlite", "there is a memory already", "--force"),
-        prepare=backed_up,
-    ),
     "a restore from a file that is not there": Mistake(
         "restore nowhere.tar.gz --config party.toml", ("nowhere.tar.gz", "cannot read", "No such file")
     ),
     "a restore from a table": Mistake(
         "restore rows.csv --config party.toml", ("rows.csv", "is no backup", "`fedboost backup`")
     ),
-    "a restore from another archive": Mistake(
-        "restore other.tar.gz --config party.toml",
-        ("other.tar.gz", "is no backup", "`fedboost backup`"),
-        prepare=other_archive,
-    ),
-    "a restore at another party": Mistake(
-        "restore backup.tar.gz --config south.toml",
-        ("backup.tar.gz", "is a backup of party 'north'", "south.toml is of 'south'"),
-        {"south.toml": SITE.replace("north", "south")},
-        prepare=backed_up,
-    ),
     "a party whose memory is lost": Mistake(
         PARTY,
         ("memory.sqlite", "is gone", "restore the memory from a backup"),
         prepare=lambda folder: (took_part(folder), removed(folder, "memory.sqlite")),
+    ),
+    "state is a file": Mistake(
+        LOOPBACK,
+        ("rows.csv", "state folder", "Not a directory", "`state`", "can write"),
+        _site('state = "rows.csv"'),
+    ),
+    "state where no folder can be made": Mistake(
+        LOOPBACK, ("/proc/state", "cannot make this state folder", "`state`"), _site('state = "/proc/state"')
+    ),
+    "state of an aggregator is a file": Mistake(
+        f"{ODD} --insecure-loopback",
+        ("rows.csv", "cannot be used", "`state`", "can write"),
+        _aggregator('state = "rows.csv"'),
+    ),
+    "state of an aggregator where no folder can be made": Mistake(
+        f"{ODD} --insecure-loopback",
+        ("/proc/state", "cannot be used", "`state`"),
+        _aggregator('state = "/proc/state"'),
+    ),
+    "keys are not mounted": Mistake(
+        DIALS,
+        ("/nonexistent/keys", "no such folder", "`fedboost keys party`"),
+        _site('keys = "/nonexistent/keys"'),
+    ),
+    "keys of an aggregator are not mounted": Mistake(
+        ODD,
+        ("/nonexistent/keys", "no such folder", "`fedboost keys aggregator`"),
+        _aggregator('keys = "/nonexistent/keys"'),
+    ),
+    "keys are a file": Mistake(DIALS, ("rows.csv", "certificate.pem, key.pem"), _site('keys = "rows.csv"')),
+    "a config that Docker made a folder": Mistake(
+        "party --config folder --insecure-loopback", ("folder: cannot read", "directory")
+    ),
+    "the machine's other address without keys": Mistake(
+        f"{ODD} --insecure-loopback",
+        ("0.0.0.0:0", "loopback", "use keys"),
+        {"odd.toml": 'listen = "0.0.0.0:0"'},
+    ),
+    "predictions to a full disk": Mistake(
+        "predict model.json rows.csv --out /dev/full", ("/dev/full", "No space left on device")
+    ),
+    "a model below a file": Mistake(
+        "simulate terms.toml --data rows.csv --out rows.csv/new.json", ("rows.csv", "cannot write")
+    ),
+    "the demo into a file": Mistake("demo --out rows.csv", ("rows.csv", "is a file", "needs a folder")),
+    "scratch where no folder is": Mistake(
+        LOOPBACK, ("scratch folder", "/scratch: does not exist", "make it"), _site('scratch = "scratch"')
+    ),
+    "status of a port where nobody listens": Mistake(
+        f"status {ASK}", ("no aggregator answers at localhost:1", "check the address")
+    ),
+    "status of a URL": Mistake(
+        "status --aggregator https://fed:7070 --insecure-loopback", ("--aggregator", "HOST:PORT")
+    ),
+    "status without keys": Mistake("status --aggregator localhost:1", ("no keys", "--keys FOLDER")),
+    "check of terms without parties": Mistake(
+        f"check alone.toml {ASK}", ("name no parties", 'parties = ["north", "south"]')
+    ),
+    "check of terms that are not there": Mistake(
+        f"check nowhere.toml {ASK}", ("nowhere.toml", "cannot read")
+    ),
+    "the key sent in place of the request": Mistake(
+        "keys sign site/north/key.pem --folder root --yes",
+        ("site/north/key.pem", "private key", "must not leave its site", "send request.pem"),
+        prepare=_requested,
+    ),
+    "signing where the root is not": Mistake(
+        "keys sign site/north/request.pem --folder site --yes",
+        ("site/consortium-key.pem", "no such file", "init-consortium"),
+        prepare=_requested,
+    ),
+    "asking twice": Mistake(
+        "keys request north --folder site",
+        ("site/north", "exists already", "move it away"),
+        prepare=_requested,
     ),
 }
