@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -179,8 +180,11 @@ class Known:
 
 
 class SessionMemory(Protocol):
-    """A site's memory of one session. Each method returns when it is written down; DurabilityError if it
-    cannot be."""
+    """A site's memory of one session. Each method returns when it is written down, in `together` at its end;
+    DurabilityError if it cannot be."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Write all that is noted and recorded meanwhile, or nothing of it."""
 
     @property
     def standing(self) -> Standing:
@@ -378,8 +382,7 @@ class TransientMemory:
     def begin(self, offer: SessionOffer, limits: Limits) -> "TransientSession":
         """Take part in a session, or go on with it."""
         held = self.sessions.get(offer.session)
-        known = None if held is None else held.known
-        judge(offer, known, self.others(offer.session), limits, self.party)
+        judge(offer, held.known if held else None, self.others(offer.session), limits, self.party)
         if held is None:
             held = self.sessions[offer.session] = TransientSession(self, offer, self.draw(KEY_BYTES))
         held.limits = limits
@@ -407,6 +410,10 @@ class TransientSession:
         """This session as the rules between sessions look at it."""
         return replace(self._known, attempt=self.standing.attempt, days=self._memory.clock() - self._begun)
 
+    def together(self) -> AbstractContextManager[None]:
+        """Nothing outlives the process anyway."""
+        return nullcontext()
+
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
         """Note the rows that it is about: they stay as they are while a process lives."""
         if table is not None and table.chosen is not None:
@@ -418,8 +425,8 @@ class TransientSession:
     def meet(self, attempt: int) -> None:
         """Note the attempt."""
         if not self.standing.attempt:
-            memory = self._memory
-            check_others(self._known, memory.others(self._known.session), self.limits, memory.party)
+            others = self._memory.others(self._known.session)
+            check_others(self._known, others, self.limits, self._memory.party)
         self.standing = replace(self.standing, attempt=attempt)
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
@@ -481,7 +488,7 @@ class Spending:
             if values.size:
                 raise PeerError("an answer without noise, where the terms say that all get some")
             return values, None
-        if not self._draws:
+        if self.terms.noise is None or self.terms.noise.placement == "central":  # this party draws none
             return values, None
         key = self._key(query, state, tag, values)
         charge = Charge(hmac.digest(key, b"name", "sha256").hex()[:32], release.cost)
@@ -499,11 +506,6 @@ class Spending:
             values.tobytes(),
         )
         return hmac.digest(self.memory.secret, label, "sha256")
-
-    @property
-    def _draws(self) -> bool:
-        """True if this party draws noise."""
-        return self.terms.noise is not None and self.terms.noise.placement != "central"
 
 
 def with_central_noise(query: Query, terms: Terms, total: Int64, draw: RandomBytes) -> Int64:

@@ -80,13 +80,10 @@ def scenario_of(folder, bundles, policies, ask, tables=None):
     async def scenario():
         async with consortium(folder, {}, bundles=bundles) as one:
             for name, policy in policies.items():
-                audit = one.folder / f"{name}.audit.jsonl"
                 if "epsilon" in policy:  # a memory of what is spent is begun by hand
                     config = {"party": name, "aggregator": one.address, "state": one.folder / name}
-                    init_memory(PartyConfig(**config, audit=audit, policy=policy))
-                one.start_party(
-                    name, (tables or {}).get(name, rows()), state=name, policy=policy, audit=audit
-                )
+                    init_memory(PartyConfig(**config, policy=policy))
+                one.start_party(name, (tables or {}).get(name, rows()), state=name, policy=policy)
             await until(lambda: len(reviewers_of(one)) == len(policies))
             return await ask(one), one.log
 
@@ -97,7 +94,7 @@ def test_all_would_and_nothing_begins(tmp_path, bundles):
     agreed = terms(THREE, protection="masked")
 
     async def ask(one):
-        return await check(one, agreed), [kinds(path) for path in one.folder.glob("*.audit.jsonl")]
+        return await check(one, agreed), [kinds(one.store(name, name)) for name in one.nodes]
 
     (end, logs), log = scenario_of(tmp_path / "one", bundles, dict.fromkeys(THREE, NAMED), ask)
     assert (end.code, end.err) == (0, "")
@@ -195,8 +192,8 @@ def test_checks_tell_nothing_of_a_value(tmp_path, bundles):
         with pytest.raises(SessionFailed, match="rows do not fit the terms"):
             await one.train(agreed[0])
         assert [session.unmet for session in read_past(one.nodes["north"]._config).sessions] == [True]
-        text = await asyncio.to_thread(fedboost, "audit", one.folder / "north.audit.jsonl")
-        return found, read_log(one.folder / "north.audit.jsonl"), [each.digest for each in agreed], text.out
+        text = await asyncio.to_thread(fedboost, "audit", one.store("north", "north"))
+        return found, read_log(one.store("north", "north")), [each.digest for each in agreed], text.out
 
     found, _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask, {"north": labels})
     answers, entries, digests, text = found
@@ -224,7 +221,7 @@ def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypatch):
         await one.train(terms(["north"]))
         days[0] = "2026-11-25"
         found.append((await replies(one, every[2]))[1]["north"])
-        return found, kinds(one.folder / "north.audit.jsonl").count("checked")
+        return found, kinds(one.store("north", "north")).count("checked")
 
     (answers, logged), _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
     assert [answer["would"] for answer in answers] == [True, True, False, True, False, True]
@@ -237,14 +234,13 @@ def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypatch):
 
 def test_a_check_that_cannot_be_recorded_is_not_answered(tmp_path, bundles):
     async def ask(one):
-        audit = one.folder / "north.audit.jsonl"
-        audit.write_text("odd\n")
+        one.store("north", "north").unlink()
         return await replies(one, terms(["north"], max_depth=9))
 
     policies = {"north": {**NAMED, "max_depth": 2}}
     (_, sites), log = scenario_of(tmp_path / "one", bundles, policies, ask)
     assert sites["north"]["reasons"] == ["it cannot write its audit log; its own log says why"]
-    assert "changed or removed" in log.named("terms were checked and not answered")[0]["reason"]
+    assert "removed or replaced" in log.named("terms were checked and not answered")[0]["reason"]
 
 
 def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monkeypatch):
@@ -401,7 +397,7 @@ def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):
     async def ask(one):
         with pytest.raises(SessionFailed, match="analysts"):
             await one.train(terms(["north"]))
-        return fedboost("audit", one.folder / "north.audit.jsonl")
+        return fedboost("audit", one.store("north", "north"))
 
     policy = {**ANYTHING, "analysts": ["marie"]}
     end, log = scenario_of(tmp_path / "one", bundles, {"north": policy}, ask)

@@ -18,7 +18,8 @@ from fedboost.privacy.points import POINT_BYTES, PRIME, TOKEN_WORDS
 from fedboost.protocol import relaying
 from fedboost.protocol.contracts import Send
 from fedboost.protocol.messages import Ask, Relay, Report
-from fedboost.runtime.site.memory import FileMemory, make_file
+from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.store import make_file
 from fedboost.terms.vertical import MOST_IDS
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 from fedboost.wire.messages import encode_to_party

@@ -25,7 +25,8 @@ from fedboost.holders.columns import LEAF_BITS
 from fedboost.protocol import relaying, run
 from fedboost.protocol.contracts import Several
 from fedboost.protocol.messages import Ask, Connected, Disconnected, Introduce, Relay, Report
-from fedboost.runtime.site.memory import FileMemory, make_file
+from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.store import make_file
 from fedboost.wire.messages import encode_from_party, encode_to_party
 from tests.helpers.alignments import CHECK, matching
 from tests.helpers.apart_sessions import LOST
