@@ -121,8 +121,7 @@ def check_consortium(compose):
     assert model.protection == "masked"
     kept = [(tmp_path / "memory" / name).iterdir() for name in model.parties]
     assert [{file.name for file in files} for files in kept] == [
-        {"memory.sqlite", f"{name}.audit.jsonl", f"{name}.lock", "terms", "approved"}
-        for name in model.parties
+        {"memory.sqlite", f"{name}.counter", f"{name}.lock"} for name in model.parties
     ]
 
 
@@ -237,6 +236,7 @@ def test_an_image_runs_as_a_user_without_rights_with_kernels_inside(role):
 SECRETS = (
     *("keys/north/key.pem", "party/key.pem", "fedboost/cli/keys/key.pem", "examples/north.key", "north.csr"),
     *("party/fedboost.state/north/memory.sqlite", "aggregator/aggregator.state/session.journal"),
+    *("party/fedboost.state/north/north.counter", "examples/north.counter"),
     *("examples/memory.sqlite-wal", "party/north.audit.jsonl", "examples/north.audit.jsonl.1", "party.log"),
     *(
         "party/north.csv",

@@ -356,10 +356,9 @@ async def test_the_noise_is_charged_to_a_budget(tmp_path):
     }
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
         for name, table in tables.items():
-            audit = one.folder / f"{name}.audit.jsonl"
             config = {"party": name, "aggregator": one.address, "state": one.folder / name}
-            init_memory(PartyConfig(**config, audit=audit, policy=policy))
-            one.start_party(name, table, policy=policy, state=name, audit=audit)
+            init_memory(PartyConfig(**config, policy=policy))
+            one.start_party(name, table, policy=policy, state=name)
         first = await asyncio.to_thread(one.analyst.describe, agreed)
         with pytest.raises(SessionFailed, match="budget"):
             await asyncio.to_thread(one.analyst.describe, agreed)

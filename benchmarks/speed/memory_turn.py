@@ -24,7 +24,8 @@ from common import verdict
 import fedboost as fb
 from fedboost.protocol.contracts import Position
 from fedboost.protocol.site import Limits, Question, SessionOffer
-from fedboost.runtime.site.memory import NAME, FileMemory, make_file
+from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.store import NAME, make_file
 
 CLAIM = 0.2
 TURNS_A_TREE = 8

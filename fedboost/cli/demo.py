@@ -47,6 +47,7 @@ from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.node import predict_with_parties
+from fedboost.runtime.site.store import NAME
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.terms import Terms
@@ -193,9 +194,8 @@ def _empty_state(folder: Path) -> Path:
 
 
 def _audit_log(folder: Path, party: str) -> str:
-    """The audit log of a site, as a shell takes it."""
-    name = folder_name(party)
-    return shlex.quote(str(folder / STATE / name / f"{name}.audit.jsonl"))
+    """The store of a site, which has its audit log, as a shell takes it."""
+    return shlex.quote(str(folder / STATE / folder_name(party) / NAME))
 
 
 # ---- Sites with different rows --------------------------------------------------------------------------

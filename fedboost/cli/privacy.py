@@ -53,11 +53,12 @@ def budget(
 def begin(
     config: SiteFile,
     restored: Annotated[
-        bool, typer.Option("--restored", help="Use a memory that was put back from a backup.")
+        bool,
+        typer.Option("--restored", help="Use a memory that is older than its counter, or begin a lost one."),
     ] = False,
 ) -> None:
     """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
-    it was lost. What the audit log has of earlier sessions is taken over."""
+    it was lost."""
     site = read_party(config, holds_rows=None)
     memory = accept_restored(site) if restored else init_memory(site)
     how = "the memory that was put back" if restored else "a new memory"
@@ -65,6 +66,8 @@ def begin(
         f"{memory.path}: {how}, of the rows {printable(site.rows_name)}; it knows {memory.sessions} sessions "
         f"and {memory.releases} releases that were charged"
     )
+    if restored:
+        print(memory.loss)
     if memory.sessions:
         print("None of those sessions continues: its analyst begins again.")
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from string import hexdigits
 from typing import Annotated
 
 import numpy as np
@@ -27,7 +26,6 @@ from fedboost.cli.common import (
 from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
 from fedboost.errors import ConfigError, Refused, printable
 from fedboost.privacy.identity import is_name
-from fedboost.results.audit import Session
 from fedboost.results.site import Counts
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.check import MIN_ROWS, of_offer
@@ -39,9 +37,16 @@ from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
 from fedboost.runtime.site.approval import approve as write_approval
-from fedboost.runtime.site.approval import count_columns, count_rows, look
-from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Entry, read_log
-from fedboost.runtime.site.audit_rules import audit_of, sessions_of
+from fedboost.runtime.site.approval import count_columns, count_rows, look, take_back
+from fedboost.runtime.site.audit import (
+    audit_of,
+    check_party,
+    export_log,
+    named_session,
+    number_of,
+    read_log,
+    sessions_of,
+)
 from fedboost.runtime.site.backup import restore as put_back
 from fedboost.runtime.site.backup import write_backup
 from fedboost.runtime.site.config import PartyConfig, read_party
@@ -57,13 +62,11 @@ from fedboost.views.audit import audit as audit_view
 from fedboost.views.check import notices
 from fedboost.views.words import (
     Block,
-    all_shown,
     cell,
     counted,
     delimited,
     listed,
     moment,
-    shown,
     table,
 )
 
@@ -89,15 +92,24 @@ def approve(
         typer.Option("--describe", help="Allow rows to be described (`fedboost describe`), and no training."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve without a question.")] = False,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Take an approval back; TERMS may be the first of its digest.")
+    ] = False,
     full: Annotated[
         bool, typer.Option("--full", help="Show all names and levels, also where they are many.")
     ] = False,
 ) -> None:
     """Show which rules of this site's policy terms break, and who would learn what of its rows; on yes allow
     these terms, and no others. Exit code 1 for a no."""
+    if withdraw and not terms.exists():
+        print(f"withdrawn: {take_back(read_party(config, holds_rows=None), terms.name)}")
+        return
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     agreed = terms_to_describe(agreed) if describe else agreed
     _check_party(agreed, site, terms, config)
+    if withdraw:
+        print(f"withdrawn: {take_back(site, agreed.digest)}")
+        return
     analysts = _analysts(site, agreed, analyst or [])
     looked = look(site, agreed, analysts, _read_rows(site, agreed))
     review = looked.review
@@ -110,8 +122,8 @@ def approve(
     ):
         notice("not approved: nothing was written")
         raise typer.Exit(REFUSED)
-    path = write_approval(site, agreed, review, datetime.now(UTC))
-    print(f"approved, until this file is removed: {path}")
+    write_approval(site, agreed, review, datetime.now(UTC))
+    print("approved, until `fedboost approve --withdraw` takes it back")
 
 
 def _check_party(agreed: Terms, site: PartyConfig, terms: Path, config: Path) -> None:
@@ -177,10 +189,10 @@ def _agreed(analysts: tuple[str, ...], broken: Sequence[str]) -> bool:
 
 
 AUDIT_EPILOG = (
-    "Example: fedboost audit party.audit.jsonl\n\n"
-    "Example: fedboost audit party.audit.jsonl --session session-1f3a5c7e\n\n"
-    "Example: fedboost audit party.audit.jsonl --last 3\n\n"
-    "Example: fedboost audit party.audit.jsonl --strict --expect $(cat last-hash)"
+    "Example: fedboost audit fedboost.state/north/memory.sqlite\n\n"
+    "Example: fedboost audit fedboost.state/north/memory.sqlite --session session-1f3a5c7e\n\n"
+    "Example: fedboost audit fedboost.state/north/memory.sqlite --export north.jsonl\n\n"
+    "Example: fedboost audit north.jsonl --strict --expect $(cat last-hash)"
 )
 
 
@@ -188,8 +200,8 @@ def audit(
     log: Annotated[
         Path,
         typer.Argument(
-            help="A party's audit log: fedboost.state/PARTY/PARTY.audit.jsonl beside its file, unless that "
-            "names another log, state folder or dataset.",
+            help="A site's memory, which has its audit log: fedboost.state/PARTY/memory.sqlite beside its "
+            "file, unless that names another state folder or dataset; or an export of the log.",
             show_default=False,
         ),
     ],
@@ -213,6 +225,16 @@ def audit(
             show_default=False,
         ),
     ] = None,
+    party: Annotated[
+        str | None, typer.Option(help="Whose log, of a memory that several share.", show_default=False)
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the log to this file as JSON lines.", show_default=False),
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="With --export: then remove its entries from the memory.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if there are warnings.")] = False,
     json: Json = False,
 ) -> None:
@@ -223,11 +245,18 @@ def audit(
         raise ConfigError("--session and --last exclude each other: take one away")
     if last is not None and last < 1:
         raise ConfigError(f"--last {last}: give how many sessions to show, 1 or more")
-    digest = None if expect is None else _hash(expect)
-    entries = read_log(log)
-    expected = None if digest is None else _number(digest, entries, log)
+    if remove and export is None:
+        raise ConfigError("--remove: only what is exported is removed: name a file by --export")
+    if export is not None:
+        check_writable(export, log, force=False)
+    if party is not None:
+        check_party(log, party)
+    entries = read_log(log, party)
+    expected = None if expect is None else number_of(expect, entries, log)
+    if export is not None:
+        export_log(log, export, party, remove)
     sessions = sessions_of(entries)
-    name = None if session is None else _name(session, sessions, log)
+    name = None if session is None else named_session(session, sessions, log)
     result = audit_of(log, entries, sessions, expected, name, last)
     with unless_nobody_reads():
         document = audit_view(result, in_full=True)
@@ -236,46 +265,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _hash(text: str) -> str:
-    """Return a hash as the log writes it. ConfigError if it is none."""
-    digest = text.strip().lower()
-    if len(digest) != len(BEFORE_THE_FIRST) or not set(digest) <= set(hexdigits):
-        raise ConfigError(
-            f"--expect: {shown(text)!r} is no hash of {len(BEFORE_THE_FIRST)} hex digits; give the one that "
-            f"an earlier `fedboost audit` ended with"
-        )
-    return digest
-
-
-def _number(digest: str, entries: list[Entry], log: Path) -> int:
-    """Return the number of the entry with that hash; 0 for the hash of an empty log. ConfigError."""
-    hashes = [BEFORE_THE_FIRST, *(entry.hash for entry in entries)]
-    if digest not in hashes:
-        raise ConfigError(
-            f"{log}: none of its {len(entries)} entries has the hash {digest}: the log was cut short or "
-            f"rewritten since that was kept, or it is the hash of another log"
-        )
-    return hashes.index(digest)
-
-
-def _name(name: str, sessions: list[Session], log: Path) -> str:
-    """Return the name of the session that is meant: by its whole name, or by a beginning that no other has,
-    also as it is printed where it is cut. ConfigError."""
-    names = list(dict.fromkeys(session.name for session in sessions))
-    if name in names:
-        return name
-    begins = name.removesuffix("…")
-    meant = [known for known in names if begins and known.startswith(begins)]
-    if len(meant) == 1:
-        return meant[0]
-    if meant:
-        listed = all_shown(meant)
-        raise ConfigError(f"{log}: {len(meant)} sessions begin with {shown(begins)!r}: {listed}; write more")
-    raise ConfigError(f"{log}: has no session {shown(name)!r}; it has {all_shown(names) or 'none'}")
-
-
-# ---- `fedboost backup` and `fedboost restore`: a site's memory ------------------------------------------
-# Audit log and parts of models in one file, and back.
+# ---- `fedboost backup` and `fedboost restore`: a site's memory and parts of models in one file, and back --
 
 
 BACKUP_EPILOG = "Example: fedboost backup --config party.toml --out north-2026-11-22.tar.gz"
@@ -287,8 +277,8 @@ def backup(
     out: Annotated[Path, typer.Option(help="The backup to write, .tar.gz.", show_default=False)],
     force: Force = False,
 ) -> None:
-    """Back up this site's memory, its audit log, the terms of its sessions and its parts of models into one
-    file, also while the party runs. Keep it as secret as the state folder; no key of the bundle is in it."""
+    """Back up this site's memory, with its audit log and approvals, and its parts of models into one file,
+    also while the party runs. Keep it as secret as the state folder; no key of the bundle is in it."""
     site = read_party(config, holds_rows=None)
     check_writable(out, config, force=force)
     about = write_backup(site, out)
@@ -301,12 +291,13 @@ def restore(
     config: SiteFile,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also where a memory is, which is then kept in a folder beside it."),
+        typer.Option(
+            "--force", help="Also where a damaged or another memory is, which is kept in a folder beside it."
+        ),
     ] = False,
 ) -> None:
-    """Put this site's memory back from a backup, where it was lost, and its audit log and parts of models if
-    those were lost, too. Sessions that were under way are over; what an audit log that is still there has
-    since is taken over."""
+    """Put this site's memory back from a backup, where it was lost, with its audit log and approvals, and
+    parts of models if those were lost, too. Sessions that were under way are over."""
     restored = put_back(backup, read_party(config, holds_rows=None), force)
     begun = restored.begun
     knows = f"{counted(begun.sessions, 'session')} and {counted(begun.releases, 'charged release')}"
@@ -315,14 +306,7 @@ def restore(
         print(f"{counted(restored.parts, 'part of a model', 'parts of models')} put back.")
     if restored.aside is not None:
         print(f"What was there before is in {restored.aside}.")
-    if restored.newer is None:
-        print(
-            "The audit log is that of the backup, too: what left this site later is not known. If the party "
-            "ran after the backup, treat its privacy budget as spent."
-        )
-    elif restored.newer:
-        newer = counted(restored.newer, "entry", "entries")
-        print(f"It is older than the audit log, whose {newer} since then were taken over.")
+    print(begun.loss)
 
 
 # ---- `fedboost columns`: the columns that a site offers, for an analyst to draft terms with -------------

@@ -71,9 +71,8 @@ SALT = b"fedboost/1/part"
 @dataclass(frozen=True)
 class Membership:
     """first: the first offer that was taken; memory: the site's memory of the session; holder: the party's
-    data;
-    secret: the key holder's, for this session and in memory alone; spending: the noise of answers, where the
-    terms have some."""
+    data; secret: the key holder's, for this session and in memory alone; spending: the noise of answers,
+    where the terms have some."""
 
     first: Offer
     memory: SessionMemory
@@ -113,8 +112,7 @@ class Membership:
             site.taken(offer)
             secret = None
             if terms.keyholder == site.name:
-                protection = terms.protection
-                secret = protection.encryption().new_secret(terms.hiding.key_bits)
+                secret = terms.protection.encryption().new_secret(terms.hiding.key_bits)
             spending = Spending(terms, memory) if terms.noise is not None and has_rows else None
             holder = Rowless() if site.holder is None else site.holder(terms, memory.secret)
             memory.bind(holder.rows_hashed, holder.table)
@@ -342,8 +340,7 @@ class Answer:
         self._sent: list[Report] = []
         """The parts that were handed out; the rest is still to come from `_rest`."""
         self._rest = self._sealed(tag, member, answered, state)
-        terms = member.terms
-        self._opens = not terms.hides_columns or ask.query.hidden(terms, state) is not None
+        self._opens = not member.terms.hides_columns or ask.query.hidden(member.terms, state) is not None
         """False where nobody reports sums that this party could open."""
         self.helped: dict[bytes, bytes] = {}
         """Requests for help with this turn, and the help that was given."""
@@ -531,10 +528,9 @@ class PartySession:
         if public is None and member.protection.uses_key_holder:
             public = key_exchange.public_of(attempt, meet.greetings)
         handshake, self._handshake, self._attested = self._handshake, None, None
-        roster = tuple(sorted(met.publics))
         sealer = _sealer(site, member, handshake, met, public, self._openings)
         ends = first_transcript(met.session, state), sealer, _ends(site, terms, handshake, met, state)
-        self._introduced = Introduced(meet.greetings, roster, met.session, *ends)
+        self._introduced = Introduced(meet.greetings, tuple(sorted(met.publics)), met.session, *ends)
         if terms.hides_columns:
             self._introduced.keys = Keys(public, member.secret, site.draw)
         yield from ()
@@ -591,27 +587,28 @@ class PartySession:
 
     def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:
         """Relay what others need, and answer once nothing is missing."""
-        ask, before = underway.ask, underway.before
+        ask, before, memory = underway.ask, underway.before, self._member.memory
         for step, messages, digest in underway.advance():
-            self._remember(underway, before.after(ask.query))
-            if isinstance(step, Receive):
-                if received := underway.new(step, digest):
-                    states = before, before.after(ask.query)
-                    underway.question = remember(self._member.memory, ask, *states, received)
-                continue
-            about = step.kind, step.to, step.about, len(step.content)
-            self._site.record(Relayed(self._member.first.session, ask.turn, ask.attempt, *about))
+            with memory.together():
+                self._remember(underway, before.after(ask.query))
+                if isinstance(step, Receive):
+                    if received := underway.new(step, digest):
+                        underway.question = remember(memory, ask, before, before.after(ask.query), received)
+                    continue
+                about = step.kind, step.to, step.about, len(step.content)
+                self._site.record(Relayed(self._member.first.session, ask.turn, ask.attempt, *about))
             yield from messages
         if underway.answered is None:
             return
         self._underway, member = None, self._member
         tag = tag_of(ask, introduced.transcript)
-        answer = Answer(ask, tag, member, introduced.sealer, underway.answered, before)
-        question = self._remember(underway, member.holder.state)
+        with memory.together():
+            answer = Answer(ask, tag, member, introduced.sealer, underway.answered, before)
+            question = self._remember(underway, member.holder.state)
+            positions = question.digest.hex(), before.position.digest.hex()
+            self._record(ask, ask.query.name, ask.query.cells, answer.size, answer.charge, *positions)
         self._answer = answer
         self._answered += 1
-        positions = question.digest.hex(), before.position.digest.hex()
-        self._record(ask, ask.query.name, ask.query.cells, answer.size, answer.charge, *positions)
         yield from answer.reports()
 
     def _remember(self, underway: Underway, after: TrainingState) -> Question:
@@ -630,17 +627,14 @@ class PartySession:
         if request.request not in answer.helped:
             size = len(answer.help(request.request))
             self._openings += self._member.secret is not None
-            self._note_help(answer.ask)
-            self._record(answer.ask, *self._member.help_as(size), size)
+            member, ask, memory = self._member, answer.ask, self._member.memory
+            with memory.together():
+                stage, helped = ask.query.stage, memory.standing.helped
+                if member.terms.session.on_loss == "shrink" and (helped is None or stage >= helped[0]):
+                    # A tree that is asked for again does not undo what was opened after it.
+                    memory.help(stage, tuple(sorted(ask.roster)))
+                self._record(ask, *member.help_as(size), size)
         yield OpenShare(*label, answer.help(request.request))
-
-    def _note_help(self, ask: Ask) -> None:
-        """Write down over which roster a sum is opened, where that may change."""
-        member = self._member
-        stage, helped = ask.query.stage, member.memory.standing.helped
-        if member.terms.session.on_loss == "shrink" and (helped is None or stage >= helped[0]):
-            # A tree that is asked for again does not undo what was opened after it.
-            member.memory.help(stage, tuple(sorted(ask.roster)))
 
     def _close(self, close: Close) -> Iterator[FromParty]:
         """This party signs what it did, and the model as it was told."""
@@ -650,13 +644,15 @@ class PartySession:
         if close.attempt != self._attempt or self._asked.attempt != close.attempt:
             raise PeerError("a model before anything was asked since the parties started a new attempt")
         if self._attested is None:
-            self._member.memory.sign()
             keeps, introduced = self._member.terms.keeps_parts, self._introduced
             told = introduced.relays if keeps and introduced.relays else introduced  # `Transcripts.signed`
-            did = introduced.digest, self._answered, told.transcript
-            self._attested = self._member.attest(self._site, close, *did)
-            if given := len(self._attested.thresholds):
-                self._record(self._asked, THRESHOLDS, given // 4, given)
+            with self._member.memory.together():
+                self._member.memory.sign()
+                self._attested = self._member.attest(
+                    self._site, close, introduced.digest, self._answered, told.transcript
+                )
+                if given := len(self._attested.thresholds):
+                    self._record(self._asked, THRESHOLDS, given // 4, given)
         yield self._attested
 
     def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:
@@ -668,10 +664,9 @@ class PartySession:
     def _record(
         self, ask: Ask, what: str, cells: int, size: int, charge: Charge | None = None, *hashes: str
     ) -> None:
-        member = self._member
-        shape = cells, size, member.protection.name, ask.roster
-        release = Release(member.first.session, ask.turn, ask.attempt, what, *shape, charge, *hashes)
-        self._site.record(release)
+        shape = cells, size, self._member.protection.name, ask.roster
+        about = self._member.first.session, ask.turn, ask.attempt, what
+        self._site.record(Release(*about, *shape, charge, *hashes))
 
 
 def _sealer(

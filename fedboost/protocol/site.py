@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -176,8 +177,11 @@ class Known:
 
 
 class SessionMemory(Protocol):
-    """A site's memory of one session. Each method returns when it is written down; DurabilityError if it
-    cannot be."""
+    """A site's memory of one session. Each method returns when it is written down, in `together` at its end;
+    DurabilityError if it cannot be."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Write all that is noted and recorded meanwhile, or nothing of it."""
 
     @property
     def standing(self) -> Standing:
@@ -375,8 +379,7 @@ class TransientMemory:
     def begin(self, offer: SessionOffer, limits: Limits) -> "TransientSession":
         """Take part in a session, or go on with it."""
         held = self.sessions.get(offer.session)
-        known = None if held is None else held.known
-        judge(offer, known, self.others(offer.session), limits, self.party)
+        judge(offer, held.known if held else None, self.others(offer.session), limits, self.party)
         if held is None:
             held = self.sessions[offer.session] = TransientSession(self, offer, self.draw(KEY_BYTES))
         held.limits = limits
@@ -404,6 +407,10 @@ class TransientSession:
         """This session as the rules between sessions look at it."""
         return replace(self._known, attempt=self.standing.attempt, days=self._memory.clock() - self._begun)
 
+    def together(self) -> AbstractContextManager[None]:
+        """Nothing outlives the process anyway."""
+        return nullcontext()
+
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
         """Note the rows that it is about: they stay as they are while a process lives."""
         if table is not None and table.chosen is not None:
@@ -415,8 +422,8 @@ class TransientSession:
     def meet(self, attempt: int) -> None:
         """Note the attempt."""
         if not self.standing.attempt:
-            memory = self._memory
-            check_others(self._known, memory.others(self._known.session), self.limits, memory.party)
+            others = self._memory.others(self._known.session)
+            check_others(self._known, others, self.limits, self._memory.party)
         self.standing = replace(self.standing, attempt=attempt)
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:

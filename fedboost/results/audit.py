@@ -124,7 +124,6 @@ class Checked(Frozen):
 
 
 OfSession = Admitted | Released | Sent | Ended
-Event = Annotated[OfSession | Checked, Field(discriminator="kind")]
 
 
 # ---- Sessions -------------------------------------------------------------------------------------------
@@ -155,9 +154,7 @@ class Run(BaseModel):
     @property
     def over(self) -> bool:
         """True if the session ended, and did not pause."""
-        if self.ended is None or self.ended.paused:
-            return False
-        return not (self.admitted is None and self.ended.reason in (STOPPED, EXPIRED))
+        return self.ended is not None and not self.ended.paused
 
 
 class Own(Part):
@@ -435,12 +432,14 @@ class Checks(Part):
 
 
 class Audit(Part):
-    """An audit of a log. expected: the number of the entry with the hash that was expected, None where none
-    was; sessions: those to print; listed: with each answer; earlier: sessions before them that were not asked
-    for; checks: by day and analyst, where all sessions are printed."""
+    """An audit of a log. last: the number of its last entry; expected: that of the entry with the hash that
+    was expected, None where none was; sessions: those to print; listed: with each answer; earlier: sessions
+    before them that were not asked for; checks: by day and analyst, where all sessions are printed;
+    decisions: of persons, each with its time."""
 
     log: str
     entries: int
+    last: int
     last_hash: str
     expected: int | None = None
     parties: tuple[str, ...] = ()
@@ -449,6 +448,7 @@ class Audit(Part):
     listed: bool = False
     earlier: int = 0
     checks: tuple[Checks, ...] = ()
+    decisions: tuple[tuple[str, str], ...] = ()
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the audit as JSON, one object a line."""
@@ -459,6 +459,7 @@ class Audit(Part):
                 yield {"event": "released", **release.model_dump(exclude={"kind"})}
         for asked in self.checks:
             yield {"event": "checked", **asked.model_dump()}
+        yield from ({"event": "decision", "time": time, "what": what} for time, what in self.decisions)
         verified = {"entries": self.entries, "warnings": len(self.warnings), "hash": self.last_hash}
         more = {"expected": self.expected} if self.expected is not None else {}
         yield {"event": "verified", **verified, **more, **({"earlier": self.earlier} if self.earlier else {})}

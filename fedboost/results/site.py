@@ -131,13 +131,11 @@ class ApprovalView(Part):
 
 
 class Decision(Part):
-    """A request with all that a person decides on. seen: a hash of what an approval would allow; file: of the
-    approval, if there is one."""
+    """A request with all that a person decides on. seen: a hash of what an approval would allow."""
 
     request: Request
     view: ApprovalView
     seen: str
-    file: str = ""
 
 
 # ---- The privacy of a site's rows that sessions spent, its budget, and each release charged to it -------

@@ -77,9 +77,12 @@ def audit(result: Audit, in_full: bool = False) -> Document:
         blocks.append(Section(f"session-{number}", _title(each), [*_session(each, result.listed)]))
     if result.checks:
         blocks.append(Section("checks", "Checks of terms", [*_checks(result)]))
+    if result.decisions:
+        lines = Entries([(moment(time), what) for time, what in result.decisions[-MAX_CHECKS:]])
+        blocks.append(Section("decisions", "Decisions of persons", [lines]))
     blocks.append(Section("end", "The end of the log", [*_end_of_log(result)]))
-    entries = counted(result.entries, "entry", "entries")
-    return Document("What has left", f"{result.log}: unbroken, {entries}", blocks)
+    lead = f"{result.log}: unbroken, {counted(result.entries, 'entry', 'entries')}"
+    return Document("What has left", lead, blocks)
 
 
 def verdict(result: Audit) -> Verdict:
@@ -91,9 +94,8 @@ def verdict(result: Audit) -> Verdict:
         return Verdict(f"{counted(len(kinds), 'WARNING', 'WARNINGS')}: {', '.join(of_kind)}.", state)
     about = " about these sessions" if result.earlier else ""
     if any(session.without_terms for session in result.sessions):
-        missing = "but this log does not have the terms of a session that was answered"
-        more = "So not all of what left can be compared with them."
-        return Verdict(f"No warnings{about}; {missing}.", "unclear", [more])
+        missing = f"No warnings{about}; but this log does not have the terms of a session that was answered."
+        return Verdict(missing, "unclear", ["So not all of what left can be compared with them."])
     if not any(session.answers for session in result.sessions):
         return Verdict(f"No warnings{about}: no answer left.", "good")
     return Verdict(f"No warnings{about}: all that left is what the agreed terms allow.", "good")
@@ -124,15 +126,12 @@ def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]
     rows = []
     for number, session in reversed(known):
         rank = _rank(session)
-        name = quoted(session.name, 24 - len(rank)) + rank
         ended: tuple[Inline, ...] = (end(session),)
         if session.over and session.ended and session.ended.reason and not in_full:
             ended = (*ended, f": {printable(session.ended.reason)}")
-        linked = Link(name, f"/audit/{number}")
-        words, state = standing(session)
-        rows.append(
-            (linked, moment(session.begin)[:16], str(len(session.answers)), ended, Badge(words, state))
-        )
+        linked = Link(quoted(session.name, 24 - len(rank)) + rank, f"/audit/{number}")
+        answers, verdict = str(len(session.answers)), Badge(*standing(session))
+        rows.append((linked, moment(session.begin)[:16], answers, ended, verdict))
     headings = ["session", "first entry (UTC)", "answers", "ended", "verdict"]
     recent = len(rows) if most is None else RECENT
     yield Table("Sessions of the log, the last first", headings, rows[:recent], (2,), folded=False)
@@ -184,9 +183,9 @@ def _checks(result: Audit) -> Iterator[Block]:
 def _end_of_log(result: Audit) -> Iterator[Block]:
     number = result.expected
     if number is not None:
-        entries = f"Entry {number} of {result.entries}" if number else "The empty log before the first entry"
+        entries = f"Entry {number} of {result.last}" if number else "The empty log before the first entry"
         yield Paragraph(f"{entries} has the hash that was expected: all up to it is as it was.")
-    yield Paragraph((f"The last entry, number {result.entries}, has the hash ", Code(result.last_hash)))
+    yield Paragraph((f"The last entry, number {result.last}, has the hash ", Code(result.last_hash)))
     keep = "Keep it elsewhere: a log that was cut short or rewritten has no entry with it, as "
     yield Paragraph((keep, Code("fedboost audit --expect HASH"), " finds."))
 
@@ -217,8 +216,7 @@ def _rank(session: Session) -> str:
 
 
 def _session(each: Session, listed: bool) -> Iterator[Block]:
-    words, state = standing(each)
-    lines: list[tuple[str, Line]] = [("verdict", Badge(words, state))]
+    lines: list[tuple[str, Line]] = [("verdict", Badge(*standing(each)))]
     refused = each.admitted is None and not each.releases
     lines += [] if refused else [("ended", _state(each))]
     lines.append(("when", f"{moment(each.begin)} to {moment(each.end)} UTC"))
@@ -391,8 +389,9 @@ def _releases(session: Session) -> Iterator[Block]:
         words = ", ".join(_words(name, session) for name in queries_of(release.what))
         hashes = (_digits(release.question), _digits(release.position))
         rows.append((str(release.turn), str(release.attempt), words, *hashes, mark))
-    headings = ["turn", "attempt", "what left", "question", "position", "remark"]
-    yield Table("Each answer", headings, rows, (0, 1))
+    yield Table(
+        "Each answer", ["turn", "attempt", "what left", "question", "position", "remark"], rows, (0, 1)
+    )
     yield note(
         "Turn: the number of the question. Question and position: the first digits of the hashes of the "
         "question, and of where the training stood. The same turn, question and position: the same answer "

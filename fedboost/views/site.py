@@ -187,7 +187,8 @@ def _decide(decided: Decision, reader: Reader) -> Iterator[Block]:
     if decided.view.fault:
         yield Paragraph("No approval can allow these terms, as above.")
     if decided.request.standing is Standing.APPROVED:
-        yield Paragraph(("These terms are approved for this analyst, by this file: ", Code(decided.file)))
+        back = f"fedboost approve {decided.request.digest[:12]} --withdraw"
+        yield Paragraph(("These terms are approved for this analyst; ", Code(back), " takes it back."))
     if not reader.may_decide:
         yield note("This token may read. A token of the role officer may approve and refuse.")
     elif not reader.form_key:

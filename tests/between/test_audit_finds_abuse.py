@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import written_logs
+from audit_logs import AuditLog
 from faults import CONTINUED, NOISY, REFRESHED, STEPS_OF_FAULTS, World
 from inprocess import session_of, shard_of, sites_of
 from logged import DRAW, ROWS, X, agreement, answer, noisy, warnings
@@ -17,7 +18,7 @@ from fedboost.boosting.programs import boosting, private
 from fedboost.errors import Refused
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, TransientMemory
-from fedboost.runtime.site.audit import AuditLog, read_log
+from fedboost.runtime.site.audit import read_log
 
 """Logs that fedboost wrote before the terms were kept beside them. honest: a masked training of two rounds;
 again-after-bye: after a training ended, eight more attempts with eight other cut points."""

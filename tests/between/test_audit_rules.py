@@ -4,11 +4,12 @@ import dataclasses
 import json
 
 import pytest
+from audit_logs import AuditLog, change_terms
 from logged import agreement, answer, noisy, warnings
 from sites import fedboost
 
 from fedboost.protocol.site import Charge
-from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
+from fedboost.runtime.site.audit import read_log, terms_in
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_agreements_that_differ_in_much_are_told_in_short(path):
     text = " ".join(fedboost("audit", path).out.split())
     assert "rounds was 1, then 2; max_depth was 2, then 3; max_bin was 8, then 16;" in text
     assert "; and 2 more settings." in text
-    terms_file(path, other.digest).unlink()
+    change_terms(path, other.digest, None)
     assert "how they differ is not known" in " ".join(fedboost("audit", path).out.split())
 
 
@@ -171,16 +172,15 @@ def test_a_request_of_the_analyst_for_two_sessions(path):
 def test_terms_that_are_missing_or_changed(path):
     terms, _ = agreement(rounds=1)
     written(path, terms, honest(terms))
-    file = terms_file(path, terms.digest)
-    whole = file.read_bytes()
+    whole = terms_in(path)[terms.digest]
     assert warnings(path) == []
-    file.write_bytes(whole.replace(b'"rounds":1', b'"rounds":9'))
+    change_terms(path, terms.digest, whole.replace('"rounds":1', '"rounds":9'))
     assert warnings(path) == ["terms"]
-    assert "changed after it was written" in " ".join(fedboost("audit", path).out.split())
-    file.unlink()
+    assert "their SHA-256 is not that digest" in " ".join(fedboost("audit", path).out.split())
+    change_terms(path, terms.digest, None)
     assert warnings(path) == ["terms"]
-    assert "No such file" in fedboost("audit", path).out
-    file.write_bytes(whole)
+    assert "has no terms with digest" in " ".join(fedboost("audit", path).out.split())
+    change_terms(path, terms.digest, whole)
     assert warnings(path) == []
 
 
@@ -189,8 +189,9 @@ def test_a_log_that_names_no_digest_is_warned_of(digest, path):
     written(path, agreement(rounds=1)[0], [])
     entry = read_log(path)[0]
     entry = entry.model_copy(update={"event": entry.event.model_copy(update={"terms": digest})})
-    path.write_bytes(entry.model_copy(update={"hash": entry.due_hash}).line)
-    assert warnings(path) == ["terms"]
+    export = path.with_suffix(".export")
+    export.write_bytes(entry.model_copy(update={"hash": entry.due_hash}).line)
+    assert warnings(export) == ["terms"]
 
 
 def test_groups_that_differ_by_as_many_as_collude(path):
@@ -203,7 +204,7 @@ def test_groups_that_differ_by_as_many_as_collude(path):
     written(path, third, honest(third), "s3")
     assert warnings(path) == ["similar-groups"]  # three
     for agreed in (first, third):
-        terms_file(path, agreed.digest).unlink()
+        change_terms(path, agreed.digest, None)
     assert warnings(path) == ["similar-groups", "terms", "terms"]  # s2's terms still say two
 
 

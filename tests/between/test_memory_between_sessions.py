@@ -182,7 +182,7 @@ def restored(file, copy):
 def begun_anew(file, copy):
     """A person begins another memory instead of one that was deleted."""
     memory_path(read_party(file)).unlink()
-    assert fedboost("privacy", "init", "--config", file).code == 0
+    assert fedboost("privacy", "init", "--restored", "--config", file).code == 0
 
 
 @pytest.mark.slow

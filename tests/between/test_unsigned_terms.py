@@ -3,7 +3,6 @@ out: the aggregator's one reader, or a party, is busy with them for most of a mi
 checked over the text as it was sent, and only then is the text read."""
 
 import asyncio
-import json
 import threading
 
 import grpc
@@ -16,6 +15,7 @@ from fedboost.protocol.messages import Offer
 from fedboost.runtime.aggregator import parties
 from fedboost.runtime.aggregator.analysts import SMALL, Reader
 from fedboost.runtime.net import channel
+from fedboost.runtime.site.audit import read_log
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import TrainCommand, encode_check_request, encode_to_party, encode_train_request
@@ -117,18 +117,17 @@ async def test_a_party_does_not_read_what_an_aggregator_made_up(tmp_path, bundle
 
     monkeypatch.setattr(parties, "encode_to_party", encoded)
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
-        audit = one.folder / "audit.jsonl"
-        one.start_party("north", NORTH["north"], audit=audit)
+        one.start_party("north", NORTH["north"])
         training = asyncio.create_task(one.train(AGREED))
         await asyncio.wait([training])
-        error, log = training.exception(), one.log
+        error, store, log = training.exception(), one.store("north"), one.log
     said = "is wrong" if change == "the text" else "the terms are signed by no analyst"
     assert said in str(error)
     assert "party north left" in str(error)
     assert made_up not in read
     assert read.count(AGREED.canonical()) == 1  # at the aggregator
-    (entry,) = [line for line in map(json.loads, audit.read_text().splitlines()) if "ended" in str(line)]
-    assert said in json.dumps(entry)
+    (reason,) = [entry.event.reason for entry in read_log(store) if entry.event.kind == "ended"]
+    assert said in reason
     assert log.named("left the session")
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import get_args
 
 import pytest
-from audit_logs import PAIR, PLACE, RELEASE, written
+from audit_logs import PAIR, PLACE, RELEASE, AuditLog, change_terms, written
 from inprocess import session_of, sites_of
 from refusals import refusal
 from sites import fedboost, rows, shared_out, terms
@@ -25,7 +25,8 @@ from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import Relayed
 from fedboost.results.audit import UNASKED
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
+from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.store import make_file
 from fedboost.runtime.tasks import drift_terms, evaluation_terms, terms_to_tune
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.views.approval import QUERIES
@@ -288,16 +289,16 @@ def without_a_reader(*arguments):
 def test_an_empty_log_says_so_and_none_is_an_error(path, capsys):
     with pytest.raises(ConfigError, match="cannot read: No such file"):
         audit.audit(path, json=False)
-    path.touch()
+    make_file(path, "rows")
     audit.audit(path, json=False)
     assert capsys.readouterr().out == f"{path}\n\nThe log is empty: nothing has left.\n"
 
 
 def test_nothing_is_told_of_a_log_with_a_broken_chain(path, capsys):
-    lines = written(path)
-    path.write_bytes(b"".join(lines[1:]))
+    file = path.with_suffix(".export")
+    file.write_bytes(b"".join(written(path)[1:]))
     with pytest.raises(ConfigError, match="line 1: "):
-        audit.audit(path, json=False)
+        audit.audit(file, json=False)
     assert capsys.readouterr().out == ""
 
 
@@ -371,7 +372,7 @@ def test_the_audit_tells_what_other_parties_got(path, capsys):
 @pytest.mark.parametrize("known", [True, False])
 def test_the_audit_says_that_sums_of_columns_are_a_sites_own(path, capsys, known):
     """Encryption hides rows there, not the sums over them; and no group of parties hides one."""
-    layouts = {"one": LAYOUTS["two holders"], "two": LAYOUTS["three holders"]}
+    layouts, drop = {"one": LAYOUTS["two holders"], "two": LAYOUTS["three holders"]}, []
     with AuditLog(path) as log:
         for name, layout in layouts.items():
             agreed = terms_of(layout, protection="paillier").with_parties(["bank", *layout.held])
@@ -381,7 +382,9 @@ def test_the_audit_says_that_sums_of_columns_are_a_sites_own(path, capsys, known
             log.record(Relayed(name, 2, 1, "which rows go left", agreed.parties[1:], 60, 8))
             log.ended(name, "")
             if not known:
-                terms_file(path, agreed.digest).unlink()
+                drop.append(agreed.digest)
+    for digest in drop:
+        change_terms(path, digest, None)
     audit.audit(path, json=False)
     text = " ".join(capsys.readouterr().out.split())
     says = "paillier: the aggregator could see sums of gradients over groups of rows, by the columns"
@@ -391,4 +394,4 @@ def test_the_audit_says_that_sums_of_columns_are_a_sites_own(path, capsys, known
 
 
 def test_help_says_where_the_log_is():
-    assert "fedboost.state/PARTY/PARTY.audit.jsonl" in fedboost("audit", "--help").out
+    assert "fedboost.state/PARTY/memory.sqlite" in fedboost("audit", "--help").out

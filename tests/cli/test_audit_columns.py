@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from audit_logs import RELEASE
+from audit_logs import RELEASE, AuditLog
 from sites import fedboost
 
 from fedboost.cli import site
@@ -13,7 +13,6 @@ from fedboost.holders.alignment import KNOWN
 from fedboost.holders.columns import LEAF_BITS, VerticalHolder
 from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import Relayed
-from fedboost.runtime.site.audit import AuditLog
 from fedboost.views.approval import OF_LABEL_HOLDER, OF_LABELS, RELAYED, summary
 from tests.helpers.apart_sessions import Apart
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered

@@ -1,7 +1,9 @@
-"""`fedboost backup` and `fedboost restore`: what was backed up comes back, and an older memory is noticed."""
+"""`fedboost backup` and `fedboost restore`: what was backed up comes back, and nothing is forgotten."""
 
 import io
+import sqlite3
 import tarfile
+from contextlib import closing
 
 import pytest
 from columns_apart import LAYOUTS, pooled, train_apart
@@ -11,9 +13,12 @@ from sites import fedboost, terms
 from starts import RULES, SITE, Running, starts
 
 from fedboost.errors import ConfigError, Refused
+from fedboost.runtime.site.approval import approved_in
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.store import put
+from fedboost.runtime.tasks import terms_to_toml
 from tests.cli.test_privacy import lines
 from tests.runtime.site.test_memory_start import held, site
 
@@ -46,26 +51,53 @@ def budget(file):
     return facts["releases"], facts["spent"], facts["sessions"]
 
 
+def approve(file):
+    """A person approves the terms of these tests."""
+    (file.parent / "terms.toml").write_text(terms_to_toml(AGREED))
+    end = fedboost("approve", file.parent / "terms.toml", "--config", file, "--yes")
+    assert end.code == 0, end.err
+
+
 def test_all_of_it_comes_back(site):
     site.write_text(SITE + RULES)
     fedboost("privacy", "init", "--config", site)
     held(site, "s", 4, noisy())
-    log = read_party(site).audit
-    before, entries, files = budget(site), read_log(log), sorted(log.parent.rglob("*.json"))
+    store = memory_path(read_party(site))
+    before, entries = budget(site), read_log(store)
     out = backup(site)
     assert out.stat().st_mode & 0o777 == 0o600
     lose(site)
     told = restore(out, site)
     assert "1 session and 4 charged releases" in told
-    assert "treat its privacy budget as spent" in told
-    assert (budget(site), read_log(log)) == (before, entries)
-    assert sorted(log.parent.rglob("*.json")) == files
+    assert "if that was lost, too, and the party ran since, treat its privacy budget as spent" in told
+    *kept, restored = read_log(store)
+    assert (budget(site), kept, restored.event.kind) == (before, entries, "restored")
     starts(site)
     with Running(site) as again, pytest.raises(Refused, match="session s has ended here"):
         again.begin("s", noisy())
 
 
-def test_a_backup_has_the_memory_and_the_log_and_no_keys(site):
+def test_approvals_come_back(site):
+    approve(site)
+    held(site, "s", 1)
+    out = backup(site)
+    lose(site)
+    restore(out, site)
+    assert approved_in(read_party(site)) == [AGREED.digest]
+
+
+def test_an_approval_that_was_withdrawn_since_does_not_come_back(site):
+    approve(site)
+    out = backup(site)
+    end = fedboost("approve", AGREED.digest[:9], "--config", site, "--withdraw")
+    assert (end.code, end.out) == (0, f"withdrawn: {AGREED.digest}\n")
+    lose(site, "memory")
+    restore(out, site)
+    assert approved_in(read_party(site)) == []
+    assert backup(site, "again.tar.gz").exists()
+
+
+def test_a_backup_has_the_store_and_no_keys(site):
     (site.parent / "keys").mkdir()
     (site.parent / "keys" / "key.pem").write_text("a key")
     site.write_text(SITE + 'keys = "keys"\n')
@@ -73,7 +105,7 @@ def test_a_backup_has_the_memory_and_the_log_and_no_keys(site):
     with tarfile.open(backup(site)) as archive:
         names = archive.getnames()
         assert all(b"a key" not in archive.extractfile(name).read() for name in names)
-    assert names == ["backup.json", "memory.sqlite", "audit.jsonl", f"terms/{AGREED.digest}.json"]
+    assert names == ["backup.json", "memory.sqlite"]
 
 
 def test_a_backup_is_made_while_the_party_runs(site):
@@ -86,13 +118,13 @@ def test_a_backup_is_made_while_the_party_runs(site):
         running.end(session, "s")
     lose(site)
     restore(out, site)
-    assert len(read_log(read_party(site).audit)) == 4
+    assert len(read_log(memory_path(read_party(site)))) == 5
     starts(site)
     with Running(site) as again, pytest.raises(Refused, match="session s has ended here"):
         again.begin("s", AGREED)  # it was under way, and nobody knows what was answered since
 
 
-def test_an_older_memory_takes_over_what_the_log_has(site):
+def test_an_older_memory_takes_over_what_the_counter_has(site):
     site.write_text(SITE + RULES)
     fedboost("privacy", "init", "--config", site)
     held(site, "s", 2, noisy())
@@ -101,9 +133,12 @@ def test_an_older_memory_takes_over_what_the_log_has(site):
     before = budget(site)
     lose(site, "memory")
     told = restore(out, site)
-    assert "It is older than the audit log, whose 5 entries since then were taken over." in told
+    assert "5 entries of its log are lost, as that now says. Sessions and charges since" in told
     assert budget(site) == before
-    assert len(read_log(read_party(site).audit)) == 9
+    *_, last = read_log(memory_path(read_party(site)))
+    assert (last.n, last.event.kind, last.event.known) == (5, "restored", 9)
+    with Running(site) as again, pytest.raises(Refused, match="session t has ended here"):
+        again.begin("t", noisy())
 
 
 def test_an_older_memory_that_is_put_back_by_hand_is_noticed(site):
@@ -117,51 +152,150 @@ def test_an_older_memory_that_is_put_back_by_hand_is_noticed(site):
     with pytest.raises(ConfigError) as error:
         starts(site)
     assert "this memory is older than" in str(error.value)
-    assert f"`fedboost privacy init --restored --config {site}`" in str(error.value)
+    assert "`fedboost privacy init --restored --config FILE`" in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_what_is_there_is_kept(site):
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_memory_that_is_whole_stays(site, force):
+    """To put an older one in its place would only forget."""
     held(site, "s", 2)
     out = backup(site)
     held(site, "t", 2)
-    refused(site.parent, ("restore", out, "--config", site), "there is a memory already", "--force")
+    words = "there is a memory already, whole and no older than the backup of"
+    refused(site.parent, ("restore", out, "--config", site, *force), words)
     refused(site.parent, ("backup", "--config", site, "--out", out), "exists already", "--force")
-    memory = memory_path(read_party(site)).read_bytes()
-    told = restore(out, site, "--force")
-    (aside,) = memory_path(read_party(site)).parent.glob("before-*")
-    assert f"What was there before is in {aside}." in told
-    assert (aside / "memory.sqlite").read_bytes() == memory
-    assert len(read_log(read_party(site).audit)) == 8  # the log was newer, and stays
     with Running(site) as again, pytest.raises(Refused, match="session t has ended here"):
         again.begin("t", AGREED)
 
 
-def test_another_log_in_the_way_stays_unless_it_is_forced(site):
+def test_a_memory_that_is_damaged_is_kept_aside(site):
+    held(site, "s", 2)
+    out = backup(site)
+    path = memory_path(read_party(site))
+    path.write_bytes(b"damaged")
+    refused(site.parent, ("restore", out, "--config", site), "there is a memory already", "--force")
+    told = restore(out, site, "--force")
+    (aside,) = path.parent.glob("before-*")
+    assert f"What was there before is in {aside}." in told
+    assert (aside / "memory.sqlite").read_bytes() == b"damaged"
+    starts(site)
+
+
+def test_a_backup_that_the_counter_has_never_seen_is_refused(site):
+    """Of another log, or made up by somebody."""
     held(site, "s", 2)
     out = backup(site)
     lose(site)
     held(site, "u", 1)
     lose(site, "memory")
-    refused(site.parent, ("restore", out, "--config", site), "does not go on from the backup", "--force")
+    words = "has never counted its last entry, 4"
+    refused(site.parent, ("restore", out, "--config", site), words, "--force")
     restore(out, site, "--force")
-    log = read_party(site).audit
-    assert {entry.event.session for entry in read_log(log)} == {"s"}
-    (aside,) = log.parent.glob("before-*")
-    assert {entry.event.session for entry in read_log(aside / log.name)} == {"u"}
+    store = memory_path(read_party(site))
+    assert {entry.event.session for entry in read_log(store)[:-1]} == {"s"}
+    with Running(site) as again, pytest.raises(Refused, match="session u has ended here"):
+        again.begin("u", AGREED)
 
 
-def test_a_log_of_several_files_comes_back_whole(site):
-    site.write_text(SITE + "audit_size = 0.001\n")
-    held(site, "s", 9)
-    log = read_party(site).audit
-    entries = read_log(log)
+def test_entries_that_were_exported_are_not_in_a_backup(site):
+    held(site, "s", 2)
+    store = memory_path(read_party(site))
+    assert fedboost("audit", store, "--export", site.parent / "old.jsonl", "--remove").code == 0
+    held(site, "t", 1)
     out = backup(site)
     lose(site)
     restore(out, site)
-    assert read_log(log) == entries
-    held(site, "t", 1)
-    assert read_log(log)[: len(entries)] == entries
+    assert [entry.n for entry in read_log(store)] == [5, 6, 7, 8, 9]
+    with Running(site) as again, pytest.raises(Refused, match="session s has ended here"):
+        again.begin("s", AGREED)
+
+
+def changed(out, change):
+    """Change the store of a backup."""
+    with tarfile.open(out, "r:gz") as archive:
+        kept = [(member, archive.extractfile(member).read()) for member in archive]
+    store = out.parent / "changed.sqlite"
+    with tarfile.open(out, "w:gz") as archive:
+        for member, content in kept:
+            if member.name == "memory.sqlite":
+                store.write_bytes(content)
+                with closing(sqlite3.connect(store, isolation_level=None)) as file:
+                    change(file)
+                    file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                content = store.read_bytes()
+                member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    for left in out.parent.glob("changed.sqlite*"):
+        left.unlink()
+
+
+HOSTILE = {
+    "a trigger": (
+        lambda file: file.execute(
+            "CREATE TRIGGER free AFTER INSERT ON charges BEGIN DELETE FROM charges; END"
+        ),
+        "is not of this version",
+    ),
+    "a view": (
+        lambda file: file.execute("CREATE VIEW more AS SELECT * FROM secrets"),
+        "is not of this version",
+    ),
+    "a charge less": (
+        lambda file: file.execute("DELETE FROM charges WHERE release = 's 1'"),
+        "lacks what entry 3 of its log says",
+    ),
+    "a smaller charge": (
+        lambda file: put(file, "charges", "north", "s", "s 1", 0.0, ""),
+        "lacks what entry 3 of its log says",
+    ),
+    "a session less": (
+        lambda file: file.execute("DELETE FROM sessions"),
+        "lacks what entry 2 of its log says",
+    ),
+    "an approval more": (
+        lambda file: put(file, "approvals", "north", "ab" * 32, '{"digest": "' + "ab" * 32 + '"}'),
+        "its approvals are not those of its log",
+    ),
+    "another approval": (
+        lambda file: put(file, "approvals", "north", AGREED.digest, "{}"),
+        "its approvals are not those of its log",
+    ),
+    "a row of another kind": (
+        lambda file: put(file, "approvals", "north", AGREED.digest, 7.0),
+        "it has what fedboost never writes",
+    ),
+    "an entry of another kind": (
+        lambda file: file.execute("UPDATE entries SET line = 9999999999999 WHERE n = 2"),
+        "line 2: not an entry",
+    ),
+    "an entry less": (lambda file: file.execute("DELETE FROM entries WHERE n = 2"), "line 2: entry 3 stands"),
+    "another row": (lambda file: file.execute("UPDATE charges SET cost = 0"), "was changed after it was"),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_a_hostile_backup_is_one_line(site, change):
+    approve(site)
+    held(site, "s", 2, noisy())
+    out = backup(site)
+    hostile, words = HOSTILE[change]
+    changed(out, hostile)
+    lose(site)
+    refused(site.parent, ("restore", out, "--config", site), "is damaged: ", words)
+    assert not memory_path(read_party(site)).exists()
+
+
+def test_a_backup_that_was_cut_back_is_not_what_the_counter_has_seen(site):
+    """A chain that is whole, and shorter, at a site that lost its memory alone: what was counted since is
+    taken over all the same."""
+    held(site, "s", 2, noisy())
+    before = budget(site)
+    out = backup(site)
+    changed(out, lambda file: file.execute("DELETE FROM entries WHERE n > 1"))
+    lose(site, "memory")
+    restore(out, site)
+    assert budget(site) == before
 
 
 def test_nobody_works_with_a_memory_that_is_put_back(site):
@@ -177,7 +311,7 @@ def test_sessions_of_all_who_share_a_memory_are_over(site):
     held(site, "s", 1)
     held(south, "t", 2, ends=False)
     out = backup(site)
-    lose(site, "memory", "north")
+    lose(site)
     restore(out, site)
     with Running(south) as again, pytest.raises(Refused, match="session t has ended here"):
         again.begin("t", AGREED)
@@ -211,7 +345,7 @@ def test_an_archive_of_other_things_is_no_backup(site, odd, monkeypatch):
     """Links, other names, and more than fits into a memory, are refused before anything is read of them."""
     held(site, "s", 1)
     out = backup(site)
-    members = {"link": "audit.jsonl", "loop": "memory.sqlite", "name": "x", "up": "terms/../../x.json"}
+    members = {"link": "backup.json", "loop": "memory.sqlite", "name": "x", "up": "models/../../x.json"}
     info = tarfile.TarInfo(members.get(odd, "memory.sqlite"))
     with tarfile.open(out, "r:gz") as archive:
         kept = [(member, archive.extractfile(member).read()) for member in archive]
@@ -227,20 +361,6 @@ def test_an_archive_of_other_things_is_no_backup(site, odd, monkeypatch):
     before = sorted(site.parent.rglob("*"))
     refused(site.parent, ("restore", out, "--config", site), "is no backup, or is damaged")
     assert not {path for path in {*site.parent.rglob("*")} - {*before} if path.is_file()}
-
-
-def test_terms_that_were_changed_in_a_backup_are_refused(site):
-    """They say which sums of other sessions a site may not answer again."""
-    held(site, "s", 1)
-    out = backup(site)
-    with tarfile.open(out, "r:gz") as archive:
-        kept = [(member, archive.extractfile(member).read()) for member in archive]
-    with tarfile.open(out, "w:gz") as archive:
-        for member, content in kept:
-            text = content.replace(b"south", b"SOUTH") if member.name.startswith("terms/") else content
-            archive.addfile(member, io.BytesIO(text))
-    lose(site)
-    refused(site.parent, ("restore", out, "--config", site), "was changed; take another backup")
 
 
 # ---- parts of models --------------------------------------------------------------------------------

@@ -79,12 +79,10 @@ async def asked(folder, bundles, policies, tables=None):
     """A consortium with one party for each policy, all at hand for checks."""
     async with consortium(folder, {}, bundles=bundles) as one:
         for name, policy in policies.items():
-            audit = one.folder / f"{name}.audit.jsonl"
             if "epsilon" in policy:  # a memory of what is spent is begun by hand
                 config = {"party": name, "aggregator": one.address, "state": one.folder / name}
-                init_memory(PartyConfig(**config, audit=audit, policy=policy))
-            table = (tables or {}).get(name, rows())
-            one.start_party(name, table, state=name, policy=policy, audit=audit)
+                init_memory(PartyConfig(**config, policy=policy))
+            one.start_party(name, (tables or {}).get(name, rows()), state=name, policy=policy)
         await until(lambda: len(reviewers_of(one)) == len(policies))
         yield one
 
@@ -92,7 +90,7 @@ async def asked(folder, bundles, policies, tables=None):
 async def test_all_would_and_nothing_begins(tmp_path, bundles):
     agreed = terms(THREE, protection="masked")
     async with asked(tmp_path / "one", bundles, dict.fromkeys(THREE, NAMED)) as one:
-        end, logs = await check(one, agreed), [kinds(path) for path in one.folder.glob("*.audit.jsonl")]
+        end, logs = await check(one, agreed), [kinds(one.store(name, name)) for name in one.nodes]
     assert (end.code, end.err) == (0, "")
     assert end.out.splitlines()[0].split() == ["north", "yes"]
     assert "\nall 3 sites would take part\nA check reads no rows: " in end.out
@@ -180,8 +178,8 @@ async def test_checks_tell_nothing_of_a_value(tmp_path, bundles):
         with pytest.raises(SessionFailed, match="rows do not fit the terms"):
             await one.train(agreed[0])
         assert [session.unmet for session in read_past(one.nodes["north"]._config).sessions] == [True]
-        text = (await asyncio.to_thread(fedboost, "audit", one.folder / "north.audit.jsonl")).out
-        entries, digests = read_log(one.folder / "north.audit.jsonl"), [each.digest for each in agreed]
+        text = (await asyncio.to_thread(fedboost, "audit", one.store("north", "north"))).out
+        entries, digests = read_log(one.store("north", "north")), [each.digest for each in agreed]
     assert all((answer["would"], answer["reasons"], answer["notes"]) == (True, [], []) for answer in answers)
     checked = [entry.event for entry in entries if entry.event.kind == "checked"]
     assert [(each.terms, each.analyst, each.would) for each in checked] == [
@@ -205,7 +203,7 @@ async def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypa
         await one.train(terms(["north"]))
         days[0] = "2026-11-25"
         answers.append((await replies(one, every[2]))[1]["north"])
-        logged = kinds(one.folder / "north.audit.jsonl").count("checked")
+        logged = kinds(one.store("north", "north")).count("checked")
     assert [answer["would"] for answer in answers] == [True, True, False, True, False, True]
     (reason,) = answers[2]["reasons"]
     assert reason.startswith(
@@ -217,11 +215,10 @@ async def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypa
 async def test_a_check_that_cannot_be_recorded_is_not_answered(tmp_path, bundles):
     policies = {"north": {**NAMED, "max_depth": 2}}
     async with asked(tmp_path / "one", bundles, policies) as one:
-        audit = one.folder / "north.audit.jsonl"
-        audit.write_text("odd\n")
+        one.store("north", "north").unlink()
         _, sites = await replies(one, terms(["north"], max_depth=9))
     assert sites["north"]["reasons"] == ["it cannot write its audit log; its own log says why"]
-    assert "changed or removed" in one.log.named("terms were checked and not answered")[0]["reason"]
+    assert "removed or replaced" in one.log.named("terms were checked and not answered")[0]["reason"]
 
 
 async def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monkeypatch):
@@ -354,7 +351,7 @@ async def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):
     async with asked(tmp_path / "one", bundles, {"north": policy}) as one:
         with pytest.raises(SessionFailed, match="analysts"):
             await one.train(terms(["north"]))
-        end = fedboost("audit", one.folder / "north.audit.jsonl")
+        end = fedboost("audit", one.store("north", "north"))
     assert "signed by    analyst, the analyst" in end.out
     for event in ("session offered", "session begins", "session failed"):
         assert one.log.named(event)[0]["analyst"] == "analyst", event

@@ -100,7 +100,7 @@ def test_the_demo_by_itself(folder):
             assert part in text
         assert (folder / "fedboost-demo" / "model.json").exists()
         *_, command = text.splitlines()
-        assert command == "fedboost audit fedboost-demo/demo.state/north/north.audit.jsonl"
+        assert command == "fedboost audit fedboost-demo/demo.state/north/memory.sqlite"
         assert "No warnings" in done(*command.split()[1:]).out
         assert "nothing is approved here" not in (folder / "fedboost-demo" / "north.log").read_text()
     refused(folder, ("demo", "--rounds", "1"), "fedboost-demo: holds an earlier demo", "--force")

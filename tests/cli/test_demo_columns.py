@@ -93,7 +93,7 @@ def test_where_nothing_hides_labels_it_says_what_would(folder, monkeypatch):
     ):
         assert part in text, part
     *_, command = end.out.splitlines()
-    assert command == "fedboost audit d/demo.state/laboratory/laboratory.audit.jsonl"
+    assert command == "fedboost audit d/demo.state/laboratory/memory.sqlite"
     log = done(*command.split()[1:]).out
     assert "142 people (row ids) asked about, on which side of each split of this" in " ".join(log.split())
     refused(folder, ("demo", "--columns", "--out", "d"), "d: holds an earlier demo", "--force")

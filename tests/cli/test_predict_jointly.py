@@ -120,7 +120,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
     assert header == ["name", "prediction"]
     assert [name for name, _ in lines] == rows["name"]
     assert [float(value) for _, value in lines] == due.tolist()
-    audit = " ".join(done("audit", next((folder / "state").rglob("telco.audit.jsonl"))).out.split())
+    audit = " ".join(done("audit", next((folder / "state").rglob("telco/memory.sqlite"))).out.split())
     assert "signed by bank, the label holder" in audit
     assert "to predict rows of the label holder, with a model of binary:logistic" in audit
     asked = f"for each of {300 + UNKNOWN} people (row ids) asked about"

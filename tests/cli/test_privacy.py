@@ -16,9 +16,10 @@ from fedboost.results.privacy import Outlook, PrivacyCard
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
-from fedboost.runtime.site.audit import AuditLog, read_log
-from fedboost.runtime.site.memory import NAME, read_spent
+from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.memory import read_spent
 from fedboost.runtime.site.policy_keys import Budget
+from fedboost.runtime.site.store import NAME
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.terms.hiding import TREES
 from fedboost.views.as_text import markdown
@@ -114,8 +115,9 @@ def test_what_is_wrong_with_a_budget_is_one_line(site):
 
 def test_a_memory_that_is_gone_is_no_budget_that_is_whole(site):
     (folder := site.parent / "fedboost.state" / "north").mkdir(parents=True)
-    with AuditLog(folder / "north.audit.jsonl") as log:
-        log.record(Release("s", 2, 0, "SumsQuery", 16, 100, "masked", THREE, Charge("a", 0.1)))
+    with opened(folder / NAME, "north") as memory:
+        memory.record(Release("s", 2, 0, "SumsQuery", 16, 100, "masked", THREE, Charge("a", 0.1)))
+    (folder / NAME).unlink()
     assert "the memory of this site is gone" in refused("privacy", "budget", "--config", site)
 
 
@@ -222,7 +224,7 @@ def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
         card = PrivacyCard.of(Model.load(tmp_path / "model.json").terms).summary
         for name in THREE:
             spent = read_spent(consortium.state / name / NAME)
-            events = [entry.event for entry in read_log(consortium.state / name / f"{name}.audit.jsonl")]
+            events = [entry.event for entry in read_log(consortium.state / name / NAME)]
             logged = {one.charge: one.cost for one in events if isinstance(one, Released) and one.charge}
             assert spent.cost == math.fsum(logged.values())
             assert math.isclose(spent.cost, card["cost"], rel_tol=1e-12)

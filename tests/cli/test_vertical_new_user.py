@@ -98,7 +98,7 @@ def test_a_party_reads_how_many_rows_were_matched(consortium):
     assert "Nothing is odd" in checked
     assert re.search(r"rows matched .*rows=1200 ", log)
     state = consortium[0].state
-    audit = " ".join(done("audit", next(state.rglob("telco.audit.jsonl"))).out.split())
+    audit = " ".join(done("audit", next(state.rglob("telco/memory.sqlite"))).out.split())
     assert "relayed blinded row ids of 1,200 rows, once, 38.4 kB, to bank" in audit
     assert "own columns 2: customer, minutes; other parties have 2 more" in audit
     assert "protection plain: EVERY PARTY LEARNS ALL LABELS; the aggregator sees" in end.err
@@ -111,7 +111,7 @@ def test_a_party_reads_the_names_of_its_own_table(consortium, monkeypatch):
     monkeypatch.setattr(cluster, "_spawn", lambda stem, site: spawn(stem, {"names": str(names), **site}))
     end, *_ = trained(consortium, table.rename_columns(["client", "m"]), rounds=2)
     assert end.code == 0, end.err
-    log = next(cluster.state.rglob("telco.audit.jsonl"))
+    log = next(cluster.state.rglob("telco/memory.sqlite"))
     audit = " ".join(done("audit", log, "--last", "1").out.split())
     assert "own columns 2: customer (here client), minutes (here m); other parties have 2 more" in audit
 

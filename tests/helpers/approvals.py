@@ -1,11 +1,12 @@
 """A site that is asked, and what is typed there."""
 
+import json
 import os
 import pty
 import sys
 import termios
 from collections import deque
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from pyarrow import csv
@@ -13,7 +14,9 @@ from sites import fedboost, rows, terms
 
 from fedboost.errors import Refused
 from fedboost.runtime.site.approval import policy_for
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.store import open_database, put, reading
 from fedboost.runtime.tasks import terms_to_toml
 
 THREE = ("north", "south", "east")
@@ -64,5 +67,24 @@ def permits(agreement, analyst=""):
     return ""
 
 
+def decisions(config, *tables):
+    """By table and digest the decisions in a site's store, of all tables unless some are named."""
+    if not memory_path(config).exists():
+        return {}
+    with reading(memory_path(config)) as file:
+        return {
+            (table, digest): json.loads(content)
+            for table in tables or ("approvals", "refusals")
+            for digest, content in file.execute(f"SELECT digest, content FROM {table} WHERE content != ''")
+        }
+
+
+def rewrite(config, table, digest, content):
+    """Put another text in the place of a decision."""
+    with closing(open_database(memory_path(config))) as file:
+        put(file, table, config.party, digest, content)
+
+
 def approvals(folder):
-    return sorted((folder / "fedboost.state" / "north" / "approved").glob("*"))
+    """The digests of the terms that a site in this folder approved."""
+    return [digest for _, digest in decisions(read_party(folder / "party.toml", None), "approvals")]

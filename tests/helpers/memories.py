@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.site import Limits, Question, SessionOffer
-from fedboost.runtime.site.memory import FileMemory, make_file, read_spent
+from fedboost.runtime.site.memory import FileMemory, read_spent
 from fedboost.runtime.site.policy_keys import Budget
+from fedboost.runtime.site.store import make_file
 from fedboost.terms.terms import Terms
 
 THREE = ("north", "south", "east")

@@ -39,7 +39,7 @@ def listens(folder):
 
 
 def log(folder):
-    written(folder / "north.audit.jsonl")
+    written(folder / "north.audit.sqlite")
 
 
 def removed(folder, name):
@@ -105,19 +105,27 @@ MISTAKES = {
         ("metrics: cannot listen on 192.0.2.1:0", "an", "address of this machine"),
         {"metrics.toml": LISTEN + 'metrics = "192.0.2.1:0"\n'},
     ),
-    "a size of the audit log that is none": Mistake(
-        PARTY, ("party.toml", "audit_size", "greater than 0"), {"party.toml": SITE + "audit_size = 0\n"}
+    "an audit log of its own": Mistake(
+        PARTY, ("party.toml", "unknown key 'audit'"), {"party.toml": SITE + 'audit = "north.jsonl"\n'}
+    ),
+    "entries removed that were not exported": Mistake(
+        "audit north.audit.sqlite --remove", ("--remove", "--export"), prepare=log
+    ),
+    "an audit of a party that is not there": Mistake(
+        "audit north.audit.sqlite --party east",
+        ("north.audit.sqlite", "no log of 'east'", "it has north"),
+        prepare=log,
     ),
     "an audit of a session that is not in the log": Mistake(
-        "audit north.audit.jsonl --session session-9",
-        ("north.audit.jsonl", "has no session 'session-9'", "it has s"),
+        "audit north.audit.sqlite --session session-9",
+        ("north.audit.sqlite", "has no session 'session-9'", "it has s"),
         prepare=log,
     ),
     "an audit of the last none": Mistake(
-        "audit north.audit.jsonl --last 0", ("--last 0", "1 or more"), prepare=log
+        "audit north.audit.sqlite --last 0", ("--last 0", "1 or more"), prepare=log
     ),
     "an audit of one session and the last ones": Mistake(
-        "audit north.audit.jsonl --last 2 --session s",
+        "audit north.audit.sqlite --last 2 --session s",
         ("--session and --last exclude", "take one"),
         prepare=log,
     ),

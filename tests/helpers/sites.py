@@ -31,6 +31,7 @@ from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.site import node
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
+from fedboost.runtime.site.store import NAME
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION
 
@@ -142,19 +143,21 @@ class Consortium:
         """An analyst's connection, with its keys if the others have theirs."""
         return Connection(self.address, self.bundles.get("analyst"))
 
-    def start_party(
-        self, name, table, as_name=None, audit=None, state="state", policy=None, workers=None, **run
-    ):
+    def start_party(self, name, table, as_name=None, state="state", policy=None, workers=None, **run):
         """Start a party over a table, or a folder that workers read, with its memory in that folder; the task
         that runs it."""
         (file,) = written(self.folder, {name: table}).values() if workers is None else (table,)
-        values = {"party": as_name or name, "aggregator": self.address, "data": file, "audit": audit}
+        values = {"party": as_name or name, "aggregator": self.address, "data": file}
         state = self.folder / state
         config = PartyConfig(**values, state=state, policy=policy or ANYTHING, workers=workers)
         self.nodes[name] = PartyNode(config, self.log, self.bundles.get(name))
         options = {"wait": PATIENCE, "once": False, **run}
         self.tasks[name] = asyncio.create_task(self.nodes[name].run(**options))
         return self.tasks[name]
+
+    def store(self, name, state="state"):
+        """The file of a party's memory, which has its audit log."""
+        return self.folder / state / name / NAME
 
     async def stop_party(self, name):
         """Stop a party, and wait until the aggregator has noticed."""

@@ -3,10 +3,9 @@
 from memories import ANY, THREE, question
 from sites import Log
 
-from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.site import Release, SessionOffer
-from fedboost.runtime.site.backup import open_log, open_memory
+from fedboost.runtime.site.backup import open_memory
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.node import PartyNode
 
@@ -19,39 +18,32 @@ class Running:
 
     def __init__(self, file):
         self.config, self.log = read_party(file), Log()
-        self.audit = open_log(self.config)
-        try:
-            self.memory = open_memory(self.config, self.audit, self.log)
-        except ConfigError:
-            self.audit.close()
-            raise
+        self.memory = open_memory(self.config, self.log, lambda terms: {})
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.memory.close()
-        self.audit.close()
 
     def begin(self, name, agreement):
-        session = self.memory.begin(SessionOffer(name, agreement), ANY)
-        self.audit.admitted(name, agreement)
-        return session
+        return self.memory.begin(SessionOffer(name, agreement), ANY)
 
     def answer(self, session, name, turn, charge=None):
-        """As a session does: first the memory, then the log."""
-        if charge:
-            session.charge(charge.name, charge.cost)
-        session.ask(question(turn), NOWHERE, question(turn).after)
-        self.record(name, turn, charge)
+        """As a session does."""
+        with session.together():
+            if charge:
+                session.charge(charge.name, charge.cost)
+            session.ask(question(turn), NOWHERE, question(turn).after)
+            self.record(name, turn, charge)
 
     def record(self, name, turn, charge=None):
         place = question(turn).digest.hex(), ""
-        self.audit.record(Release(name, turn, 1, "RangeQuery", 256, 100, "masked", THREE, charge, *place))
+        self.memory.record(Release(name, turn, 1, "RangeQuery", 256, 100, "masked", THREE, charge, *place))
 
     def end(self, session, name, reason=""):
         session.end(reason)
-        self.audit.ended(name, reason)
+        self.memory.ended(name, reason)
 
 
 def starts(file):

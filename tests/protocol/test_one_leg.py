@@ -21,7 +21,8 @@ from fedboost.privacy.pairwise import Group, Handshake, PairMasks, Stream
 from fedboost.protocol.contracts import Several
 from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
-from fedboost.runtime.site.memory import FileMemory, make_file
+from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.store import make_file
 
 PARTS = randomly(len(X), 4)
 MASKED = {"protection": "masked", **SMALL}

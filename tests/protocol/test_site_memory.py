@@ -18,7 +18,8 @@ from fedboost.protocol.site import (
     Standing,
     TransientMemory,
 )
-from fedboost.runtime.site.memory import FileMemory, make_file
+from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.store import make_file
 from fedboost.terms.terms import Terms
 
 LIMITS = Limits()

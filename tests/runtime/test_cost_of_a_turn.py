@@ -14,7 +14,7 @@ from sites import consortium, shared_out, terms
 import fedboost as fb
 from fedboost.runtime.aggregator import parties
 from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.memory import MemoryFile
+from fedboost.runtime.site.store import NAME, Store
 
 ROUNDS, SITES = 4, 2
 
@@ -33,7 +33,7 @@ def writes(monkeypatch):
 
         monkeypatch.setattr(os, name, counted)
 
-    transaction = MemoryFile.transaction
+    transaction = Store.transaction
 
     def counted(memory, durable=True):
         counts["durable" if durable else "transaction"] += 1
@@ -41,7 +41,7 @@ def writes(monkeypatch):
 
     count("fsync")
     count("fdatasync")
-    monkeypatch.setattr(MemoryFile, "transaction", counted)
+    monkeypatch.setattr(Store, "transaction", counted)
     # Which parties were here is written every two seconds, whatever the turns.
     monkeypatch.setattr(parties, "WRITE_SECONDS", math.inf)
     return counts
@@ -55,11 +55,11 @@ def turns_of(folder, tables, rounds):
         async with consortium(folder, {}, state=folder / "journals") as one:
             for name, table in tables.items():
                 (folder / name).mkdir(parents=True)
-                one.start_party(name, table, state=name, audit=folder / name / "audit.jsonl")
+                one.start_party(name, table, state=name)
             await one.train(terms(tables, rounds=rounds))
 
     asyncio.run(train())
-    entries = [entry for name in tables for entry in read_log(folder / name / "audit.jsonl")]
+    entries = [entry for name in tables for entry in read_log(folder / name / name / NAME)]
     return sum(entry.event.kind == "released" for entry in entries)
 
 

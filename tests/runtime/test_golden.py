@@ -29,6 +29,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.results.site import Charged, SiteBudget, Spent
+from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.version import VERSION
 from fedboost.views import aggregator as pages
@@ -189,7 +190,7 @@ def over_sockets(agreed, tables):
         bundles = bundles_of(Path("keys"), tables) if agreed.protection.hides or agreed.blocks else None
         async with consortium(Path("c"), {}, bundles=bundles) as one:
             for name, table in tables.items():
-                one.start_party(name, table, audit=Path(f"{name}.jsonl"))
+                one.start_party(name, table)
             return (await one.train(agreed.with_parties(tables))).model
 
     return in_time(scenario())
@@ -199,8 +200,9 @@ def audited(agreed, tables):
     """The audit log of the first party of a training over sockets, and what the command says of it."""
     over_sockets(agreed, tables)
     first, *_ = tables
-    lines = map(json.loads, Path(f"{first}.jsonl").read_text().splitlines())
-    return f"{as_text(*lines)}\n{command('audit', f'{first}.jsonl', '--json')}"
+    store = Path(f"c/state/{first}/memory.sqlite")
+    lines = (json.loads(entry.line) for entry in read_log(store))
+    return f"{as_text(*lines)}\n{command('audit', store, '--json')}"
 
 
 def audited_apart():
@@ -235,7 +237,7 @@ def budget_of_site():
 def pages_of_site():
     """The pages of a site, one after the other, after a training; other terms were asked for once."""
     over_sockets(terms(), shared_out(2, TABLE))
-    more = 'audit = "../north.jsonl"\nstate = "../c/state"\n[policy]\nmax_depth = 4\n'
+    more = 'state = "../c/state"\n[policy]\nmax_depth = 4\n'
     site = SiteWithPage(Path("site"), "127.0.0.1:1", TABLE, more)
     with site.in_thread():
         site.asked_for(terms(["north", "south"], max_depth=9))

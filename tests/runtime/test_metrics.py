@@ -157,7 +157,7 @@ def test_what_is_spent_and_left_of_a_budget(tmp_path):
     rules = {"epsilon": 3.0, "delta": 1e-5, "parties": "any", "columns": "any"}
     config = PartyConfig(party="north", aggregator="localhost:1", metrics=NONE, policy=rules)
     with opened(tmp_path / "memory.sqlite", budget=Budget(3.0, 1e-5)) as memory:
-        watch = Watch(config, Log(), memory.spent)
+        watch = Watch(config, Log(), memory)
         try:
             before = read(watch._page)
             spend_all(memory, "s", noisy(1.0))

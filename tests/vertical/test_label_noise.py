@@ -12,7 +12,8 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.privacy.noise import noised
 from fedboost.runtime.data.shard import ids_of, to_shard, with_label_noise
 from fedboost.runtime.local import simulation
-from fedboost.runtime.site.memory import label_key, put
+from fedboost.runtime.site.memory import label_key
+from fedboost.runtime.site.store import put
 
 LAYOUT = LAYOUTS["two holders"]
 KEY = bytes(range(32))

@@ -92,7 +92,13 @@ def test_any_text_stays_text(text):
     warning = AuditWarning("too-many", (text,), text, text, text)
     refused = Session(name=text, parts=[Run(begin=text, end=text, ended=Ended(session=text, reason=text))])
     audited = Audit(
-        log=text, entries=1, last_hash="00" * 32, parties=(text,), warnings=(warning,), sessions=(refused,)
+        last=1,
+        log=text,
+        entries=1,
+        last_hash="00" * 32,
+        parties=(text,),
+        warnings=(warning,),
+        sessions=(refused,),
     )
     documents = [
         site.requests([request(text, standing, text) for standing in Standing]),

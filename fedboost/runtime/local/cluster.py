@@ -33,7 +33,7 @@ from fedboost.runtime.files import party_stems
 from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import approve, review
 from fedboost.runtime.site.backup import init_memory
-from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import AT_HAND
 from fedboost.terms.objective import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
@@ -147,10 +147,10 @@ class LocalCluster:
         """An analyst's connection to the aggregator."""
         return connect(self.address, self.keys / ANALYST)
 
-    def approve(self, terms: Terms) -> list[Path]:
-        """Approve these terms for the analyst at every party, as `fedboost approve --yes` does there; return
-        the files of the approvals."""
-        return [_approve(self._folder / f"{stem}.toml", terms) for stem in self._stems.values()]
+    def approve(self, terms: Terms) -> None:
+        """Approve these terms for the analyst at every party, as `fedboost approve --yes` does there."""
+        for stem in self._stems.values():
+            _approve(read_party(self._folder / f"{stem}.toml", holds_rows=None), terms)
 
     def log(self, party: str) -> str:
         """The log of a party so far."""
@@ -219,7 +219,7 @@ class LocalCluster:
         if role != AGGREGATOR and stem not in self._spawned:
             init_memory(read_party(file, holds_rows=None))
             if self._approved is not None:
-                _approve(file, self._approved)
+                _approve(read_party(file, holds_rows=None), self._approved)
         log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))
         self._spawned.add(stem)
         # Ctrl-C is meant for who started this: a process inherits that it is blocked.
@@ -258,10 +258,9 @@ def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> Non
         write_bundle(folder / stem, key, certificate, to_pem(root))
 
 
-def _approve(file: Path, terms: Terms) -> Path:
-    """Approve terms for the analyst at the party with this config file."""
-    config = read_party(file, holds_rows=None)
-    return approve(config, terms, review(config, terms, (ANALYST,)), datetime.now(UTC))
+def _approve(config: PartyConfig, terms: Terms) -> None:
+    """Approve terms for the analyst at a party."""
+    approve(config, terms, review(config, terms, (ANALYST,)), datetime.now(UTC))
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

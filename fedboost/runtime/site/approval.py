@@ -1,26 +1,29 @@
 """Approvals at a site: what was approved or refused, what a person is shown, who signed a measured model.
 
-Promises: an approval counts for terms of exactly its digest, from the next offer on, until its file is
-removed or it is withdrawn; it has the parties, analysts and columns that were shown, and the rules of the
-policy that the person was told these terms break, those between sessions as the site's memory stood then.
-Names that the policy has since struck are struck here, too. A file is written whole or not at all, for its
-owner's eyes alone.
+Promises: an approval counts for terms of exactly its digest, from the next offer on, until it is withdrawn;
+it has the parties, analysts and columns that were shown, and the rules of the policy that the person was told
+these terms break, those between sessions as the site's memory stood then. Names that the policy has since
+struck are struck here, too. Each decision is a row of the site's store, and an entry of its audit log by the
+same transaction.
 Refuses: terms that do not fit the budget of the rows' privacy (ConfigError); terms that were not approved,
 where the policy names nothing itself, and analysts whom the approval does not name; an approval that cannot
 be read, or that relaxes a rule which has changed since (Refused).
 """
 
 import hashlib
+import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from cryptography import x509
 
-from fedboost.errors import ConfigError, FedboostError, Refused, SchemaMismatch, quoted
+from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, SchemaMismatch, quoted
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Attest
@@ -34,36 +37,34 @@ from fedboost.protocol.site import (
     splits_told,
 )
 from fedboost.results.site import ApprovalView, Counts, Rule
-from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import category_rows, column_faults, label_counts, to_shard, undeclared
-from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.signed_model import SignedModel, SignedSession, belonging, session_of
-from fedboost.runtime.site.audit import OWNER_ALONE
-from fedboost.runtime.site.backup import memory_path
-from fedboost.runtime.site.config import PartyConfig, state_folder
-from fedboost.runtime.site.memory import costs, known_sessions, reading
+from fedboost.runtime.site.backup import begin_store, memory_path
+from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.memory import check_dataset, costs, known_sessions
 from fedboost.runtime.site.policy import UNCHECKED, ModelSigners, Policy, origin_of
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, SHOWN_NAMES, Breach, ColumnRules
 from fedboost.runtime.site.rows import SiteTable, names_of
+from fedboost.runtime.site.store import Decided, Store, reading
 from fedboost.terms import continuation
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import RELAXED, columns_by_role
 
-# ---- Terms that a person at a site refused: files in its state folder, beside those of approvals --------
-# Promises: a refusal counts for terms of its digest and its analysts, from the next offer on, until its file
-# is removed; it holds whatever the policy allows, but for terms that are approved.
+# ---- Decisions of a person at a site, in its store -------------------------------------------------------
+# Promises: a refusal counts for terms of its digest and its analysts, from the next offer on; it holds
+# whatever the policy allows, but for terms that are approved.
 
 
 Decision = TypeVar("Decision", "Refusal", "Approval")
 
 
 class Refusal(Frozen):
-    """A refusal as its file has it. analysts: those who were refused these terms; none where connections
-    have no keys, and whoever asks is."""
+    """A refusal. analysts: those who were refused these terms; none where connections have no keys, and
+    whoever asks is."""
 
     digest: str
     time: str
@@ -76,17 +77,18 @@ class Refusal(Frozen):
 
 def refusal_of(config: PartyConfig, digest: str) -> Refusal | None:
     """The refusal of the terms with a digest; None where there is none. ConfigError if it cannot be read."""
-    return None if config.state is None else _read(Refusal, _file(config, digest))
+    return _kept(Refusal, config, digest)
 
 
-def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Path:
-    """Write that terms are refused to an analyst, too; the file. ConfigError if it cannot be written."""
-    before = refusal_of(config, digest)
-    analysts: tuple[str, ...] = (analyst,) if analyst else ()
-    if analyst and before is not None:
-        analysts = tuple(dict.fromkeys((*before.analysts, analyst))) if before.analysts else ()
-    time = now.isoformat(timespec="seconds")
-    return _write(_file(config, digest), {"digest": digest, "time": time, "analysts": analysts})
+def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> None:
+    """Refuse terms to an analyst, too. ConfigError if that cannot be written."""
+    with _deciding(config) as (store, file):
+        before = _read(Refusal, file, config, digest)
+        analysts: tuple[str, ...] = (analyst,) if analyst else ()
+        if analyst and before is not None:
+            analysts = tuple(dict.fromkeys((*before.analysts, analyst))) if before.analysts else ()
+        time = now.isoformat(timespec="seconds")
+        _write(store, file, "refused", Refusal(digest=digest, time=time, analysts=analysts))
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
@@ -105,32 +107,54 @@ def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
         )
 
 
-def _file(config: PartyConfig, digest: str) -> Path:
-    return state_folder(config) / "refused" / f"{digest}.toml"
-
-
-def _read(kind: type[Decision], path: Path) -> Decision | None:
-    """A decision about the terms whose digest names its file; None where there is none. ConfigError."""
-    if not path.exists():
+def _kept(kind: type[Decision], config: PartyConfig, digest: str) -> Decision | None:
+    """A decision about the terms with a digest; None where there is none. ConfigError."""
+    if config.state is None or not os.path.lexists(memory_path(config)):
         return None
-    decision = read_model(kind, read_toml(path), str(path))
-    if decision.digest != path.stem:
-        raise ConfigError(f"{path}: is of the terms with digest {decision.digest}")
+    with reading(memory_path(config)) as file:
+        return _read(kind, file, config, digest)
+
+
+def _read(
+    kind: type[Decision], file: sqlite3.Connection, config: PartyConfig, digest: str
+) -> Decision | None:
+    query = f"SELECT content FROM {_TABLES[kind]} WHERE (party, digest) = (?, ?)"
+    row = file.execute(query, (config.party, digest)).fetchone()
+    if row is None or not row[0]:
+        return None
+    where = f"{memory_path(config)}, {_TABLES[kind]}, {digest[:SHOWN_DIGITS]}..."
+    try:
+        decision = read_model(kind, json.loads(row[0]), where)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where}: is no decision") from None
+    if decision.digest != digest:
+        raise ConfigError(f"{where}: is of the terms with digest {decision.digest}")
     return decision
 
 
-def _write(path: Path, values: Mapping[str, Any], **tables: Mapping[str, Any]) -> Path:
-    """Write a decision to its file, for its owner alone."""
-    lines = [f"{key} = {to_toml(value)}" for key, value in values.items()]
-    for name, table in tables.items():
-        lines += [f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in table.items())]
+@contextmanager
+def _deciding(config: PartyConfig) -> Iterator[tuple[Store, sqlite3.Connection]]:
+    """The site's store, begun if there is none yet, in the transaction of a decision. ConfigError."""
+    begin_store(config)
     try:
-        for folder in reversed((path.parent, *path.parent.parents[:2])):
-            folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path.parent}: cannot make this folder: {error.strerror}") from None
-    write_atomically(path, "\n".join([*lines, ""]).encode(), OWNER_ALONE)
-    return path
+        with closing(Store(memory_path(config), config.party)) as store, store.transaction() as file:
+            check_dataset(store.path, file, config.rows_name)
+            yield store, file
+    except DurabilityError as error:
+        raise ConfigError(str(error).partition("; ")[0]) from None
+
+
+def _write(
+    store: Store,
+    file: sqlite3.Connection,
+    kind: Literal["approved", "refused", "withdrawn"],
+    decision: "Refusal | Approval",
+) -> None:
+    """Write a decision and its entry."""
+    content = decision.model_dump_json()
+    store.promise(file, _TABLES[type(decision)], store.party, decision.digest, content)
+    digest, hashed = decision.digest, hashlib.sha256(content.encode()).hexdigest()
+    store.append(file, Decided(kind=kind, terms=digest, analysts=decision.analysts, content=hashed))
 
 
 # ---- What a site approved: terms by their digest --------------------------------------------------------
@@ -143,16 +167,20 @@ SHOWN_DIGESTS, SHOWN_DIGITS = 3, 8
 
 
 class Approval(Frozen):
-    """An approval as its file has it. relaxed: keys of the policy, with their values for these terms;
-    relaxed_from: the rules that were relaxed, names too, with the values that the policy had."""
+    """An approval. at: its time in seconds since 1970; relaxed: keys of the policy, with their values for
+    these terms; relaxed_from: the rules that were relaxed, names too, with the values that the policy had."""
 
     digest: str
     time: str
+    at: float
     parties: tuple[Name, ...]
     analysts: tuple[Name, ...]
     columns: ColumnRules
     relaxed: Mapping[str, Any] = {}
     relaxed_from: Mapping[str, Any] = {}
+
+
+_TABLES: Mapping[type, str] = {Refusal: "refusals", Approval: "approvals"}
 
 
 @dataclass(frozen=True)
@@ -241,9 +269,9 @@ def rule_of(breach: Breach) -> Rule:
     )
 
 
-def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) -> Path:
-    """Write the approval of these terms, relaxing the rules that their review has; its file. ConfigError
-    where none can allow them, or the file cannot be written."""
+def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) -> None:
+    """Write the approval of these terms, relaxing the rules that their review has. ConfigError where none can
+    allow them, or it cannot be written."""
     if reviewed.fault:
         raise ConfigError(reviewed.fault)
     breaches = reviewed.breaches
@@ -253,38 +281,41 @@ def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) 
     approval = Approval(
         digest=terms.digest,
         time=now.isoformat(timespec="seconds"),
+        at=now.timestamp(),
         parties=terms.parties,
         analysts=reviewed.analysts,
         columns=ColumnRules(**columns_by_role(terms, config.party)),
         relaxed=relaxed,
         relaxed_from={key: value for key, value in relaxed_from.items() if value is not None},
     )
-    return _write_approval(config, approval)
+    with _deciding(config) as (store, file):
+        _write(store, file, "approved", approval)
 
 
-def withdraw(config: PartyConfig, terms: Terms, analyst: str) -> None:
+def withdraw(config: PartyConfig, digest: str, analyst: str) -> None:
     """Take an analyst out of the approval of these terms, if they have one; '' for everybody. ConfigError if
     the approval cannot be read or changed."""
-    approval = approval_of(config, terms.digest)
-    if approval is None:
-        return
-    asks_by_name = analyst and terms.task.by_analyst
-    others = tuple(name for name in approval.analysts if asks_by_name and name != analyst)
-    if others:
-        _write_approval(config, approval.model_copy(update={"analysts": others}))
-        return
-    path = approval_file(config, terms.digest)
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot remove this approval: {error.strerror}") from None
+    with _deciding(config) as (store, file):
+        approval = _read(Approval, file, config, digest)
+        if approval is None:
+            return
+        others = tuple(name for name in approval.analysts if analyst and name != analyst)
+        if others:
+            _write(store, file, "withdrawn", approval.model_copy(update={"analysts": others}))
+        else:
+            store.promise(file, "approvals", config.party, digest, "")
+            store.append(file, Decided(kind="withdrawn", terms=digest, analysts=(), content=""))
 
 
-def _write_approval(config: PartyConfig, approval: Approval) -> Path:
-    path = approval_file(config, approval.digest)
-    columns = {role: names for role, names in approval.columns if names}
-    values = {key: getattr(approval, key) for key in ("digest", "time", "parties", "analysts")}
-    return _write(path, values, columns=columns, relaxed=approval.relaxed, relaxed_from=approval.relaxed_from)
+def take_back(config: PartyConfig, begins: str) -> str:
+    """Withdraw the one approval of terms whose digest begins so; the digest. ConfigError."""
+    meant = [digest for digest in approved_in(config) if digest.startswith(begins)]
+    if len(meant) != 1:
+        raise ConfigError(
+            f"{begins}: {len(meant)} approvals of this site begin so; give the terms, or more of it"
+        )
+    withdraw(config, meant[0], "")
+    return meant[0]
 
 
 def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], past: Past) -> list[Breach]:
@@ -329,12 +360,20 @@ def with_past(broken: Sequence[Breach], policy: Policy, party: str, terms: Terms
 
 def approval_of(config: PartyConfig, digest: str) -> Approval | None:
     """The approval of the terms with a digest; None where there is none. ConfigError if it cannot be read."""
-    path = approval_file(config, digest)
-    approval = _read(Approval, path)
+    approval = _kept(Approval, config, digest)
     for key in NEVER_RELAXED:
         if approval is not None and key in approval.relaxed:
-            raise ConfigError(f"{path}: {key} is not for an approval to relax")
+            raise ConfigError(f"{memory_path(config)}: {key} is not for an approval to relax")
     return approval
+
+
+def approved_in(config: PartyConfig) -> list[str]:
+    """The digests of all terms that are approved. ConfigError."""
+    if config.state is None or not os.path.lexists(memory_path(config)):
+        return []
+    with reading(memory_path(config)) as file:
+        query = "SELECT digest FROM approvals WHERE party = ? AND content != '' ORDER BY digest"
+        return [digest for (digest,) in file.execute(query, (config.party,))]
 
 
 def analysts_of(config: PartyConfig, approval: Approval) -> tuple[str, ...]:
@@ -367,7 +406,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
             **_names(config.policy, approval),
             "approval": "auto",
         }
-        return read_model(Policy, values, str(approval_file(config, terms.digest)))
+        return read_model(Policy, values, str(memory_path(config)))
     except ConfigError as error:
         refusal = (
             f"site {config.party} refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
@@ -391,7 +430,7 @@ def _check_named(config: PartyConfig, terms: Terms) -> None:
     policy = config.policy
     if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
         return
-    others = sorted(f"{path.stem[:SHOWN_DIGITS]}..." for path in _folder(config).glob("*.toml"))
+    others = [f"{digest[:SHOWN_DIGITS]}..." for digest in approved_in(config)]
     if others:
         more = f" and {len(others) - SHOWN_DIGESTS} more" if len(others) > SHOWN_DIGESTS else ""
         raise Refused(
@@ -437,18 +476,9 @@ def nothing_approved(config: PartyConfig) -> str:
     policy = config.policy
     if policy.parties and policy.columns and (policy.analysts or config.keys is None):
         return ""
-    if config.state is not None and any(_folder(config).glob("*.toml")):
+    if approved_in(config):
         return ""
     return f"nothing is approved here, and every session will be refused; run `{COMMAND}`"
-
-
-def _folder(config: PartyConfig) -> Path:
-    return state_folder(config) / "approved"
-
-
-def approval_file(config: PartyConfig, digest: str) -> Path:
-    """The path of the approval of the terms with a digest."""
-    return _folder(config) / f"{digest}.toml"
 
 
 # ---- What a person at a site is shown of terms before deciding on them ----------------------------------
@@ -458,8 +488,7 @@ def approval_file(config: PartyConfig, digest: str) -> Path:
 
 @dataclass(frozen=True)
 class Look:
-    """Terms as a person is shown them. decided: the approval and the refusal that the terms have, as their
-    files have them."""
+    """Terms as a person is shown them. decided: the approval and the refusal that the terms have."""
 
     review: Review
     view: ApprovalView

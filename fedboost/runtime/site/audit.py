@@ -1,603 +1,857 @@
-"""The audit log of a site: one JSON line for each thing that leaves, and for checks, chained by hashes.
+"""The audit of a site: its log, read from the store or an export and verified, its sessions, and warnings
+about them: what a training that keeps its terms never leaves behind, and what its terms allow though it
+protects little.
 
-Its lines are the entries of `audit_entry`. The terms of a session are in a file beside the log,
-`terms/DIGEST.json`. A file that is full is put aside, and the chain goes on in the next one (`audit_files`).
-
-Promises: an entry is with the operating system before its bytes leave, so that it outlives the process. It is
-on the disk when a session was admitted, with the terms, at each release that was charged, and when a session
-has ended: a power failure can lose the lines since the last of these. What cannot be recorded raises, so that
-it does not leave; one process at a time writes a log. A crash while a file is put aside loses no entry.
-`read_log` finds every change but two: entries cut off at the end, and a log rewritten from some line on.
-Both change the hash of the last entry, so a reader who kept that hash finds them too.
-Refuses: to append to a log whose last line is half-written or changed, and to read past the first line that
-does not fit (ConfigError with the file, the line and what to do).
+Promises: nothing is said of a log before its whole chain was verified. `read_log` finds every change but two:
+entries cut off at the end, and a log rewritten from some line on. Both change the hash of the last entry, so
+a reader who kept that hash finds them too. A session that goes on after a restart of the site is one, and a
+name that is used again, after its session ended or under other terms, is another. A training that kept its
+terms gives no warning of abuse, whatever was lost, restarted and asked again in it, nor does a session that
+was refused; the most serious warnings come first.
+Refuses: to read a log past the first line that does not fit (ConfigError). Terms that are not there count as
+terms with the defaults of `colluding`, `on_loss` and `keyholder_rows`, and of unknown depth. An aggregator
+that lies without leaving a trace here, in other sums to other sites, say, is not found.
 """
 
-import contextlib
-import errno
-import fcntl
 import hashlib
 import json
-import mmap
-import os
-import re
-import stat
-import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import combinations, takewhile
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Self
+from string import hexdigits
+from typing import get_args
 
-from pydantic import Field, ValidationError
-
-from fedboost.errors import ConfigError, DurabilityError, Refused
-from fedboost.protocol.site import Relayed, Release
-from fedboost.results.audit import Admitted, Checked, Ended, Event
+from fedboost.boosting.queries.base import BaseQuery
+from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY, EvaluationQuery
+from fedboost.boosting.queries.trees import BY_PARTY, EndRoundQuery, HistogramQuery, max_levels
+from fedboost.boosting.queries.union import Query
+from fedboost.errors import ConfigError
+from fedboost.holders.column_rows import ENCRYPTED, GRADIENTS, ROW_SET
+from fedboost.privacy.pairwise import Group
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.contracts import fewest_shown
+from fedboost.protocol.site import colluding_of
+from fedboost.results.audit import (
+    Admitted,
+    Audit,
+    AuditWarning,
+    Checked,
+    Checks,
+    Ended,
+    Kind,
+    Own,
+    Released,
+    Run,
+    Sent,
+    Session,
+)
 from fedboost.runtime.files import sync_folder, write_atomically
-from fedboost.terms.reading import Frozen
+from fedboost.runtime.site.store import (
+    BEFORE_THE_FIRST,
+    OWNER_ALONE,
+    Decided,
+    Entry,
+    Kept,
+    Store,
+    check_counters,
+    head_of,
+    open_database,
+    parse_entry,
+    parties_of,
+)
 from fedboost.terms.terms import Terms
-from fedboost.views.approval import columns_of
+from fedboost.views.approval import QUERIES, queries_of
+from fedboost.views.words import all_shown, capital, counted, shown
 
-# ---- The entries of an audit log: what each line of it says, as canonical JSON with a hash --------------
-# A line is an `Entry` as canonical JSON (keys in the order of the fields, no spaces, ASCII; what is
-# missing is left out). Its hash is the SHA-256 of that JSON without the hash, and each entry holds the hash
-# of the one before.
+# ---- A log, in a store or an export ---------------------------------------------------------------------
+# An export is a file of the log's lines, and of one line for each set of terms that its entries name. A chain
+# that begins after its first entry begins with the one that says what was exported before.
 
 
-BEFORE_THE_FIRST = "0" * 64
-"""The previous hash of the first entry."""
+_SQLITE = b"SQLite format 3\0"
 
 
-class Entry(Frozen):
-    """A line of the log. `time` is UTC."""
+def read_log(source: Path, party: str | None = None) -> list[Entry]:
+    """The entries of a log, verified. ConfigError naming the first line that does not fit.
 
-    n: Annotated[int, Field(ge=1)]
-    time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-    event: Event
-    previous: str
-    hash: str = ""
-
-    @property
-    def due_hash(self) -> str:
-        """The hash of all but the hash, 64 hex digits."""
-        return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
-
-    @property
-    def line(self) -> bytes:
-        """Canonical JSON and a line feed."""
-        return _canonical(self._values()) + b"\n"
-
-    def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
-        """The values in the line: optional ones only if they are set."""
-        return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
-
-
-_BEGINNING = b'{"n":'
-"""Each line's first bytes."""
-
-
-def canonical_event(event: Admitted | Ended | Checked | Release | Relayed) -> str:
-    """The JSON of an event in its entry. That of a release, of which there is one a turn, is put together
-    from the JSON of its texts, which were seen before."""
-    if isinstance(event, Relayed):
-        content = {"kind": "relayed", **vars(event)}
-        content["bytes"] = content.pop("size")
-        return _canonical(content).decode()
-    if not isinstance(event, Release):
-        return _canonical(event.model_dump(mode="json", exclude_none=True)).decode()
-    charge = event.charge
-    return "".join(
-        (
-            f'{{"kind":"released","session":{_text(event.session)},"turn":{event.turn},'
-            f'"attempt":{event.attempt},"what":{_text(event.what)},"cells":{event.cells},'
-            f'"bytes":{event.size},"protection":{_text(event.protection)},"roster":{_text(event.roster)}',
-            "" if charge is None else f',"charge":"{charge.name}","cost":{float(charge.cost)!r}',
-            f',"question":"{event.question}"' if event.question else "",
-            f',"position":"{event.position}"' if event.position else "",
-            "}",
-        )
-    )
-
-
-def entry_line(n: int, time: str, event: str, previous: str) -> tuple[bytes, str]:
-    """The line of an entry with this canonical event, and its hash."""
-    content = f'{{"n":{n},"time":"{time}","event":{event},"previous":"{previous}"'
-    digest = hashlib.sha256(f"{content}}}".encode()).hexdigest()
-    return f'{content},"hash":"{digest}"}}\n'.encode(), digest
-
-
-def parse_entry(line: bytes) -> Entry:
-    """The entry on a line; ValueError if it is not as it was written."""
-    if not line.endswith(b"\n") and line.startswith(_BEGINNING[: len(line)]):
-        raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
-    try:
-        entry = Entry.model_validate_json(line, strict=True)
-        whole = entry.line == line
-    except ValidationError:
-        raise ValueError("not an entry of an audit log, or changed after it was written") from None
-    if not whole or entry.hash != entry.due_hash:
-        raise ValueError("changed after it was written: its hash is not the one of its content")
-    return entry
-
-
-def _canonical(values: Any) -> bytes:
-    return json.dumps(values, separators=(",", ":")).encode()
-
-
-@lru_cache
-def _text(value: str | tuple[str, ...]) -> str:
-    return _canonical(value).decode()
-
-
-# ---- The files of an audit log: the one that is written, and older ones, which were full ----------------
-# An older file lies beside it and is named after the entries in it: `north.1-24017.audit.jsonl` beside
-# `north.audit.jsonl`. It is never written again.
-# Promises: entries come in order, whichever file they are in; a reader sees each once, also when the writer
-# puts a file aside meanwhile.
-
-
-LogEnd = tuple[int, str]
-"""The number and the hash of an audit log's last entry."""
-NO_LOG: LogEnd = 0, BEFORE_THE_FIRST
-TAIL_BYTES = 1 << 16
-"""Bytes that are read at a time to find the beginning of the last line."""
-
-
-@dataclass(frozen=True)
-class OlderFile:
-    """A file that was full, with its first and last entry."""
-
-    first: int
-    last: int
-    path: Path
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a file, by its number there, and the number of the entry that is due in it."""
-
-    path: Path
-    number: int
-    due: int
-    data: bytes
-
-    @property
-    def entry(self) -> Entry:
-        """The entry. ConfigError that names the line."""
-        try:
-            return parse_entry(self.data)
-        except ValueError as error:
-            raise ConfigError(f"{self.path}, line {self.number}: {error}") from None
-
-
-def older_file(log: Path, first: int, last: int) -> Path:
-    """The path that a full file of a log gets."""
-    name, dot, kind = log.name.partition(".")
-    return log.with_name(f"{name}.{first}-{last}{dot}{kind}")
-
-
-def older_files(log: Path) -> list[OlderFile]:
-    """The older files of a log, in order. ConfigError."""
-    name, dot, kind = log.name.partition(".")
-    pattern = re.compile(rf"{re.escape(name)}\.([0-9]+)-([0-9]+){re.escape(dot + kind)}")
-    try:
-        matches = [(pattern.fullmatch(path.name), path) for path in log.parent.iterdir()]
-    except OSError as error:
-        raise ConfigError(f"{log}: cannot read: {error.strerror}") from None
-    return sorted(
-        (OlderFile(int(match[1]), int(match[2]), path) for match, path in matches if match),
-        key=lambda older: older.first,
-    )
-
-
-def log_of(older: Path) -> Path | None:
-    """The path of the log that a file is an older one of, by its name; None if it is none."""
-    match = re.fullmatch(r"([^.]*)\.[0-9]+-[0-9]+(\..*)?", older.name)
-    return older.with_name(f"{match[1]}{match[2] or ''}") if match else None
-
-
-def lines_of(log: Path, after: int = 0) -> Iterator[Line]:
-    """The lines of a log, from the file on that has the entry of this number. ConfigError."""
-    with ExitStack() as stack:
-        newest = _open(log, stack)  # before the others are listed: one that is put aside meanwhile is known
-        older = older_files(log)
-        if newest is None and not older:
-            raise ConfigError(f"{log}: cannot read: No such file or directory")
-        same = None if newest is None else os.fstat(newest.fileno())
-        for known in older:
-            if known.last < after or (same and os.path.samestat(same, known.path.stat())):
-                continue
-            with known.path.open("rb") as file:
-                for number, data in enumerate(file):
-                    yield Line(known.path, number + 1, known.first + number, data)
-        if newest is None:
-            return
-        due = 1
-        for number, data in enumerate(newest):
-            if number == 0:
-                due = _number(data) or (older[-1].last + 1 if older else 1)
-            yield Line(log, number + 1, due + number, data)
-
-
-def entries_after(log: Path, end: LogEnd, last: int) -> list[Entry] | None:
-    """The entries up to number `last` since the log ended so; None if it never did. ConfigError."""
-    entries = []
-    try:
-        for line in lines_of(log, end[0]) if last else ():
-            if line.due > last:
-                break
-            if line.due >= end[0]:
-                entries.append(line.entry)
-    except OSError as error:
-        raise ConfigError(f"{log}: cannot read: {error.strerror}") from None
-    if end == NO_LOG:
-        if entries and entries[0].n != 1:
-            raise ConfigError(
-                f"{log}: begins with entry {entries[0].n}: {put_back(log, 1, entries[0].n - 1)}"
-            )
-        return entries
-    if not entries or (entries[0].n, entries[0].hash) != end:
-        return None
-    return entries[1:]
-
-
-def put_back(log: Path, first: int, last: int) -> str:
-    """The remedy where entries are missing that were in an older file."""
-    missing = older_file(log, first, last).name
-    return f"if an older file ({missing}, or several) was moved away, put it back beside this one"
-
-
-def end_of(log: Path) -> LogEnd:
-    """The end of a log, which somebody may be writing; NO_LOG where there is none. ConfigError."""
-    if not log.parent.is_dir():
-        return NO_LOG
-    with ExitStack() as stack:
-        newest = _open(log, stack)
-        files = [(older.path, stack.enter_context(older.path.open("rb"))) for older in older_files(log)[-1:]]
-        for path, file in [*([(log, newest)] if newest else []), *files]:
-            if last := _last_line(file):
-                entry = Line(path, 0, 0, last).entry
-                return entry.n, entry.hash
-    return NO_LOG
-
-
-def owner_of(log: Path) -> tuple[str | None, str | None]:
-    """The party and the dataset that the first session of a log was admitted for, each None where it does
-    not say. ConfigError."""
-    if end_of(log) != NO_LOG:
-        for line in lines_of(log):
-            event = line.entry.event
-            if isinstance(event, Admitted):
-                return event.party, event.dataset
-    return None, None
-
-
-def _open(log: Path, stack: ExitStack) -> BinaryIO | None:
-    """The file that is written, open; None while there is none."""
-    try:
-        return stack.enter_context(log.open("rb"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(f"{log}: cannot read: {error.strerror}") from None
-
-
-def _number(line: bytes) -> int | None:
-    """The number of the entry on a line; None if it cannot be read."""
-    try:
-        return parse_entry(line).n
-    except ValueError:
-        return None
-
-
-def _last_line(file: BinaryIO) -> bytes:
-    """The last whole line of a file; nothing if it has none."""
-    position, tail = file.seek(0, os.SEEK_END), b""
-    while position and tail.rstrip(b"\n").count(b"\n") < 2:
-        step = min(position, TAIL_BYTES)
-        position -= step
-        file.seek(position)
-        tail = file.read(step) + tail
-    whole = tail[: tail.rfind(b"\n") + 1]
-    return whole[whole.rfind(b"\n", 0, len(whole) - 1) + 1 :]
-
-
-# ---- The audit log of a site: one JSON line for each thing that leaves, and for checks ------------------
-
-
-OWNER_ALONE, FOLDER_OF_OWNER = 0o600, 0o700
-MAX_FILE_BYTES = 64 << 20
-TERMS = "terms"
-"""The folder beside a log with the terms of its sessions."""
-
-
-class AuditLog:
-    """The log of one site, open for appending. Close it, or use it in `with`."""
-
-    def __init__(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
-        """Open the log, or make it for its owner's eyes alone. ConfigError if it cannot be continued.
-
-        max_bytes: of a file, before it is put aside.
-        """
-        self._path, self._max_bytes = path, max_bytes
-        self._second, self._time = 0, ""
-        self._appending = threading.Lock()
-        """Held while an entry is written: checks are answered beside a session."""
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, OWNER_ALONE)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot write this audit log: {error.strerror}") from None
-        try:
-            self._lock()
-            status = os.fstat(self._file)
-            if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"{path}: is not a plain file; the audit log must be one")
-            self._size = status.st_size
-            self._named = self._size > 0
-            self._older = older_files(path)
-            self.last = self._read_last()
-            """Number and hash of the last entry; 0 and `BEFORE_THE_FIRST` in an empty log."""
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def after(self, end: LogEnd) -> list[Entry] | None:
-        """The entries since the log ended so; None if it never did. ConfigError."""
-        return entries_after(self._path, end, self.last[0])
-
-    def close(self) -> None:
-        """Let another process write the log. One in which nothing was written is taken away."""
-        if os.fstat(self._file).st_size == 0 and not older_files(self._path):
-            self._path.unlink(missing_ok=True)
-        os.close(self._file)
-
-    def admitted(
-        self,
-        session: str,
-        terms: Terms,
-        analyst: str = "",
-        request: str = "",
-        attempt: int = 1,
-        party: str = "",
-        dataset: str = "",
-        names: Mapping[str, str] | None = None,
-    ) -> None:
-        """Record that this site takes part in a session; puts terms and log on the disk. Raises as `record`
-        does. names: in its table, of the columns that the terms call otherwise."""
-        self._keep(terms)
-        noise = terms.noise
-        self._append(
-            Admitted(
-                session=session,
-                terms=terms.digest,
-                protection=terms.protection.name,
-                parties=terms.parties,
-                objective=terms.objective.name,
-                rounds=terms.trees.rounds if terms.task.trains else 0,
-                task=None if terms.task.makes_model else terms.task.name,
-                columns=columns_of(terms),
-                epsilon=None if noise is None else noise.epsilon,
-                delta=None if noise is None else noise.delta,
-                placement=None if noise is None else noise.placement,
-                attempt=attempt,
-                analyst=analyst or None,
-                request=request or None,
-                party=party or None,
-                dataset=dataset or None,
-                names=dict(names or {}) or None,
-            )
-        )
-        self._sync()
-
-    def record(self, release: Release | Relayed) -> None:
-        """Record a release or a relay that is about to leave. If it cannot be recorded, it must not leave:
-        raises DurabilityError when the disk does not take it, Refused when somebody else has changed the
-        log."""
-        self._append(release)
-        if isinstance(release, Release) and release.charge is not None:
-            self._sync()
-
-    def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
-        """Record that a session is over, '' with a model, or `paused` until this site is there again; puts
-        the log on the disk. analyst: who asked for a session that was refused. Raises as `record` does."""
-        reason = reason.encode(errors="replace").decode()
-        self._append(
-            Ended(session=session, reason=reason, paused=True if paused else None, analyst=analyst or None)
-        )
-        self._sync()
-
-    def checked(self, terms: str, analyst: str, would: bool) -> None:
-        """Record that a check of the terms with this digest is about to be answered: whether this site would
-        take part. Raises as `record` does."""
-        self._append(Checked(terms=terms, would=would, analyst=analyst or None))
-
-    def _keep(self, terms: Terms) -> None:
-        """Write the terms to their file, once."""
-        path, text = terms_file(self._path, terms.digest), terms.canonical().encode()
-        try:
-            if path.is_file() and path.read_bytes() == text:
-                return
-            path.parent.mkdir(FOLDER_OF_OWNER, exist_ok=True)
-            write_atomically(path, text, OWNER_ALONE)
-            sync_folder(path.parent)
-        except OSError as error:
-            raise self._full(error, path) from None
-        except ConfigError as error:
-            raise DurabilityError(str(error)) from None
-
-    def _sync(self) -> None:
-        """Sync every line to the disk, and with the first ones the log's name."""
-        try:
-            os.fsync(self._file)
-            if not self._named:
-                sync_folder(self._path.parent)
-        except OSError as error:
-            raise self._full(error) from None
-        self._named = True
-
-    def _append(self, event: Admitted | Checked | Release | Relayed | Ended) -> None:
-        with self._appending:
-            self._append_alone(event)
-
-    def _append_alone(self, event: Admitted | Checked | Release | Relayed | Ended) -> None:
-        number, previous = self.last[0] + 1, self.last[1]
-        line, digest = entry_line(number, self._now(), canonical_event(event), previous)
-        try:
-            status = os.fstat(self._file)
-            if status.st_size != self._size or not self._is_in_place(status):
-                raise self._refusal(
-                    "it was changed or removed by somebody else while this site runs (by a tool that rotates "
-                    "logs? Leave that to the party)"
-                )
-            if self._size and self._size + len(line) > self._max_bytes:
-                self._put_aside()
-            if os.write(self._file, line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._size)  # a line is written whole or not at all
-            raise self._full(error) from None
-        self._size += len(line)
-        self.last = number, digest
-
-    def _now(self) -> str:
-        """The time, UTC, which has the same text for a second."""
-        second = int(time.time())
-        if second != self._second:
-            self._second, self._time = second, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
-        return self._time
-
-    def _is_in_place(self, status: os.stat_result) -> bool:
-        try:
-            return os.path.samestat(status, os.stat(self._path))
-        except FileNotFoundError:
-            return False
-
-    def _put_aside(self) -> None:
-        """Give the full file the name of an older one, and begin the next. Whenever this is interrupted, the
-        entries are all there, and who opens the log goes on after the last."""
-        # The first entry of the file is not 1 where older files were moved away.
-        first = self._older[-1].last + 1 if self._older else next(lines_of(self._path)).due
-        last = self.last[0]
-        full = OlderFile(first, last, older_file(self._path, first, last))
-        if full.path.exists():
-            raise FileExistsError(errno.EEXIST, f"{full.path.name} exists")
-        new = self._path.with_name(f".{self._path.name}.new")
-        handle = os.open(new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, OWNER_ALONE)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.fsync(self._file)
-            os.rename(self._path, full.path)
-            os.rename(new, self._path)
-            sync_folder(self._path.parent)
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(self._file)
-        self._file, self._size = handle, 0
-        self._older.append(full)
-
-    def _refusal(self, why: str) -> Refused:
-        return Refused("this site cannot write its audit log", f"{self._path}: {why}")
-
-    def _full(self, error: OSError, path: Path | None = None) -> DurabilityError:
-        what = f"{self._path}: cannot write this audit log" if path is None else f"{path}: cannot write"
-        return DurabilityError(
-            f"{what}: {error.strerror}; put that right and start this party again: the session goes on "
-            f"with it"
-        )
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{self._path}: another process writes this audit log; give each party a log of its own"
-            ) from None
-        except OSError as error:
-            raise ConfigError(f"{self._path}: cannot be locked: {error.strerror}") from None
-
-    def _read_last(self) -> LogEnd:
-        """The end to go on from. The last entry alone is checked: a log may be long."""
-        if not self._size:
-            if not self._older:
-                return NO_LOG
-            entry = [line.entry for line in lines_of(self._older[-1].path)][-1]
-            return entry.n, entry.hash
-        with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as whole:
-            last = whole[whole.rfind(b"\n", 0, self._size - 1) + 1 :]
-        try:
-            entry = parse_entry(last)
-            return entry.n, entry.hash
-        except ValueError as error:
-            raise ConfigError(
-                f"{self._path}, last line: {error}; nothing can be appended: move the file away and keep it, "
-                f"a new one is then begun"
-            ) from None
-
-
-def read_log(path: Path) -> list[Entry]:
-    """The entries of a log, those of its older files first. Raises ConfigError naming the first line that
-    does not fit."""
-    try:
-        return checked_entries(path, lines_of(path))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-
-
-def checked_entries(path: Path, lines: Iterable[Line]) -> list[Entry]:
-    """The entries on the lines of a log. Raises ConfigError naming the first one that does not fit."""
+    party: whose, of a store that several share; the only one's unless given.
+    """
     entries: list[Entry] = []
-    previous = BEFORE_THE_FIRST
-    for line in lines:
-        entry, due = line.entry, len(entries) + 1
-        where = f"{line.path}, line {line.number}"
+    for number, line in enumerate(_lines(source, party), 1):
+        where = f"{source}, line {number}"
+        if line.startswith(_TERMS_LINE):
+            continue
+        try:
+            entry = parse_entry(line)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        due, previous = (entries[-1].n + 1, entries[-1].hash) if entries else _before(entry)
         if entry.n != due:
-            raise ConfigError(f"{where}: {_gap(path, line, entry.n, due)}")
+            raise ConfigError(
+                f"{where}: entry {entry.n} stands where {due} is due: lines were removed or moved"
+            )
         if entry.previous != previous:
             raise ConfigError(f"{where}: does not follow from the line before: one of them was replaced")
         entries.append(entry)
-        previous = entry.hash
     return entries
 
 
-def _gap(path: Path, line: Line, n: int, due: int) -> str:
-    """The fault of an entry that is not due, and what to do."""
-    if log := log_of(path):
-        return f"begins with entry {n}: it is an older file; give the log itself, {log}, and it is read, too"
-    fault = f"entry {n} stands where {due} is due: lines were removed or moved"
-    if n > due and line.number == 1:
-        return f"{fault}; {put_back(path, due, n - 1)}"
-    return fault
+_TERMS_LINE = b'{"terms":'
 
 
-def terms_file(log: Path, digest: str) -> Path:
-    """The path of the terms with a digest, beside a log."""
-    return log.parent / TERMS / f"{digest}.json"
+def _before(first: Entry) -> tuple[int, str]:
+    """The number that is due for the first entry of a log, and the hash that it has to follow."""
+    event = first.event
+    if isinstance(event, Kept) and event.kind == "exported":
+        return event.known + 1, event.last
+    return 1, BEFORE_THE_FIRST
 
 
-def read_admitted(log: Path, digest: str) -> Terms:
-    """The terms with a digest, which were admitted in a log. ConfigError if they are not there as they were
-    written."""
-    path = terms_file(log, digest)
+def _lines(source: Path, party: str | None) -> Iterator[bytes]:
+    """The lines of a store's log of one party, or those of a file. ConfigError."""
     try:
-        if not re.fullmatch("[0-9a-f]{64}", digest):
-            raise OSError(errno.EINVAL, "no digest")
-        text = path.read_bytes()
+        with source.open("rb") as file:
+            if file.read(len(_SQLITE)) != _SQLITE:
+                file.seek(0)
+                yield from file
+                return
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    if hashlib.sha256(text).hexdigest() != digest:
-        raise ConfigError(f"{path}: changed after it was written: its SHA-256 is not its name")
+        raise ConfigError(f"{source}: cannot read: {error.strerror}") from None
+    with closing(open_database(source)) as store:
+        check_counters(source, store)
+        whose = only_party(source, parties_of(store)) if party is None else party
+        rows = store.execute("SELECT line FROM entries WHERE party = ? ORDER BY n", (whose,))
+        yield from (line if isinstance(line, bytes) else b"" for (line,) in rows)
+
+
+def only_party(source: Path, parties: Sequence[str]) -> str:
+    """The party whose log is meant, where none is named. ConfigError where several share a store."""
+    if len(parties) > 1:
+        raise ConfigError(f"{source}: has the logs of {all_shown(parties)}: name one by --party")
+    return next(iter(parties), "")
+
+
+def check_party(source: Path, party: str) -> None:
+    """Raise ConfigError unless a store has a log of this party."""
+    with closing(open_database(source, whole=False)) as store:
+        known = parties_of(store)
+    if party not in known:
+        raise ConfigError(f"{source}: has no log of {shown(party)!r}; it has {all_shown(known) or 'none'}")
+
+
+def terms_in(source: Path, party: str | None = None) -> dict[str, str]:
+    """The canonical terms that a store or an export has, by the digest that they are kept under.
+    ConfigError."""
     try:
-        return Terms.from_canonical(text.decode())
+        with source.open("rb") as file:
+            if file.read(len(_SQLITE)) != _SQLITE:
+                file.seek(0)
+                found = [json.loads(line) for line in file if line.startswith(_TERMS_LINE)]
+                return {str(each["terms"]): str(each["text"]) for each in found}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(f"{source}: its terms cannot be read") from None
+    with closing(open_database(source)) as store:
+        return {str(digest): str(text) for digest, text in store.execute("SELECT digest, text FROM terms")}
+
+
+def read_admitted(kept: Mapping[str, str], digest: str, source: Path) -> Terms:
+    """The terms with a digest that an entry names. ConfigError if they are not there as they were written."""
+    text = kept.get(digest)
+    if text is None:
+        raise ConfigError(f"{source}: has no terms with digest {digest}")
+    if hashlib.sha256(text.encode()).hexdigest() != digest:
+        raise ConfigError(f"{source}: the terms {digest} were changed: their SHA-256 is not that digest")
+    try:
+        return Terms.from_canonical(text)
     except (ConfigError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read by this version of fedboost: {error}") from None
+        raise ConfigError(
+            f"{source}: the terms {digest} cannot be read by this version of fedboost: {error}"
+        ) from None
+
+
+def export_log(source: Path, out: Path, party: str | None, remove: bool) -> list[Entry]:
+    """Write a log as JSON lines; the entries. ConfigError.
+
+    remove: them from the store, which goes on with an entry that says so.
+    """
+    entries, kept = read_log(source, party), terms_in(source, party)
+    named = {e.event.terms for e in entries if isinstance(e.event, Admitted)}
+    terms = [
+        json.dumps({"terms": digest, "text": kept[digest]}, separators=(",", ":")).encode() + b"\n"
+        for digest in sorted(named & kept.keys())
+    ]
+    write_atomically(out, b"".join([*(entry.line for entry in entries), *terms]), OWNER_ALONE)
+    if remove and entries:
+        _remove(source, entries[-1], out, party)
+    return entries
+
+
+def _remove(source: Path, last: Entry, out: Path, party: str | None) -> None:
+    """Remove the entries up to the last one, which are in a file. ConfigError."""
+    with closing(open_database(source, whole=False)) as file:
+        whose = only_party(source, parties_of(file)) if party is None else party
+    try:
+        sync_folder(out.parent)  # its name is on the disk before the entries are gone
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be synced to the disk: {error.strerror}") from None
+    with closing(Store(source, whose)) as store, store.transaction() as file:
+        if head_of(file, whose) != (last.n, last.hash):
+            raise ConfigError(
+                f"{source}: entries were added meanwhile, and none was removed; try again when no session "
+                f"runs"
+            )
+        store.append(file, Kept(kind="exported", known=last.n, last=last.hash))
+        file.execute("DELETE FROM entries WHERE party = ? AND n <= ?", (whose, last.n))
+
+
+def number_of(expected: str, entries: Sequence[Entry], source: Path) -> int:
+    """The number of the entry with a hash that was kept; 0 for the hash of an empty log. ConfigError."""
+    digest = expected.strip().lower()
+    if len(digest) != len(BEFORE_THE_FIRST) or not set(digest) <= set(hexdigits):
+        raise ConfigError(
+            f"--expect: {shown(expected)!r} is no hash of {len(BEFORE_THE_FIRST)} hex digits; give the one "
+            f"that an earlier `fedboost audit` ended with"
+        )
+    numbers = {BEFORE_THE_FIRST: 0, **{entry.hash: entry.n for entry in entries}}
+    if entries:
+        numbers[entries[0].previous] = entries[0].n - 1
+    if digest not in numbers:
+        raise ConfigError(
+            f"{source}: none of its {len(entries)} entries has the hash {digest}: the log was cut short or "
+            f"rewritten since that was kept, or it is the hash of another log"
+        )
+    return numbers[digest]
+
+
+def named_session(name: str, sessions: Sequence[Session], source: Path) -> str:
+    """The name of the session that is meant: by its whole name, or by a beginning that no other has,
+    also as it is printed where it is cut. ConfigError."""
+    names = list(dict.fromkeys(session.name for session in sessions))
+    if name in names:
+        return name
+    begins = name.removesuffix("…")
+    meant = [known for known in names if begins and known.startswith(begins)]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        listed = all_shown(meant)
+        raise ConfigError(
+            f"{source}: {len(meant)} sessions begin with {shown(begins)!r}: {listed}; write more"
+        )
+    raise ConfigError(f"{source}: has no session {shown(name)!r}; it has {all_shown(names) or 'none'}")
+
+
+MAX_LISTED = 5
+ASK_TOO = "keep this log, and ask the operator of the aggregator"
+ASK = capital(ASK_TOO)
+AdmittedTerms = Mapping[str, Terms | ConfigError]
+"""The terms of a log by their digest, or why they cannot be read."""
+
+
+# ---- Sessions -------------------------------------------------------------------------------------------
+
+
+def is_after_end(session: Session, sessions: list[Session]) -> bool:
+    """Return whether something was answered in a session although an earlier one of these has its name and
+    its terms: that one had ended."""
+    earlier = takewhile(lambda other: other is not session, sessions)
+    same = [other for other in earlier if (other.name, other.digest) == (session.name, session.digest)]
+    return bool(session.answers) and any(other.answers for other in same)
+
+
+def sessions_of(entries: Iterable[Entry]) -> list[Session]:
+    """The sessions of a log, in the order in which they began."""
+    sessions: list[Session] = []
+    running: dict[str, Session] = {}
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, Checked | Decided | Kept):
+            continue
+        session = running.get(event.session)
+        if session is None or isinstance(event, Admitted) or session.ended is not None:
+            known = None if session is None else session.admitted
+            other_terms = isinstance(event, Admitted) and known is not None and known.terms != event.terms
+            if session is None or session.over or other_terms:
+                session = running[event.session] = Session(name=event.session)
+                sessions.append(session)
+            session.parts.append(Run(begin=entry.time, end=entry.time))
+        part = session.parts[-1]
+        part.end = entry.time
+        match event:
+            case Admitted():
+                part.admitted = event
+            case Released():
+                part.releases.append(event)
+            case Sent():
+                part.relays.append(event)
+            case Ended():
+                part.ended = event
+    return sessions
+
+
+# ---- Warnings about one session: its questions, turn by turn, against the terms it was admitted under ----
+# Promises: a training that kept its terms gives none, whatever was lost, restarted and asked again in it.
+
+
+KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
+END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
+OF_TREE = frozenset(kind.__name__ for kind in KINDS if kind.of_tree)
+MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
+"""Questions from which on a roster may be another one, where the terms say `shrink`."""
+
+
+def allowed_questions(terms: Terms) -> Mapping[str, int]:
+    """The number of questions of each kind that the terms allow; empty for a program that is not
+    fedboost's."""
+    if not terms.session.is_built_in:
+        return {}
+    counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
+    by_party = {BY_PARTY: EndRoundQuery, EVALUATION_BY_PARTY: EvaluationQuery}
+    return {**counts, **{name: counts[kind.__name__] for name, kind in by_party.items()}}
+
+
+def _of_one(
+    kind: str, session: Session, found: str, meaning: str, remedy: str = f"{ASK} why"
+) -> AuditWarning:
+    return AuditWarning(kind, (session.name,), f"session {shown(session.name)}: {found}", meaning, remedy)
+
+
+def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
+    """Turns with more than one question. Where a party is lost for good, the end of the tree may come in the
+    place of a question about it."""
+    turns = []
+    for turn, answers in session.by_turn.items():
+        questions = {_question(answer) for answer in answers}
+        if _shrinks(terms):
+            ends = {question for question in questions if question[0] in END_OF_ROUND}
+            questions = max(questions - ends, ends, key=len)
+        if len(questions) > 1:
+            turns.append(turn)
+    if turns:
+        yield _of_one(
+            "other-question",
+            session,
+            f"different questions in {_turns(turns)}",
+            "two answers instead of one: their difference can be of a few rows, or of one",
+        )
+
+
+def _positions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
+    turns = []
+    for turn, answers in session.by_turn.items():
+        stood: dict[object, set[str]] = {}
+        for answer in answers:
+            if answer.position is not None:
+                stood.setdefault(_question(answer), set()).add(answer.position)
+        if any(len(positions) > 1 for positions in stood.values()):
+            turns.append(turn)
+    if turns:
+        yield _of_one(
+            "other-position",
+            session,
+            f"one question asked again after other trees or splits, in {_turns(turns)}",
+            "the two answers are sums over different rows: their difference is the sum over the rows between",
+        )
+
+
+def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
+    """Turns over several rosters, and rosters that the terms do not allow."""
+    turns: list[int] = []
+    between: set[str] = set()
+    for turn, answers in session.by_turn.items():
+        if _shrinks(terms):  # one question of a roster, then the end of the tree of a smaller one
+            kept = {answer.what for answer in answers} - MAY_SHRINK
+            answers = [answer for answer in answers if answer.what in kept]
+        rosters = {frozenset(answer.roster) for answer in answers}
+        if len(rosters) > 1:
+            turns.append(turn)
+            between |= frozenset.union(*rosters) - frozenset.intersection(*rosters)
+    if turns:
+        yield _of_one(
+            "other-roster",
+            session,
+            f"sums with and without {listed(sorted(between))} in {_turns(turns)}",
+            f"subtracting one sum from the other gives the totals of {listed(sorted(between))} alone",
+        )
+    if terms is not None:
+        allowed = [
+            turn
+            for turn, answers in session.by_turn.items()
+            if any(
+                not set(answer.roster) <= set(terms.parties) or len(set(answer.roster)) < terms.min_roster
+                for answer in answers
+            )
+        ]
+        if allowed:
+            yield _of_one(
+                "small-roster",
+                session,
+                f"sums over other parties than the terms allow in {_turns(allowed)}",
+                "a sum over fewer parties hides each of them less",
+            )
+
+
+def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
+    """The same question, where the session stood at the same place, charged as several answers. Noise that
+    the aggregator draws is charged each time."""
+    if terms is not None and terms.noise is not None and terms.noise.placement == "central":
+        return
+    charges: dict[object, set[str]] = {}
+    turns: dict[object, int] = {}
+    for answer in session.answers:
+        if answer.charge is not None and answer.question and answer.position:
+            key = answer.question, answer.position, frozenset(answer.roster)
+            charges.setdefault(key, set()).add(answer.charge)
+            turns[key] = answer.turn
+    several = sorted({turns[key] for key, names in charges.items() if len(names) > 1})
+    if several:
+        yield _of_one(
+            "other-answer",
+            session,
+            f"different answers to the same question at the same place, in {_turns(several)}",
+            "the rows changed in between, and the difference is of the changed ones, with noise",
+            "the operator of this site: leave the table as it is while a session runs; if nobody changed it, "
+            "report this as a defect of fedboost",
+        )
+
+
+def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
+    """More questions than the terms allow."""
+    by_turn = session.by_turn
+    asked = [{name for answer in answers for name in queries_of(answer.what)} for answers in by_turn.values()]
+    times = Counter(name for names in asked for name in names)
+    ends = sum(not names.isdisjoint(END_OF_ROUND) for names in asked)
+    rounds = session.admitted.rounds if session.admitted is not None else None
+    seen = []
+    if terms is not None and len(by_turn) > terms.max_turns:
+        seen.append(f"{len(by_turn)} questions in all, where the terms allow {terms.max_turns}")
+    if rounds is not None and ends > rounds + 1:  # one of them sets the constant
+        seen.append(f"the ends of {ends - 1} trees, where the terms have {counted(rounds, 'round')}")
+    more = (
+        []
+        if terms is None
+        else [
+            f"{times[kind]} times {QUERIES[kind]}, where the terms allow {most}"
+            for kind, most in allowed_questions(terms).items()
+            if times[kind] > most and kind not in END_OF_ROUND
+        ]
+    )
+    seen += more
+    if not more and terms is not None:
+        histograms = _most_in_a_tree(by_turn, frozenset({HistogramQuery.__name__}), terms)
+        questions = _most_in_a_tree(by_turn, OF_TREE, terms)
+        if histograms > max_levels(terms):
+            seen.append(f"{histograms} histograms about one tree, where the terms allow {max_levels(terms)}")
+        elif questions > terms.max_turns_per_tree:
+            seen.append(
+                f"{questions} questions about one tree, where the terms allow {terms.max_turns_per_tree}"
+            )
+    if seen:
+        yield _of_one(
+            "too-many",
+            session,
+            "; ".join(seen),
+            "this site told more about its rows than it agreed to",
+        )
+
+
+def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
+    """The most turns with such questions between the ends of two rounds. A party that was away may have
+    missed an end, where the others went on without it."""
+    most = count = before = 0
+    for turn, answers in by_turn.items():
+        if turn != before + 1 and _shrinks(terms):
+            count = 0
+        names = [queries_of(answer.what) for answer in answers]
+        ends = [own for own in names if not END_OF_ROUND.isdisjoint(own)]
+        count += any(not kinds.isdisjoint(own) for own in names if own not in ends)
+        most = max(most, count)
+        if ends:  # what shares its turn is about the next tree
+            count = any(not kinds.isdisjoint(own) for own in ends)
+        before = turn
+    return max(most, count)
+
+
+def _question(answer: Released) -> tuple[str, int, str]:
+    """All that is known of a question."""
+    return answer.what, answer.cells, answer.question or ""
+
+
+def _shrinks(terms: Terms | None) -> bool:
+    return terms is not None and terms.session.on_loss == "shrink"
+
+
+def _turns(turns: list[int]) -> str:
+    return f"turn{'s' if len(turns) > 1 else ''} {listed([str(turn) for turn in turns])}"
+
+
+# ---- Warnings about an audit log: what a training that keeps its terms never leaves behind --------------
+
+
+def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditWarning]:
+    """All warnings about a log, the most serious first. admitted: the terms of the sessions that were
+    admitted in it."""
+    answered = [session for session in sessions if session.answers]
+    names: dict[str, list[Session]] = {}
+    for session in answered:
+        names.setdefault(session.name, []).append(session)
+    warnings: list[AuditWarning] = []
+    for same_name in names.values():
+        warnings += _name_warnings(same_name, admitted)
+        digests: dict[str | None, list[Session]] = {}
+        for session in same_name:
+            digests.setdefault(session.digest, []).append(session)
+        for digest, same_terms in digests.items():
+            terms = admitted.get(digest or "")
+            parts = [part for session in same_terms for part in session.parts]
+            whole = Session(name=same_name[0].name, parts=parts)
+            for rule in (_questions, _positions, _rosters, _vectors, _amount):
+                warnings += rule(whole, terms if isinstance(terms, Terms) else None)
+    warnings += _similar_groups(answered, admitted)
+    warnings += _central_noise(answered)
+    warnings += _requests(answered)
+    warnings += _unread_terms(sessions, admitted)
+    return sorted(warnings, key=lambda warning: [*Kind].index(warning.kind))
+
+
+# ---- names and attempts -----------------------------------------------------------------------------
+
+
+def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
+    """Warnings about the sessions of one name."""
+    name = sessions[0].name
+    first = sessions[0].parts[0]
+    if (first.attempt or 0) > 1 and _is_really_first(sessions[0]):
+        yield AuditWarning(
+            "first-attempt",
+            (name,),
+            f"session {shown(name)} begins in this log with attempt {first.attempt}",
+            "what this site answered in the attempts before is not in this log, and cannot be compared",
+            f"if the log was moved away meanwhile, audit the old one too; if not: {ASK_TOO} why",
+        )
+    digests = list(dict.fromkeys(session.digest or "" for session in sessions))
+    if len(digests) > 1:
+        yield AuditWarning(
+            "other-terms",
+            (name,),
+            f"{len(digests)} different agreements were run under one session name, {shown(name)}: "
+            f"{_differences([admitted.get(digest) for digest in digests])}",
+            "answers left for each of them, though what was planned and counted for the session held for one",
+            f"{ASK} and the analyst which terms were agreed on",
+        )
+    for session in sessions:
+        if is_after_end(session, sessions):
+            yield AuditWarning(
+                "after-end",
+                (name,),
+                f"session {shown(name)} had ended and was answered again: "
+                f"{counted(len(session.answers), 'answer')} too many",
+                "anyone who asks a second time may ask anything else, down to the labels of single rows",
+                f"{ASK} why",
+            )
+    for session in sessions:
+        yield from _attempts(session)
+
+
+def _differences(agreements: list[Terms | ConfigError | None]) -> str:
+    """The settings in which agreements differ, with their values."""
+    settings = [_settings(terms) for terms in agreements if isinstance(terms, Terms)]
+    if len(settings) < len(agreements):
+        return "how they differ is not known, as the terms are not all beside this log"
+    names = dict.fromkeys(name for values in settings for name in values)
+    differ = [name for name in names if len({values.get(name, "none") for values in settings}) > 1]
+    several = [
+        f"{name} was {', then '.join(shown(values.get(name, 'none')) for values in settings)}"
+        for name in differ[:MAX_LISTED]
+    ]
+    more = len(differ) - len(several)
+    return "; ".join([*several, f"and {counted(more, 'more setting')}"] if more else several)
+
+
+def _settings(terms: Terms) -> dict[str, str]:
+    """Every setting by its name in a terms file, its value in words."""
+    values = terms.model_dump(mode="json", exclude_none=True)
+    for table in ("columns", "noise"):
+        values |= {f"{table}.{name}": value for name, value in values.pop(table, {}).items()}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+
+
+def _is_really_first(session: Session) -> bool:
+    """Return whether the first attempt that is known is the first of the site. Where the agreement is in an
+    older file, a first question that is not the session's first shows it."""
+    part = session.parts[0]
+    return part.admitted is not None or min(release.turn for release in part.releases) > 1
+
+
+def _attempts(session: Session) -> Iterator[AuditWarning]:
+    answered = 0
+    for part in session.parts:
+        if part.answers and answered and part.attempt is not None and part.attempt <= answered:
+            yield AuditWarning(
+                "attempt-again",
+                (session.name,),
+                f"session {shown(session.name)} was taken up again in attempt {part.attempt}, after answers "
+                f"in attempt {answered}",
+                "numbers of attempts only grow: this site was put back to an earlier state, or runs twice",
+                f"the operator of this site knows; if it was neither: {ASK_TOO} why",
+            )
+        answered = max([answered, *(release.attempt for release in part.answers)])
+
+
+# ---- between sessions -------------------------------------------------------------------------------
+
+
+def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
+    """Groups whose sums together show few parties: pairs of them, then three of which no two do."""
+    groups: dict[frozenset[str], tuple[Session, int]] = {}
+    for session in sessions:
+        known = session.admitted
+        protection = PROTECTIONS.get(known.protection) if known is not None else None
+        terms = None if known is None else admitted.get(known.terms)
+        if isinstance(terms, Terms):  # where parties hold different columns, it may hide less
+            protection = terms.protection
+        if known is not None and (protection is None or protection.hides):
+            holders, colluding = _group(known, admitted)
+            groups.setdefault(holders, (session, colluding))
+    warned: list[set[frozenset[str]]] = []
+    for number in (2, 3):
+        for chosen in combinations(groups, number):
+            colluding = max(groups[group][1] for group in chosen)
+            shown_parties = fewest_shown(chosen, colluding)
+            if not shown_parties or any(pair <= set(chosen) for pair in warned):
+                continue
+            warned.append(set(chosen))
+            yield _groups_warning({group: groups[group][0] for group in chosen}, shown_parties, colluding)
+
+
+def _groups_warning(
+    groups: dict[frozenset[str], Session], shown_parties: frozenset[str], colluding: int
+) -> AuditWarning:
+    names, few = tuple(session.name for session in groups.values()), listed(sorted(shown_parties))
+    (before, earlier), (after, later), *others = groups.items()
+    observation = " and ".join(
+        f"session {shown(session.name)} had {listed(sorted(alone))}, session {shown(other.name)} not"
+        for session, other, alone in ((earlier, later, before - after), (later, earlier, after - before))
+        if alone
+    )
+    meaning = (
+        f"subtracting one result from the other gives the totals of {few} alone"
+        if not others
+        else f"their results together give the totals of {few} alone"
+    )
+    if colluding:
+        meaning += f", of whom {colluding} may work with the aggregator"
+    verb = "was" if len(shown_parties) == 1 else "were"
+    innocent = "" if others else f". {_innocent(before, after)}; otherwise {few} {verb} singled out"
+    if others:
+        observation = f"sessions {listed([shown(name) for name in names])} had different parties"
+    return AuditWarning(
+        "similar-groups",
+        names,
+        observation,
+        meaning + innocent,
+        "ask the analyst. The operator of this site: name the parties to train with in `parties` of [policy]",
+    )
+
+
+def _innocent(before: frozenset[str], after: frozenset[str]) -> str:
+    """The innocent way from the group of the first session to that of the second."""
+    steps = {"dropped out": before - after, "joined": after - before}
+    happened = " and ".join(f"{listed(sorted(who))} {step}" for step, who in steps.items() if who)
+    return f"Nobody meant it if {happened}"
+
+
+def _group(agreement: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str], int]:
+    """The parties with rows of a session, and how many may collude."""
+    terms = admitted.get(agreement.terms)
+    if isinstance(terms, Terms):
+        return frozenset(terms.holders), colluding_of(terms)
+    return frozenset(agreement.parties), Group.of(agreement.parties).colluding
+
+
+def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:
+    names = _names(
+        [session for session in sessions if session.admitted and session.admitted.placement == "central"]
+    )
+    if names:
+        yield AuditWarning(
+            "central-noise",
+            names,
+            f"the aggregator added the noise of {_sessions(names)} itself, so it could read the sums before",
+            "these sums can be of few rows, or of one; the epsilon holds for the model alone",
+            'the operator of this site: without "central" in `placements` of [policy] it refuses such terms',
+        )
+
+
+def _requests(sessions: list[Session]) -> Iterator[AuditWarning]:
+    requests: dict[str, list[Session]] = {}
+    for session in sessions:
+        for request in {part.admitted.request for part in session.parts if part.admitted} - {None}:
+            requests.setdefault(str(request), []).append(session)
+    for same in requests.values():
+        names = _names(same)
+        if len(names) > 1:
+            yield AuditWarning(
+                "request-again",
+                names,
+                f"one signed request of the analyst began {len(names)} sessions: {listed(list(names))}",
+                "an analyst signs a request for each session: somebody used this one again",
+                f"{ASK}, and the analyst, who asked for which",
+            )
+
+
+def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
+    faults: dict[str, list[Session]] = {}
+    for session in sessions:
+        known = session.admitted
+        if known is not None:
+            terms = admitted.get(known.terms)
+            if isinstance(terms, ConfigError):
+                faults.setdefault(str(terms), []).append(session)
+    for fault, same in faults.items():
+        names = _names(same)
+        yield AuditWarning(
+            "terms",
+            names,
+            f"the terms of {_sessions(names)}: {fault}",
+            "what they allow is not known, and most of the other warnings cannot be given",
+            "the operator of this site: audit the store, or an export that has them: they are checked by "
+            "their SHA-256, so any copy that fits is right",
+        )
+
+
+# ---- words ------------------------------------------------------------------------------------------
+
+
+def listed(names: list[str]) -> str:
+    """Names from outside, the first ones of many."""
+    more = len(names) - MAX_LISTED
+    names = [shown(name) for name in (names[:MAX_LISTED] if more > 1 else names)]
+    if more > 1:
+        return f"{', '.join(names)} and {more} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _names(sessions: list[Session]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(session.name for session in sessions))
+
+
+def _sessions(names: tuple[str, ...]) -> str:
+    return f"session{'s' if len(names) > 1 else ''} {listed(list(names))}"
+
+
+# ---- The audit of a log ---------------------------------------------------------------------------------
+
+
+OF_COMMON_ROWS = frozenset({ROW_SET, GRADIENTS, ENCRYPTED})
+"""Kinds of relays of a training that tell of all rows in common."""
+
+
+def audit_of(
+    log: Path,
+    entries: Sequence[Entry],
+    sessions: list[Session],
+    expected: int | None = None,
+    name: str | None = None,
+    last: int | None = None,
+) -> Audit:
+    """Return the audit of a log. expected: the number of the entry whose hash was expected; name: of the
+    session to list answer by answer, unless it is all of them in short; last: how many of the newest sessions
+    those are."""
+    admitted = _terms_of(sessions, log)
+    first = 0 if last is None else max(len(sessions) - last, 0)
+    shown = {session.name for session in sessions[first:]} if name is None else {name}
+    warnings = [warning for warning in warnings_of(sessions, admitted) if shown & {*warning.sessions}]
+    _place(sessions, warnings, admitted)
+    parties = {entry.event.party for entry in entries if isinstance(entry.event, Admitted)} - {None}
+    return Audit(
+        log=str(log),
+        entries=len(entries),
+        last=entries[-1].n if entries else 0,
+        last_hash=entries[-1].hash if entries else BEFORE_THE_FIRST,
+        expected=expected,
+        parties=tuple(sorted(map(str, parties))),
+        warnings=tuple(warnings),
+        sessions=tuple(session for session in sessions[first:] if name in (None, session.name)),
+        listed=name is not None,
+        earlier=first,
+        checks=_checks_of(entries) if name is None and last is None else (),
+        decisions=tuple(_decisions_of(entries)),
+    )
+
+
+def _decisions_of(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+    """Yield the decisions of persons in words, with their times."""
+    for entry in entries:
+        match entry.event:
+            case Decided(kind=kind, terms=terms, analysts=analysts):
+                whose = f" for {listed([*analysts])}" if analysts else ""
+                yield entry.time, f"{kind} {terms[:12]}{whose}"
+            case Kept(kind=kind, known=known):
+                yield entry.time, f"{kind}: entry {known} was the last before"
+
+
+def _checks_of(entries: Iterable[Entry]) -> tuple[Checks, ...]:
+    """Return the checks of each day and analyst, in the order of the first of each."""
+    asked: dict[tuple[str, str], dict[str, bool]] = {}
+    for entry in entries:
+        if isinstance(event := entry.event, Checked):
+            asked.setdefault((entry.time[:10], event.analyst or ""), {})[event.terms] = event.would
+    return tuple(
+        Checks(day=day, analyst=analyst, terms=len(answers), would=sum(answers.values()))
+        for (day, analyst), answers in asked.items()
+    )
+
+
+def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigError]:
+    """Return the terms of sessions, by digest."""
+    kept, terms = terms_in(log), dict[str, Terms | ConfigError]()
+    for digest in {session.admitted.terms for session in sessions if session.admitted}:
+        try:
+            terms[digest] = read_admitted(kept, digest, log)
+        except ConfigError as error:
+            terms[digest] = error
+    return terms
+
+
+def _place(sessions: list[Session], warnings: Sequence[AuditWarning], admitted: AdmittedTerms) -> None:
+    """Fill in what the other sessions of the log and the terms say of each session."""
+    names, digests = Counter[str](), Counter(other.digest for other in sessions if other.releases)
+    total = Counter(session.name for session in sessions)
+    for session in sessions:
+        names[session.name] += 1
+        session.number, session.total = names[session.name], total[session.name]
+        session.after_end = is_after_end(session, sessions)
+        session.under_terms = digests[session.digest] if session.releases else 0
+        session.warnings = tuple(n for n, each in enumerate(warnings, 1) if session.name in each.sessions)
+        terms = admitted.get(session.digest or "")
+        session.own = _own(session, terms)
+        if isinstance(terms, Terms):
+            session.allowed = allowed_questions(terms)
+            session.protection = None if terms.task.is_protected else terms.hiding.protection
+
+
+def _own(session: Session, terms: Terms | ConfigError | None) -> Own | None:
+    """Return what the site had of its own, where the parties held different columns."""
+    if not isinstance(terms, Terms):
+        return Own() if session.relays else None
+    if not terms.blocks:
+        return None
+    admitted = session.admitted
+    party = "" if admitted is None else admitted.party or ""
+    hides, in_common = terms.hides_columns, None
+    if terms.vertical.aligns and not terms.vertical.takes_all_rows:
+        rows = (relay.rows for relay in session.relays if relay.what in OF_COMMON_ROWS)
+        in_common = max(rows, default=None)
+    if admitted is None or party not in terms.parties:
+        return Own(hides=hides, in_common=in_common)
+    held = terms.blocks.columns_of(party)
+    return Own(
+        columns=(*held.others, *held.features),
+        names=admitted.names or {},
+        has_labels=terms.blocks.has_labels(party),
+        hides=hides,
+        in_common=in_common,
+    )

@@ -1,15 +1,14 @@
 """A site's memory at its start, its backup and restore, and the parts of models that it keeps.
 
-Promises: a party says at its start where its memory lies and how many sessions it knows; a new memory, or one
-from a backup, knows the sessions and charges that the audit log has.
-Refuses (ConfigError, one line with what a person has to do): to begin a memory where there is a budget or an
-audit log that is not empty; to go on with a copy that is older than the audit log.
+Promises: a party says at its start where its memory lies and how many sessions it knows. What a copy that was
+put back has lost is an entry of its log, by a person's decision.
+Refuses (ConfigError, one line with what a person has to do): to begin a memory where there is a budget, or
+where the counter knows that there was one; to go on with a copy that is older than its counter.
 """
 
 import fcntl
 import hashlib
 import io
-import json
 import math
 import os
 import re
@@ -19,69 +18,57 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, assert_never
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from fedboost.errors import ConfigError, DurabilityError, Refused, quoted
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.noise import epsilon_of
-from fedboost.privacy.pairwise import Group
-from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.parts import Part
-from fedboost.protocol.site import Standing, colluding_of, predicted_by
-from fedboost.results.audit import Admitted, Checked, Ended, Event, Released, Sent
+from fedboost.results.audit import Admitted, Released
 from fedboost.results.site import Charged, SiteBudget, Spent
-from fedboost.runtime.files import write_atomically
+from fedboost.runtime.files import sync_folder, write_atomically
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
-from fedboost.runtime.site.audit import (
-    NO_LOG,
-    OWNER_ALONE,
-    TERMS,
-    AuditLog,
-    Entry,
-    LogEnd,
-    checked_entries,
-    end_of,
-    entries_after,
-    lines_of,
-    older_files,
-    owner_of,
-    read_admitted,
-    read_log,
-    terms_file,
-)
+from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import (
-    NAME,
     FileMemory,
-    as_row,
     charges_of,
     check_alone,
     check_dataset,
     known_session,
-    logged,
+    read_spent,
+    take_over,
+)
+from fedboost.runtime.site.policy_keys import spent_under
+from fedboost.runtime.site.store import (
+    NAME,
+    NO_ENTRY,
+    OWNER_ALONE,
+    Counter,
+    Decided,
+    Head,
+    Kept,
+    Store,
+    follows,
+    head_of,
     make_file,
     make_folder,
     now,
     open_database,
-    put,
-    put_told,
-    read_spent,
+    parties_of,
     reading,
 )
-from fedboost.runtime.site.policy_keys import spent_under
 from fedboost.terms.reading import Frozen, Name
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
-from fedboost.views.words import moment
+from fedboost.views.words import counted, moment
 
-MIB = 1 << 20
-EARLIER = "it was held before this memory was made"
 OLDER = "an older copy of this site's memory was put back"
 
 
@@ -90,70 +77,54 @@ def memory_path(config: PartyConfig) -> Path:
     return state_folder(config) / NAME
 
 
-def open_log(config: PartyConfig, remedy: str = "") -> AuditLog | None:
-    """The site's audit log, in its state folder unless the config names another. ConfigError, which says so
-    with the remedy where another process of this party has it."""
-    make_folder(state_folder(config))
-    check_alone(memory_path(config), config.party, remedy)
-    if config.audit is None:
-        return None
-    log = AuditLog(config.audit, int(config.audit_size * MIB))
-    try:
-        _check_owner(config)
-    except BaseException:
-        log.close()
-        raise
-    return log
-
-
-def _check_owner(config: PartyConfig) -> None:
-    """Raise ConfigError if the audit log is of another party, or of other rows."""
-    assert config.audit is not None
-    party, dataset = owner_of(config.audit)
-    for owner, name, what in ((party, config.party, "party"), (dataset, config.rows_name, "the rows")):
-        if owner not in (None, name):
-            raise ConfigError(
-                f"{config.audit}: is the audit log of {what} {owner!r}, not of {name!r}; name another "
-                f"file as `audit` in {config.file}, or take that key away: it then lies beside the memory"
-            )
-
-
-def open_memory(config: PartyConfig, audit: AuditLog | None, log: Any) -> FileMemory:
-    """The memory that a party goes on with. ConfigError as the module says."""
+def open_memory(config: PartyConfig, log: Any, names: Callable[[Terms], Mapping[str, str]]) -> FileMemory:
+    """The memory that a party goes on with. ConfigError as the module says. names: see `admission`."""
     path = memory_path(config)
-    new = not os.path.lexists(path)
-    if new:
-        if fault := _missing(config, audit is not None and audit.last != NO_LOG):
-            raise fault
-        make_file(path, config.rows_name)
-    memory = _open(config, audit)
-    try:
-        if audit is not None:
-            since = audit.after(memory.logged)
-            if since is None:
-                warning = "the audit log is not the one that this memory was kept beside"
-                log.warning(warning, audit=str(config.audit))
-            with memory.file.transaction(durable=False) as file:
-                _check_age(config, file, since or ())
-        event = "a new memory of this site's sessions was begun" if new else "memory of this site's sessions"
-        log.info(event, path=str(path), sessions=memory.sessions)
-    except BaseException:
-        memory.close()
-        raise
+    make_folder(path.parent)
+    check_alone(path, config.party)
+    new = begin_store(config)
+    memory = FileMemory(path, config.party, config.rows_name, config.policy.budget, names)
+    event = "a new memory of this site's sessions was begun" if new else "memory of this site's sessions"
+    log.info(event, path=str(path), sessions=memory.sessions)
     return memory
+
+
+def begin_store(config: PartyConfig) -> bool:
+    """Make the store of a site, if there is none; tell if it was made. ConfigError where a person decides."""
+    path = memory_path(config)
+    if os.path.lexists(path):
+        return False
+    if fault := _missing(config):
+        raise fault
+    make_file(path, config.rows_name)
+    return True
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A memory that was made: what it knows."""
+    """A memory that was made, or put back: what it knows, and how many entries it lost."""
 
     path: Path
     sessions: int
     releases: int
+    lost: int
+
+    @property
+    def loss(self) -> str:
+        """A sentence on what a memory that was put back does not know."""
+        if self.lost:
+            return (
+                f"{counted(self.lost, 'entry', 'entries')} of its log are lost, as that now says. Sessions "
+                f"and charges since are known by its counter, and were taken over."
+            )
+        return (
+            "Its counter knows of no later entry; if that was lost, too, and the party ran since, treat its "
+            "privacy budget as spent."
+        )
 
 
 def init_memory(config: PartyConfig) -> Begun:
-    """Make a memory that knows what the audit log has. ConfigError."""
+    """Make an empty memory where there was none. ConfigError."""
     path = memory_path(config)
     if os.path.lexists(path):
         open_database(path).close()
@@ -161,53 +132,56 @@ def init_memory(config: PartyConfig) -> Begun:
             f"{path}: there is a memory already, and it stays as it is (one that was put back from a backup: "
             f"`fedboost privacy init --restored --config {config.file}`)"
         )
-    with _log_of(config) as audit:
-        entries = audit.after(NO_LOG) or []
-        make_file(path, config.rows_name)
-        with closing(_open(config, audit)) as memory, memory.transaction() as file:
-            _take_over(file, config, entries)
-    return _begun(path)
+    make_folder(path.parent)
+    check_alone(path, config.party, "; stop the party first")
+    if _counted(config) != NO_ENTRY:
+        raise _gone(config)
+    make_file(path, config.rows_name)
+    return _begun(path, 0)
 
 
 def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
-    """Use a memory that is older than the audit log: sessions that it knows as under way are over, those of
-    this party or of all that share it, and what the audit log has since is taken over. ConfigError."""
+    """Use a memory that is older than its counter, or an empty one where it is gone. Sessions that it knows
+    as under way are over, those of this party or of all that share it; sessions and charges that the counter
+    knows are taken over, and the log says what is missing. ConfigError."""
     path = memory_path(config)
+    make_folder(path.parent)
+    check_alone(path, config.party, "; stop the party first")
     if not os.path.lexists(path):
-        raise ConfigError(f"{path}: there is no memory; put it back first")
-    with _log_of(config) as audit, closing(_open(config, audit)) as memory:
-        since = audit.after(memory.logged)
-        entries = audit.after(NO_LOG) or [] if since is None else since
-        with memory.transaction() as file:
-            parties = file.execute("SELECT DISTINCT party FROM sessions").fetchall()
-            for party in [party for (party,) in parties] if of_all_parties else [config.party]:
-                _end_open_sessions(file, party)
-            _take_over(file, config, entries)
-        memory.file.overwrite()
-    return _begun(path)
+        if _counted(config) == NO_ENTRY:
+            raise ConfigError(f"{path}: there is no memory; put it back first")
+        make_file(path, config.rows_name)
+    with closing(open_database(path)) as file:
+        check_dataset(path, file, config.rows_name)
+        sharing = [party for party in parties_of(file) if of_all_parties and party != config.party]
+    lost = [_accept(path, party) for party in (*sharing, config.party)]
+    return _begun(path, lost[-1])
 
 
-def _end_open_sessions(file: sqlite3.Connection, party: str) -> None:
-    """End a party's sessions that an older memory knows as under way: nobody knows what it answered since."""
-    for table in ("secrets", "questions"):
-        file.execute(f"DELETE FROM {table} WHERE party = ?", (party,))
-    for row in file.execute(
-        "SELECT party, session, rows, attempt, base, reached, helped, signed FROM standings "
-        "WHERE party = ? AND ended IS NULL",
-        (party,),
-    ).fetchall():
-        put(file, "standings", *row, OLDER)
+def _accept(path: Path, party: str) -> int:
+    """End a party's open sessions, take over what its counter knows, and go on after the last entry that its
+    store has; how many entries the counter knows beyond that."""
+    counter = Counter(path, party)
+    known, promises = counter.last() or NO_ENTRY, [*counter.promises()]
+    with closing(Store(path, party, restored=True)) as store:
+        with store.transaction() as file:
+            head = head_of(file, party)
+            take_over(file, party, promises, OLDER)
+            number, digest = max(known, head)
+            store.append(file, Kept(kind="restored", known=number, last=digest))
+        store.overwrite()
+    return max(known[0] - head[0], 0)
 
 
 def spent_of(config: PartyConfig) -> list[Spent]:
     """The privacy spent of each dataset in a site's state folder, its own first if there is a memory of it.
-    ConfigError also where its memory is gone, or older than its audit log, so that the party does not start
+    ConfigError also where its memory is gone, or older than its counter, so that the party does not start
     with it."""
     path = memory_path(config)
-    end = NO_LOG if config.audit is None else end_of(config.audit)
     if os.path.lexists(path):
-        _check_beside_log(config, end)
-    elif fault := _missing(config, end != NO_LOG):
+        with reading(path) as file:
+            check_dataset(path, file, config.rows_name)
+    elif fault := _missing(config):
         raise fault
     assert config.state is not None
     others = sorted(other for other in config.state.glob(f"*/{NAME}") if other != path)
@@ -237,27 +211,26 @@ def site_budget(config: PartyConfig, charges: int = 0) -> SiteBudget:
     )
 
 
-def _check_beside_log(config: PartyConfig, end: LogEnd) -> None:
-    """Compare a memory, which a party may be writing, with the entries that its audit log had before.
-    ConfigError."""
+def _counted(config: PartyConfig) -> Head:
+    """The last entry that the counter of a party knows."""
+    return Counter(memory_path(config), config.party).last() or NO_ENTRY
+
+
+def _gone(config: PartyConfig) -> ConfigError:
     path = memory_path(config)
-    with reading(path) as file:
-        file.execute("BEGIN")
-        check_dataset(path, file, config.rows_name)
-        if config.audit is not None and end != NO_LOG:
-            since = entries_after(config.audit, logged(file, config.party), end[0])
-            _check_age(config, file, since or ())
+    return ConfigError(
+        f"{path}: the memory of this site is gone, and {Counter(path, config.party).path.name} has counted "
+        f"{_counted(config)[0]} entries in it: restore the memory from a backup, or, if nobody can, "
+        f"`fedboost privacy init --restored --config {config.file}` begins one that knows "
+        f"the sessions and charges that the counter has"
+    )
 
 
-def _missing(config: PartyConfig, audited: bool) -> ConfigError | None:
+def _missing(config: PartyConfig) -> ConfigError | None:
     """The error where there is no memory; None if one may be begun."""
     path, command = memory_path(config), f"`fedboost privacy init --config {config.file}`"
-    if audited:
-        return ConfigError(
-            f"{path}: the memory of this site is gone, and {config.audit} has what left it: restore the "
-            f"memory from a backup, or, if nobody can, {command} begins a new one, which knows of the "
-            f"sessions so far what that log has"
-        )
+    if _counted(config) != NO_ENTRY:
+        return _gone(config)
     if config.policy.budget is not None:
         return ConfigError(
             f"{path}: there is no memory of the rows {config.rows_name!r}, in which what is spent of the "
@@ -266,109 +239,11 @@ def _missing(config: PartyConfig, audited: bool) -> ConfigError | None:
     return None
 
 
-def _open(config: PartyConfig, audit: AuditLog | None) -> FileMemory:
-    log_end: Callable[[], tuple[int, str]] = (lambda: NO_LOG) if audit is None else (lambda: audit.last)
-    return FileMemory(memory_path(config), config.party, config.rows_name, config.policy.budget, log_end)
-
-
-def _begun(path: Path) -> Begun:
-    with closing(open_database(path)) as file:
+def _begun(path: Path, lost: int) -> Begun:
+    with reading(path) as file:
         (sessions,) = file.execute("SELECT count(DISTINCT session) FROM sessions").fetchone()
         (releases,) = file.execute("SELECT count(*) FROM charges").fetchone()
-    return Begun(path, sessions, releases)
-
-
-def _check_age(config: PartyConfig, file: sqlite3.Connection, since: Iterable[Entry]) -> None:
-    """Raise ConfigError if the audit log has what this memory does not know. Each entry stands there after
-    the memory's own note, so a process that was killed leaves none of which there is no note.
-
-    since: the entries after the last one that the memory noted.
-    """
-    if any(_is_unknown(file, config.party, entry.event) for entry in since):
-        raise ConfigError(
-            f"{memory_path(config)}: this memory is older than {config.audit}: a copy was put back, or the "
-            f"power failed; put the newest one there, or `fedboost privacy init --restored --config "
-            f"{config.file}` goes on with this one (its open sessions are then over, and what the log has "
-            f"since is added)"
-        )
-
-
-def _is_unknown(file: sqlite3.Connection, party: str, event: Event) -> bool:
-    """Tell if a memory does not know of an entry of the audit log. Of checks it knows nothing."""
-    if isinstance(event, Checked):
-        return False
-    session = known_session(file, party, event.session)
-    match event:
-        case Admitted():
-            return session is None
-        case Ended():
-            return session is not None and session.ended is None and not event.paused
-        case Sent():
-            return session is None
-        case Released():
-            name = party, event.session
-            if event.charge is not None:
-                query = "SELECT 1 FROM charges WHERE (party, session, release) = (?, ?, ?)"
-                if file.execute(query, (*name, event.charge)).fetchone() is None:
-                    return True
-            if not event.question or session is None or session.ended is not None:
-                return session is None
-            query = "SELECT substr(digest, 1, ?) = ? FROM questions WHERE (party, session, turn) = (?, ?, ?)"
-            digest = bytes.fromhex(event.question)  # hashes of what was received for it follow
-            row = file.execute(query, (len(digest), digest, *name, event.turn)).fetchone()
-            return row is None or not row[0]
-        case _:
-            assert_never(event)
-
-
-def _take_over(file: sqlite3.Connection, config: PartyConfig, entries: Iterable[Entry]) -> None:
-    """Take over what an audit log has into the memory: its sessions as ended, its charges."""
-    entries = list(entries)
-    answered = {entry.event.session for entry in entries if isinstance(entry.event, Released)}
-    for entry in entries:
-        event, party = entry.event, config.party
-        if isinstance(event, Admitted) and known_session(file, party, event.session) is None:
-            terms = _terms_of(event, config)
-            name, signed = (party, event.session), (event.analyst or "", bytes.fromhex(event.request or ""))
-            times = event.delta or 0.0, 0.0, entry.time
-            predicted = None if terms is None else predicted_by(terms, party)
-            met = event.session in answered or predicted is not None  # what is relayed is no release
-            put(file, "sessions", *name, event.terms, *signed, *_group(event, terms), *times)
-            put(file, "standings", *name, *as_row(b"", Standing(attempt=int(met))), EARLIER)
-            if terms is not None:
-                put_told(file, name, terms)
-            if terms is not None and terms.vertical.label_epsilon and terms.blocks.has_labels(party):
-                put(file, "labels", party, terms.columns.label, terms.vertical.label_epsilon, "", b"")
-        elif isinstance(event, Released) and event.charge is not None and event.cost is not None:
-            put(file, "charges", party, event.session, event.charge, event.cost, entry.time)
-
-
-def _terms_of(event: Admitted, config: PartyConfig) -> Terms | None:
-    """The terms of a session, which lie beside the log; None if they are gone. It then counts as a
-    training."""
-    assert config.audit is not None
-    try:
-        return read_admitted(config.audit, event.terms)
-    except ConfigError:
-        return None
-
-
-def _group(event: Admitted, terms: Terms | None) -> tuple[str, int, int]:
-    """The parties with rows of a session, whether their vectors were hidden, and how many may collude.
-    Without its terms nobody knows which party of an encrypted session has no rows, and it is not compared."""
-    if terms is None:
-        colluding, protection = Group.of(event.parties).colluding, PROTECTIONS.get(event.protection)
-        hides = protection is not None and protection.hides and not protection.uses_key_holder
-        return json.dumps(event.parties), int(hides), colluding
-    return json.dumps(terms.holders), int(terms.protection.hides), colluding_of(terms)
-
-
-@contextmanager
-def _log_of(config: PartyConfig) -> Iterator[AuditLog]:
-    audit = open_log(config, "; stop the party first")
-    assert audit is not None
-    with audit:
-        yield audit
+    return Begun(path, sessions, releases, lost)
 
 
 # ---- The parts of models that a site keeps, each in a file of its own -----------------------------------
@@ -447,22 +322,20 @@ class PartFolder:
             )
 
 
-# ---- Backups of a site: its memory, its audit log -------------------------------------------------------
-# The terms of its sessions and its parts of models in one file; and their return.
-# A backup is a gzipped tar archive. It has no key of a bundle and no approval; its memory has the secrets
-# that noise is drawn from, so it is for its owner's eyes alone.
-# Promises: a backup may be made while the party runs, and can be restored: the memory is copied as SQLite
-# does it, the audit log after it, and both are checked. Sessions that were under way are over in a restored
-# memory, and it knows what an audit log that is still in its place has since. What was in its place is
+# ---- Backups of a site: its store, and its parts of models in one file; and their return ----------------
+# A backup is a gzipped tar archive. It has no key of a bundle; its memory has the secrets that noise is drawn
+# from, so it is for its owner's eyes alone.
+# Promises: a backup may be made while the party runs, and can be restored: the store is copied as SQLite
+# does it, and checked. Sessions that were under way are over in a restored memory. What was in its place is
 # kept. Refuses (ConfigError, one line with what to do): to back up what is not there; a file that is no
-# backup, is damaged, or of another party or other rows; a memory, another audit log or another part of a
-# model that is in the way, unless it is forced; to restore while a party works with the memory.
+# backup, is damaged, or of another party or other rows; one whose rows are not those that its log has, or
+# that the counter has never seen; a memory that is whole and goes on from the backup, since a restore would
+# only forget; a damaged one or another part of a model that is in the way, unless it is forced; to restore
+# while a party works with the memory.
 
 
-ABOUT, MEMORY, LOG = "backup.json", "memory.sqlite", "audit.jsonl"
-"""Members of a backup, besides the terms and the parts of models."""
-PARTS = "models"
-_TERMS = re.compile(rf"{TERMS}/[0-9a-f]{{64}}\.json")
+ABOUT, MEMORY, PARTS = "backup.json", "memory.sqlite", "models"
+"""Members of a backup; the last is the folder of parts of models."""
 _PARTS = re.compile(rf"{PARTS}/{FILE_NAME.pattern}")
 MAX_BYTES = 4 << 30
 """Bytes of all members: more is read of no archive, however small it is."""
@@ -471,7 +344,7 @@ MAX_BYTES = 4 << 30
 class About(Frozen):
     """The facts of a backup: of which party and rows, when it was made (UTC), by which version."""
 
-    format: Literal["fedboost backup 1"] = "fedboost backup 1"
+    format: Literal["fedboost backup 2"] = "fedboost backup 2"
     party: Name
     dataset: Name
     time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -480,55 +353,40 @@ class About(Frozen):
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup that was read and checked."""
+    """A backup that was read and checked. head: the last entry of its party; parts: by the names of their
+    files."""
 
     about: About
     memory: bytes
-    log: bytes
-    terms: dict[str, bytes]
-    """By digest."""
     parts: dict[str, bytes]
-    """By the names of their files."""
-    entries: list[Entry]
-
-    @property
-    def log_end(self) -> LogEnd:
-        """The end of its audit log."""
-        return (self.entries[-1].n, self.entries[-1].hash) if self.entries else NO_LOG
+    head: Head
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A memory that was put back. newer: entries that the audit log in its place has beyond the backup's,
-    None where that was put back, too; parts: how many parts of models were put back; aside: the folder with
+    """A memory that was put back. parts: how many parts of models were put back; aside: the folder with
     what was there before, None if nothing was."""
 
     begun: Begun
     time: str
-    newer: int | None
     parts: int
     aside: Path | None
 
 
 def write_backup(config: PartyConfig, out: Path) -> About:
-    """Back up a site's memory, audit log, terms and parts of models into a file. ConfigError."""
-    path, log = memory_path(config), config.audit
-    assert log is not None
+    """Back up a site's store and parts of models into a file. ConfigError."""
+    path = memory_path(config)
     if not os.path.lexists(path):
         raise ConfigError(
             f"{path}: there is no memory to back up: start the party first, or put `state` and `dataset` of "
             f"{config.file} right"
         )
     about = About(party=config.party, dataset=config.rows_name, time=now(), version=VERSION)
-    members = {ABOUT: about.model_dump_json().encode(), MEMORY: _copy_of(path)}
-    lines = list(lines_of(log)) if end_of(log) != NO_LOG else []  # after the memory: it has what that knows
-    if lines and not lines[-1].data.endswith(b"\n"):
-        lines.pop()  # the party is writing it
-    members[LOG] = b"".join(line.data for line in lines)
-    for digest in sorted({e.event.terms for e in checked_entries(log, lines) if e.event.kind == "admitted"}):
-        terms = terms_file(log, digest)
-        if terms.is_file():
-            members[f"{TERMS}/{terms.name}"] = terms.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / MEMORY
+        _copy(path, copy)
+        _check_rows(copy, config.party)
+        members = {ABOUT: about.model_dump_json().encode(), MEMORY: copy.read_bytes()}
     for part in PartFolder(config).files():
         members[f"{PARTS}/{part.name}"] = part.read_bytes()
         _check_part(part.name, members[f"{PARTS}/{part.name}"], str(part))
@@ -537,9 +395,9 @@ def write_backup(config: PartyConfig, out: Path) -> About:
 
 
 def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
-    """Put a backup in the place of a memory that is gone. force: also of one that is there. ConfigError."""
-    backup, path, log = _read(file), memory_path(config), config.audit
-    assert log is not None
+    """Put a backup in the place of a memory that is gone. force: also of one that is damaged, or of another
+    log, and also one that the counter has never seen. ConfigError."""
+    backup, path = _read(file), memory_path(config)
     for name, own, what in (
         (backup.about.party, config.party, "party"),
         (backup.about.dataset, config.rows_name, "the rows"),
@@ -548,43 +406,94 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
             raise ConfigError(f"{file}: is a backup of {what} {name!r}, and {config.file} is of {own!r}")
     folder = state_folder(config)
     make_folder(folder)
-    make_folder(log.parent)
     _check_nobody_works(folder)
     there = [file for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")) if os.path.lexists(file)]
-    newer = _newer_entries(log, backup)
     when = moment(backup.about.time) + " UTC"
+    if path in there and _is_newer(path, backup):
+        raise ConfigError(
+            f"{path}: there is a memory already, whole and no older than the backup of {when}, which would "
+            f"only forget; it stays as it is"
+        )
     if there and not force:
         raise ConfigError(
             f"{there[0]}: there is a memory already, and it stays as it is; --force puts the one of {when} "
             f"in its place, and keeps this one in a folder beside it"
         )
-    if newer is None and end_of(log) != NO_LOG:
-        if not force:
-            raise ConfigError(
-                f"{log}: there is an audit log that does not go on from the backup of {when}, and it stays "
-                f"as it is; --force puts that one in its place, and keeps this one in a folder beside it"
-            )
-        there += [*(older.path for older in older_files(log)), *([log] if log.exists() else [])]
+    counter = Counter(path, config.party)
+    if (
+        counter.last() not in (None, NO_ENTRY)
+        and backup.head not in {NO_ENTRY, *counter.heads()}
+        and not force
+    ):
+        raise ConfigError(
+            f"{file}: {counter.path} has never counted its last entry, {backup.head[0]}: it is older than "
+            f"the last export that removed entries, or somebody made it up; --force puts it back all the same"
+        )
     lost, other = _parts_to_put_back(backup, config)
     if other and not force:
         raise ConfigError(
             f"{other[0]}: is another part of this model than that of {when}, and it stays as it is; --force "
             f"puts that one in its place, and keeps this one in a folder beside the memory"
         )
-    there += other
-    aside = _put_aside(there, folder)
-    if newer is None and backup.log:
-        write_atomically(log, backup.log, OWNER_ALONE)
-    for digest, text in backup.terms.items():
-        kept = terms_file(log, digest)
-        if not kept.exists():
-            make_folder(kept.parent)
-            write_atomically(kept, text, OWNER_ALONE)
+    aside = _put_aside([*there, *other], folder)
     for part, content in lost.items():
         make_folder(part.parent)
         write_atomically(part, content, OWNER_ALONE)
     write_atomically(path, backup.memory, OWNER_ALONE)
-    return Restored(accept_restored(config, of_all_parties=True), when, newer, len(lost), aside)
+    sync_folder(folder)
+    return Restored(accept_restored(config, of_all_parties=True), when, len(lost), aside)
+
+
+def _is_newer(path: Path, backup: Backup) -> bool:
+    """Tell if a store is whole, and has or follows the last entry of a backup."""
+    try:
+        with closing(open_database(path)) as file:
+            return follows(file, backup.about.party, backup.head)
+    except ConfigError:
+        return False
+
+
+def _copy(path: Path, copy: Path) -> None:
+    """Copy a store, which a party may be writing, as one file."""
+    os.close(os.open(copy, os.O_CREAT | os.O_EXCL, OWNER_ALONE))
+    try:
+        with closing(open_database(path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+    except (sqlite3.Error, OSError) as error:
+        raise ConfigError(f"{path}: cannot copy this memory: {error}") from None
+
+
+def _check_rows(path: Path, party: str) -> Head:
+    """Check that the rows of a store are those that its log has; the last entry. ConfigError: somebody took
+    a session or a charge out of it, say, or put an approval in."""
+    entries = read_log(path, party)
+    decided = {"approvals": dict[str, str](), "refusals": dict[str, str]()}
+    with closing(open_database(path)) as file:
+        charges = "SELECT 1 FROM charges WHERE (party, session, release, cost) = (?, ?, ?, ?)"
+        for entry in entries:
+            event, known = entry.event, True
+            match event:
+                case Admitted():
+                    known = known_session(file, party, event.session) is not None
+                case Released(charge=str()):
+                    row = party, event.session, event.charge, event.cost
+                    known = file.execute(charges, row).fetchone() is not None
+                case Kept(kind="restored"):  # decisions were taken over from the counter
+                    decided = {"approvals": {}, "refusals": {}}
+                case Decided():
+                    decided["refusals" if event.kind == "refused" else "approvals"][event.terms] = (
+                        event.content
+                    )
+            if not known:
+                raise ConfigError(f"{path}: lacks what entry {entry.n} of its log says")
+        for table, due in decided.items():
+            query = f"SELECT digest, content FROM {table} WHERE party = ?"
+            rows = {d: c and hashlib.sha256(c.encode()).hexdigest() for d, c in file.execute(query, (party,))}
+            lacks = any(isinstance(entry.event, Kept) for entry in entries)  # decisions that were before it
+            others = set[str]() if lacks else rows.keys() - due.keys()
+            if others or any(rows.get(digest, "") != content for digest, content in due.items()):
+                raise ConfigError(f"{path}: its {table} are not those of its log")
+    return (entries[-1].n, entries[-1].hash) if entries else NO_ENTRY
 
 
 def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, bytes], list[Path]]:
@@ -608,19 +517,6 @@ def _check_part(name: str, content: bytes, source: str) -> None:
         raise ConfigError(f"{source}: is the part of another model than its name says; give it its name back")
 
 
-def _copy_of(path: Path) -> bytes:
-    """A memory, which a party may be writing, as one file."""
-    with closing(open_database(path)) as source, tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / MEMORY
-        os.close(os.open(copy, os.O_CREAT | os.O_EXCL, OWNER_ALONE))
-        try:
-            with closing(sqlite3.connect(copy)) as target:
-                source.backup(target)
-            return copy.read_bytes()
-        except (sqlite3.Error, OSError) as error:
-            raise ConfigError(f"{path}: cannot copy this memory: {error}") from None
-
-
 def _archive(members: dict[str, bytes]) -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as archive:
@@ -637,7 +533,7 @@ def _read(file: Path) -> Backup:
         with tarfile.open(file, "r:gz") as archive:
             members = dict(_contents(archive))
         about = About.model_validate_json(members[ABOUT])
-        memory, log = members[MEMORY], members[LOG]
+        memory = members[MEMORY]
     except OSError as error:
         if isinstance(error, tarfile.TarError) or error.errno is None:
             raise ConfigError(f"{file}: {_NO_BACKUP}") from None
@@ -645,18 +541,15 @@ def _read(file: Path) -> Backup:
     except (tarfile.TarError, EOFError, zlib.error, KeyError, ValidationError):
         raise ConfigError(f"{file}: {_NO_BACKUP}") from None
     with tempfile.TemporaryDirectory() as folder:
-        copies = Path(folder) / MEMORY, Path(folder) / LOG
-        for copy, content in zip(copies, (memory, log), strict=True):
-            copy.write_bytes(content)
+        copy = Path(folder) / MEMORY
+        copy.write_bytes(memory)
         try:
-            open_database(copies[0]).close()
-            entries = read_log(copies[1])
+            head = _check_rows(copy, about.party)
+        except (sqlite3.Error, AttributeError, TypeError, ValueError):  # of rows of other types
+            raise ConfigError(f"{file}: is damaged: it has what fedboost never writes") from None
         except ConfigError as error:
             fault = str(error).replace(f"{folder}/", "").partition(";")[0]
             raise ConfigError(f"{file}: is damaged: {fault}; take another backup") from None
-    terms = {Path(name).stem: text for name, text in members.items() if _TERMS.fullmatch(name)}
-    if other := next((d for d, text in terms.items() if hashlib.sha256(text).hexdigest() != d), None):
-        raise ConfigError(f"{file}: is damaged: {TERMS}/{other}.json was changed; take another backup")
     parts = {Path(name).name: part for name, part in members.items() if _PARTS.fullmatch(name)}
     for name, part in parts.items():
         try:
@@ -664,7 +557,7 @@ def _read(file: Path) -> Backup:
         except ConfigError as error:
             fault = str(error).partition(";")[0]
             raise ConfigError(f"{file}: is damaged: {fault}; take another backup") from None
-    return Backup(about, memory, log, terms, parts, entries)
+    return Backup(about, memory, parts, head)
 
 
 _NO_BACKUP = "is no backup, or is damaged; give a file that `fedboost backup` of this version wrote"
@@ -676,22 +569,11 @@ def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     for member in archive:
         left -= member.size
         name = member.name
-        known = name in (ABOUT, MEMORY, LOG) or _TERMS.fullmatch(name) or _PARTS.fullmatch(name)
+        known = name in (ABOUT, MEMORY) or _PARTS.fullmatch(name)
         file = archive.extractfile(member) if known and member.isreg() and left >= 0 else None
         if file is None:
             raise tarfile.ReadError
         yield name, file.read()
-
-
-def _newer_entries(log: Path, backup: Backup) -> int | None:
-    """The number of entries that an audit log has beyond the backup's; None if it does not go on from there.
-    ConfigError if it was changed."""
-    if end_of(log) == NO_LOG:
-        return None
-    number, digest = backup.log_end
-    entries = read_log(log)
-    ends = [NO_LOG[1], *(entry.hash for entry in entries)]
-    return len(entries) - number if number < len(ends) and ends[number] == digest else None
 
 
 def _check_nobody_works(folder: Path) -> None:

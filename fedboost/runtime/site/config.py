@@ -108,12 +108,6 @@ class PartyConfig(Frozen):
         "([an offer of columns](vertical.md#an-offer-of-columns)).",
     )
     keys: Path | None = Field(default=None, description="Folder of this site's [bundle](identity.md).")
-    audit: Path | None = Field(
-        default=None, description="Audit log, `PARTY.audit.jsonl` beside the memory unless named."
-    )
-    audit_size: float = Field(
-        default=64.0, gt=0, description="MiB after which the audit log goes on in a next file."
-    )
     models: Path | None = Field(
         default=None,
         description="Folder of the parts of models that this site keeps, beside the memory unless named.",
@@ -123,7 +117,7 @@ class PartyConfig(Frozen):
     )
     state: Path | None = Field(
         default=None,
-        description="Folder of memory and audit log, `fedboost.state` beside this file unless named.",
+        description="Folder of the memory and its audit log, `fedboost.state` beside this file unless named.",
     )
     dataset: Name | None = Field(
         default=None,
@@ -181,7 +175,6 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         "names": config.names,
         "keys": config.keys,
         "scratch": config.scratch,
-        "audit": config.audit,
         "models": config.models,
         "state": config.state or Path(STATE),
     }
@@ -192,9 +185,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     if config.console is not None:
         tokens = from_folder(path, {"tokens": config.console.tokens})
         config = config.model_copy(update={"console": config.console.model_copy(update=tokens)})
-    audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
-    models = config.models or folder_of(config, "models")
-    config = config.model_copy(update={"audit": audit, "models": models})
+    config = config.model_copy(update={"models": config.models or folder_of(config, "models")})
     config._file = path
     return config
 

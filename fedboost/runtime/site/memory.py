@@ -1,14 +1,11 @@
-"""A site's memory on disk: its sessions, where they stand and what was spent on them, in one file a dataset.
-
-A dataset is a name that the site gives: rows that were copied, moved or added to are the same dataset under
-the same name. Several parties may share a file, each in one process.
+"""A site's memory: its sessions, where they stand, what was spent on them, and its audit log, in its store.
 
 Promises: what `SiteMemory` does (fedboost/protocol/site.py), over restarts. A turn that was noted
 survives the end of the process; a session's start, end, signature and each charge also survive a power
 failure. No session is charged more than its terms plan, so what they state of privacy is true whatever the
 aggregator asks; a charge is there once however often a release is named; of several processes no two spend
-the same rest. A session's secret and questions are gone with its end. Each note holds how long the party's
-audit log was, by which a copy that is older than the log is found.
+the same rest. A session's secret and questions are gone with its end. An admission, an answer and an end are
+in the audit log by the same transaction.
 Refuses: what the rules between sessions refuse, and what does not fit the budget (Refused); a second process
 of the same party (ConfigError); what cannot be written (DurabilityError: nothing leaves, and the process must
 end).
@@ -24,20 +21,16 @@ import math
 import os
 import sqlite3
 import struct
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
-from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused, quoted
+from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
 from fedboost.holders.other_tasks import TrainingTable
-from fedboost.privacy import packing
 from fedboost.privacy.pairwise import derive
 from fedboost.protocol.contracts import HeldTable, Position
 from fedboost.protocol.site import (
@@ -45,6 +38,8 @@ from fedboost.protocol.site import (
     Known,
     Limits,
     Question,
+    Relayed,
+    Release,
     SessionOffer,
     Standing,
     check_chosen,
@@ -54,253 +49,23 @@ from fedboost.protocol.site import (
     predicted_by,
     splits_by,
 )
+from fedboost.results.audit import Admitted, Checked, Ended
 from fedboost.results.site import USUAL_DELTA, Spent
-from fedboost.runtime.files import folder_name, sync_folder
+from fedboost.runtime.files import folder_name
 from fedboost.runtime.signed_model import session_of
-from fedboost.runtime.site.audit import NO_LOG, OWNER_ALONE, LogEnd
 from fedboost.runtime.site.policy_keys import ROUNDING, Budget
+from fedboost.runtime.site.store import OWNER_ALONE, Promise, Store, Value, dataset_of, now, put, reading
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
+from fedboost.views.approval import columns_of
 
-# ---- The file of a site's memory: an SQLite database, each row of it sealed by a hash -------------------
-# Promises: a file is made whole or not at all, for its owner alone; a transaction is whole or not there, and
-# no other process is in it; one that ended is there after the process is killed, and a durable one after a
-# power failure; what was deleted is overwritten.
-
-
-NAME = "memory.sqlite"
-VERSION = 3
-APPLICATION = 0x46424C31
-"""Whose file it is, by SQLite's header."""
-LOG_PAGES = 4000
-"""Pages of 4 KiB in the write-ahead log before they are put into the file, which waits for the disk: those of
-a thousand turns."""
-PATIENCE = 20.0
-"""Seconds for which another process may hold the file."""
-
-Value = str | float | bytes | None
-TABLES = {
-    "site": ("dataset", "secret"),
-    "sessions": (
-        *("party", "session", "terms", "analyst", "request", "holders", "hides", "colluding", "delta"),
-        *("planned", "begun"),
-    ),
-    "standings": ("party", "session", "rows", "attempt", "base", "reached", "helped", "signed", "ended"),
-    "secrets": ("party", "session", "secret"),
-    "questions": ("party", "session", "turn", "digest", "of_tree", "before", "after"),
-    "charges": ("party", "session", "release", "cost", "at"),
-    "by_columns": ("party", "session", "predicted", "splits"),
-    "labels": ("party", "label", "epsilon", "classes", "mark"),
-    "tables": ("party", "session", "rows", "hash"),
-    "row_sets": ("party", "session", "rows", "bits"),
-    "logs": ("party", "entry", "hash"),
-}
-"""Columns of each table. What changes with each turn stands apart from what does not, and so does what is
-deleted at a session's end. `by_columns` has what other parties are told of own columns, `labels` the epsilon
-of noise on labels and a hash of what it is drawn from, `tables` the number of rows and their hash, `row_sets`
-the rows that a session was about, or held out."""
-_KEYS = {
-    "site": "dataset",
-    "questions": "party, session, turn",
-    "charges": "party, session, release",
-    "labels": "party, label",
-    "logs": "party",
-}
-_PUT_BACK = (
-    "put back the newest copy that you have (docs/operations.md, The site's memory); if there is none, move "
-    "it away, then `fedboost privacy init --config FILE` begins one that knows what the audit log has"
-)
-_PUTS = {
-    table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * (len(columns) + 1))})"
-    for table, columns in TABLES.items()
-}
-
-
-class MemoryFile:
-    """The file, open for one process."""
-
-    def __init__(self, path: Path) -> None:
-        """Open a file that is there, and check it. ConfigError if it cannot be used."""
-        self.path = path
-        self._file = open_database(path)
-        self._durable = True
-        self._inodes = self._now()
-        self._to_overwrite = False
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    @contextmanager
-    def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A transaction that no other process is in; undone by an error. DurabilityError."""
-        if self._inodes != self._now():
-            raise DurabilityError(
-                f"{self.path}: this memory was removed or replaced while the party runs; put it back and "
-                f"start this party again"
-            )
-        try:
-            if durable != self._durable:
-                self._file.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-                self._durable = durable
-            self._file.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._file
-                self._file.execute("COMMIT")
-            finally:
-                if self._file.in_transaction:
-                    self._file.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            raise self._cannot(error) from None
-        if self._to_overwrite:
-            self.overwrite()
-
-    def overwrite(self) -> None:
-        """Overwrite on the disk what was deleted, at once or, while somebody reads the file, with a later
-        transaction."""
-        try:
-            ((busy, *_),) = self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            self._to_overwrite = bool(busy)
-        except sqlite3.Error as error:
-            raise self._cannot(error) from None
-
-    def _cannot(self, error: sqlite3.Error) -> DurabilityError:
-        return DurabilityError(
-            f"{self.path}: cannot write this memory: {error}; put that right and start this party again: the "
-            f"session goes on with it"
-        )
-
-    def _now(self) -> tuple[tuple[int, int] | None, ...]:
-        """The identities of the files that exist."""
-        return _inode(f"{self.path}"), _inode(f"{self.path}-wal")
-
-
-def make_file(path: Path, dataset: str) -> None:
-    """Make an empty memory of a dataset: whole, or not at all. ConfigError, also where there is one."""
-    folder, left = path.parent, Path(f"{path}-wal")
-    if left.exists():
-        raise ConfigError(
-            f"{left}: is the rest of a memory that was moved away, and would be taken for a part of the new "
-            f"one; move it away, too"
-        )
-    try:
-        make_folder(folder)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=f".{path.name}.") as apart:
-            new = Path(apart) / "new"
-            os.close(os.open(new, os.O_CREAT | os.O_EXCL, OWNER_ALONE))
-            with closing(sqlite3.connect(new, isolation_level=None)) as file:
-                file.execute("PRAGMA synchronous = EXTRA")
-                file.executescript(f"BEGIN; {_schema()} COMMIT;")
-                put(file, "site", dataset, os.urandom(KEY_BYTES))
-                (mode,) = file.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
-                raise ConfigError(
-                    f"{path}: SQLite keeps no write-ahead log there (a network file system?); give a `state` "
-                    f"folder on a local disk"
-                )
-            os.link(new, path)
-        sync_folder(folder)
-    except FileExistsError:
-        raise ConfigError(f"{path}: there is a memory already; it stays as it is") from None
-    except (OSError, sqlite3.Error) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path}: cannot begin this memory: {why}") from None
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for its owner alone, unless there is one. ConfigError."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{folder}: cannot make this state folder: {error.strerror}; "
-            "name one by `state` that this user can write"
-        ) from None
-
-
-def open_database(path: Path) -> sqlite3.Connection:
-    """The database in a file that is there, every row of it checked. ConfigError if it is another file."""
-    try:
-        if path.stat().st_size == 0:
-            raise ConfigError(f"{path}: {_damaged('is an empty file')}")
-        file = sqlite3.connect(
-            f"file:{quote(str(path))}?mode=rw",
-            uri=True,
-            timeout=PATIENCE,
-            isolation_level=None,
-            check_same_thread=False,  # a session is computed in one thread at a time
-        )
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read this memory: {error.strerror}") from None
-    except sqlite3.Error as error:
-        raise ConfigError(f"{path}: cannot open this memory: {error}") from None
-    try:
-        _check(path, file)
-    except sqlite3.OperationalError as error:
-        file.close()
-        raise ConfigError(f"{path}: cannot read this memory: {error}") from None
-    except (sqlite3.Error, UnicodeDecodeError):
-        file.close()
-        raise ConfigError(f"{path}: {_damaged('is damaged, or another kind of file')}") from None
-    except ConfigError:
-        file.close()
-        raise
-    return file
-
-
-def _check(path: Path, file: sqlite3.Connection) -> None:
-    file.execute("PRAGMA synchronous = FULL")
-    file.execute("PRAGMA secure_delete = ON")
-    file.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
-    (application,), (written,) = (
-        file.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
-    )
-    if (application, written) != (APPLICATION, VERSION):
-        raise ConfigError(f"{path}: {_damaged('is not of this version of fedboost')}")
-    intact = [row for (row,) in file.execute("PRAGMA integrity_check")] == ["ok"]
-    for table, columns in TABLES.items():
-        rows = file.execute(f"SELECT {', '.join(columns)}, seal FROM {table}")
-        intact = intact and all(_seal(row[:-1]) == row[-1] for row in rows)
-    if not intact:
-        raise ConfigError(f"{path}: {_damaged('was changed after it was written')}")
-
-
-def _damaged(fault: str) -> str:
-    """The fault of a file that cannot be used, and the remedy."""
-    return f"this memory {fault}; {_PUT_BACK}"
-
-
-def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
-    """Write a row, instead of the one with its key."""
-    file.execute(_PUTS[table], (*row, _seal(row)))
-
-
-def put_told(file: sqlite3.Connection, name: tuple[str, str], terms: Terms) -> None:
-    """Write what other parties are told of a party's columns in a session; nothing where all have all."""
-    if terms.blocks:
-        put(file, "by_columns", *name, predicted_by(terms, name[0]), splits_by(terms, name[0]))
+# ---- What sessions cost ---------------------------------------------------------------------------------
 
 
 def costs(file: sqlite3.Connection, *session: str) -> float:
     """The sum of all charges, or of those of one party and session."""
     where = "WHERE (party, session) = (?, ?)" if session else ""
     return math.fsum(cost for (cost,) in file.execute(f"SELECT cost FROM charges {where}", session))
-
-
-def dataset_of(file: sqlite3.Connection) -> tuple[str, bytes]:
-    """The dataset of a memory, and the secret under which its rows are hashed."""
-    ((name, secret),) = file.execute("SELECT dataset, secret FROM site")
-    return name, secret
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A memory that a party may be writing, to read from. ConfigError."""
-    with closing(open_database(path)) as file:
-        try:
-            yield file
-        except sqlite3.Error as error:
-            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
 
 
 def read_spent(path: Path) -> Spent | None:
@@ -343,34 +108,6 @@ def spent_in(file: sqlite3.Connection) -> Spent:
     )
 
 
-def _schema() -> str:
-    tables = " ".join(
-        f"CREATE TABLE {table} ({', '.join(columns)}, seal, "
-        f"PRIMARY KEY ({_KEYS.get(table, 'party, session')})) WITHOUT ROWID;"
-        for table, columns in TABLES.items()
-    )
-    return f"{tables} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-
-
-def _seal(row: tuple[Value, ...]) -> bytes:
-    """A hash of a row, by which one that was changed by accident is found."""
-    parts = (value if isinstance(value, bytes) else repr(value).encode() for value in row)
-    return hashlib.sha256(packing.pack(*parts)).digest()
-
-
-def _inode(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def now() -> str:
-    """The time, UTC."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 # ---- A site's memory on disk: its sessions, where they stand and what was spent on them -----------------
 
 
@@ -384,6 +121,40 @@ _KNOWN = (
 _STANDING = "SELECT rows, attempt, base, reached, helped, signed FROM standings"
 _QUESTIONS = "SELECT turn, digest, of_tree, before, after FROM questions"
 _OF_ONE = "WHERE (party, session) = (?, ?)"
+Write = Callable[[sqlite3.Connection], None]
+"""What is written in a transaction."""
+
+
+def admission(
+    offer: SessionOffer, party: str = "", dataset: str = "", names: Mapping[str, str] | None = None
+) -> Admitted:
+    """The entry of a session that a site takes part in. names: in its table, of the columns that the terms
+    call otherwise."""
+    terms, noise = offer.terms, offer.terms.noise
+    return Admitted(
+        session=offer.session,
+        terms=terms.digest,
+        protection=terms.protection.name,
+        parties=terms.parties,
+        objective=terms.objective.name,
+        rounds=terms.trees.rounds if terms.task.trains else 0,
+        task=None if terms.task.makes_model else terms.task.name,
+        columns=columns_of(terms),
+        epsilon=None if noise is None else noise.epsilon,
+        delta=None if noise is None else noise.delta,
+        placement=None if noise is None else noise.placement,
+        attempt=offer.attempt,
+        analyst=offer.analyst or None,
+        request=offer.request.hex() or None,
+        party=party or None,
+        dataset=dataset or None,
+        names=dict(names or {}) or None,
+    )
+
+
+def keep_terms(file: sqlite3.Connection, terms: Terms) -> None:
+    """Keep the terms of an admission, by their digest."""
+    put(file, "terms", terms.digest, terms.canonical())
 
 
 class FileMemory:
@@ -395,23 +166,28 @@ class FileMemory:
         party: str,
         dataset: str,
         budget: Budget | None = None,
-        log_end: Callable[[], LogEnd] = lambda: NO_LOG,
+        names: Callable[[Terms], Mapping[str, str]] = lambda terms: {},
         clock: Callable[[], str] = now,
     ) -> None:
         """Open a file that is there. ConfigError if it cannot be used.
 
-        budget: None to keep count without a limit; log_end: of the party's audit log, at any time.
+        budget: None to keep count without a limit; names: see `admission`.
         """
-        self.party, self.budget, self._log_end, self._clock = party, budget, log_end, clock
+        self.party, self.dataset, self.budget = party, dataset, budget
+        self._names, self._clock = names, clock
+        self._later: list[tuple[Write, bool]] | None = None
+        """What the session's thread writes together, and if it has to wait for the disk."""
+        self.just_ended = ""
+        """The session whose end its own memory has written, until `ended` asks."""
         self._lock = _locked(path, party)
         try:
-            self.file = MemoryFile(path)
+            self.store = Store(path, party)
             try:
-                with self.file.transaction(durable=False) as file:
+                with self.transaction(durable=False) as file:
                     check_dataset(path, file, dataset)
                     self._key = dataset_of(file)[1]
             except BaseException:
-                self.file.close()
+                self.store.close()
                 raise
         except BaseException:
             os.close(self._lock)
@@ -419,25 +195,64 @@ class FileMemory:
 
     def close(self) -> None:
         """Close the file."""
-        self.file.close()
+        self.store.close()
         os.close(self._lock)
+
+    def transaction(self, durable: bool = True) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction of its own. DurabilityError."""
+        return self.store.transaction(durable)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what the session's thread notes meanwhile in one transaction, at the end: nothing of it after
+        an error. Refused, DurabilityError."""
+        self._later = later = list[tuple[Write, bool]]()
+        try:
+            yield
+        finally:
+            self._later = None
+        if later:
+            with self.transaction(any(durable for _, durable in later)) as file:
+                for write, _ in later:
+                    write(file)
+
+    def write(self, write: Write, durable: bool = False) -> None:
+        """Write what the session's thread notes. DurabilityError."""
+        if self._later is not None:
+            self._later.append((write, durable))
+            return
+        with self.transaction(durable) as file:
+            write(file)
+
+    def record(self, release: Release | Relayed) -> None:
+        """Record a release or a relay that is about to leave. DurabilityError: then it must not leave."""
+        charged = isinstance(release, Release) and release.charge is not None
+        self.write(lambda file: self.store.append(file, release), durable=charged)
+
+    def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
+        """Record that a session is over, '' with a model, or `paused` until this site is there again; nothing
+        where it has just ended by itself. analyst: who asked for one that was refused. DurabilityError."""
+        by_itself, self.just_ended = self.just_ended, ""
+        if session != by_itself:
+            with self.transaction() as file:
+                self.store.append(file, _end(session, reason, paused, analyst))
+
+    def checked(self, terms: str, analyst: str, would: bool) -> None:
+        """Record that a check of the terms with this digest is about to be answered: whether this site would
+        take part. From any thread. DurabilityError."""
+        with self.transaction(durable=False) as file:
+            self.store.append(file, Checked(terms=terms, would=would, analyst=analyst or None))
 
     @property
     def sessions(self) -> int:
         """The number of sessions in it, of all parties."""
-        with self.file.transaction(durable=False) as file:
+        with self.transaction(durable=False) as file:
             (count,) = file.execute("SELECT count(DISTINCT session) FROM sessions").fetchone()
         return int(count)
 
-    @property
-    def logged(self) -> LogEnd:
-        """The end of the party's audit log when this memory was written last."""
-        with self.file.transaction(durable=False) as file:
-            return logged(file, self.party)
-
     def spent(self) -> Spent:
         """The privacy that was spent on these rows, by all parties."""
-        with self.file.transaction(durable=False) as file:
+        with self.transaction(durable=False) as file:
             return spent_in(file)
 
     def begin(self, offer: SessionOffer, limits: Limits) -> "FileSession":
@@ -456,18 +271,15 @@ class FileMemory:
                     delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
                 group = json.dumps(terms.holders), int(terms.protection.hides), colluding_of(terms)
                 about = terms.digest, offer.analyst, offer.request, *group
-                put(file, "sessions", *name, *about, delta, planned, self._clock())
+                self.store.promise(file, "sessions", *name, *about, delta, planned, self._clock())
                 put(file, "secrets", *name, os.urandom(KEY_BYTES))
-                put(file, "standings", *name, *as_row(b"", Standing()), None)
-                put_told(file, name, terms)
+                self.store.promise(file, "standings", *name, *as_row(b"", Standing()), None)
+                if terms.blocks:  # others are told of columns of this party
+                    told = predicted_by(terms, self.party), splits_by(terms, self.party)
+                    self.store.promise(file, "by_columns", *name, *told)
+                keep_terms(file, terms)
+            self.store.append(file, admission(offer, self.party, self.dataset, self._names(terms)))
             return FileSession(self, offer, limits, file)
-
-    @contextmanager
-    def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A transaction that also notes where the audit log ends."""
-        with self.file.transaction(durable) as file:
-            yield file
-            put(file, "logs", self.party, *self._log_end())
 
     def key_for(self, what: bytes, about: bytes) -> bytes:
         """A secret of this memory for one use, 32 bytes: the same as long as the memory is there."""
@@ -484,7 +296,7 @@ class FileMemory:
             "SELECT rows, hash FROM tables JOIN sessions USING (party, session) "
             "WHERE party = ? AND terms = ? AND request = ? ORDER BY begun DESC"
         )
-        with self.file.transaction(durable=False) as file:
+        with self.transaction(durable=False) as file:
             found = file.execute(query, (self.party, terms.digest, request)).fetchone()
         return None if found is None else (int(found[0]), bytes(found[1]))
 
@@ -524,21 +336,28 @@ class FileSession:
         self._check_lives()
         return bytes(self._secret)
 
+    def together(self) -> AbstractContextManager[None]:
+        """See `FileMemory.together`."""
+        return self._memory.together()
+
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
         """Hold the session to its rows. Refused, without a word about the rows outside."""
         digest = self._memory.hash_rows(rows)
-        if not self._rows:
-            with self._turn(durable=True) as file:
-                put(file, "standings", *self._name, *as_row(digest, self._standing), None)
-                if table is not None:
-                    self._keep(file, table)
-            self._rows = digest
-        elif self._rows != digest:
+        if self._rows and self._rows != digest:
             raise Refused(
                 f"party {self._memory.party} does not go on with session {quoted(self._session)}; "
                 f"train again",
                 "its rows are not those that the session began with; put them back, or train again",
             )
+
+        def write(file: sqlite3.Connection) -> None:
+            put(file, "standings", *self._name, *as_row(digest, self._standing), None)
+            if table is not None:
+                self._keep(file, table)
+
+        if not self._rows:
+            self._write(write, durable=True)
+            self._rows = digest
 
     def _keep(self, file: sqlite3.Connection, table: HeldTable) -> None:
         """Keep what later sessions may need to know of a table."""
@@ -553,39 +372,47 @@ class FileSession:
         """Record that the parties met in this attempt: with it predicted rows and splits are charged.
         Refused where sessions do not go together."""
         standing = replace(self._standing, attempt=attempt)
-        with self._turn(durable=bool(self._offer.terms.blocks)) as file:
+
+        def write(file: sqlite3.Connection) -> None:
             if not self._standing.attempt:
                 known, others = self._memory.known(file, self._offer)
                 assert known is not None
                 check_others(known, others, self._limits, self._memory.party)
-            put(file, "standings", *self._name, *as_row(self._rows, standing), None)
+            row = *self._name, *as_row(self._rows, standing), None
+            self._memory.store.promise(file, "standings", *row)
+
+        self._write(write, durable=bool(self._offer.terms.blocks))
         self._standing = standing
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
         """Record a question that is about to be answered."""
-        standing = self._standing.after(question, base, reached)
-        with self._turn() as file:
-            if base != self._standing.base:
+        standing, other_tree = self._standing.after(question, base, reached), base != self._standing.base
+
+        def write(file: sqlite3.Connection) -> None:
+            if other_tree:
                 file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
                 put(file, "standings", *self._name, *as_row(self._rows, standing), None)
             hashes = b"".join((question.digest, *question.received))
             shape = question.turn, hashes, int(question.of_tree)
             put(file, "questions", *self._name, *shape, _packed(question.before), _packed(question.after))
+
+        self._write(write)
         self._standing = standing
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
         """Record a sum of this stage, over this roster, that is about to be opened."""
-        self._write(replace(self._standing, helped=(stage, roster)))
+        self._stand(replace(self._standing, helped=(stage, roster)))
 
     def sign(self) -> None:
         """Record that a model is about to be signed."""
-        self._write(replace(self._standing, signed=True), durable=True)
+        self._stand(replace(self._standing, signed=True), durable=True)
 
     def charge(self, release: str, cost: float) -> None:
         """Charge a release once, however often it is named. Refused if it does not fit what is left, or is
         more than the terms plan."""
         party, session = self._name
-        with self._turn(durable=True) as file:
+
+        def write(file: sqlite3.Connection) -> None:
             query = f"SELECT 1 FROM charges {_OF_ONE} AND release = ?"
             if file.execute(query, (*self._name, release)).fetchone() is not None:
                 return
@@ -597,34 +424,62 @@ class FileSession:
                 )
             if self._memory.budget is not None:
                 self._memory.budget.check_release(party, quoted(session), costs(file), cost)
-            put(file, "charges", *self._name, release, float(cost), now())
+            self._memory.store.promise(file, "charges", *self._name, release, float(cost), now())
+
+        self._write(write, durable=True)
 
     def end(self, reason: str) -> None:
         """End the session for this site: its name, terms and charges stay."""
         if self._ended:
             return
-        reason = reason.encode(errors="replace").decode()
-        with self._turn(durable=True) as file:
+        store = self._memory.store
+        with store.transaction() as file:
             file.execute(f"DELETE FROM secrets {_OF_ONE}", self._name)
             file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
-            put(file, "standings", *self._name, *as_row(self._rows, self._standing), reason)
+            ended = _end(self._session, reason)
+            put(file, "standings", *self._name, *as_row(self._rows, self._standing), ended.reason)
+            store.append(file, ended)
         self._ended, self._secret = True, b""
-        self._memory.file.overwrite()
+        self._memory.just_ended = self._session
+        store.overwrite()
 
-    def _write(self, standing: Standing, durable: bool = False) -> None:
-        with self._turn(durable) as file:
-            put(file, "standings", *self._name, *as_row(self._rows, standing), None)
+    def _stand(self, standing: Standing, durable: bool = False) -> None:
+        """Record where the session stands."""
+        self._write(
+            lambda file: put(file, "standings", *self._name, *as_row(self._rows, standing), None), durable
+        )
         self._standing = standing
 
-    @contextmanager
-    def _turn(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
+    def _write(self, write: Write, durable: bool = False) -> None:
         self._check_lives()
-        with self._memory.transaction(durable) as file:
-            yield file
+        self._memory.write(write, durable)
 
     def _check_lives(self) -> None:
         if self._ended:
             raise LocalProtocolError(f"session {quoted(self._session)} has ended")
+
+
+def _end(session: str, reason: str, paused: bool = False, analyst: str = "") -> Ended:
+    """The entry of a session's end."""
+    reason = reason.encode(errors="replace").decode()
+    return Ended(session=session, reason=reason, paused=True if paused else None, analyst=analyst or None)
+
+
+def take_over(file: sqlite3.Connection, party: str, promises: Iterable[Promise], reason: str) -> None:
+    """Put into a memory what it must not have forgotten, and end the party's sessions that were under way:
+    nobody knows what it answered since. reason: of these ends."""
+    for table in ("secrets", "questions"):
+        file.execute(f"DELETE FROM {table} WHERE party = ?", (party,))
+    ended = f"SELECT 1 FROM standings {_OF_ONE} AND ended IS NOT NULL"
+    for table, row in promises:
+        if table != "standings" or file.execute(ended, row[:2]).fetchone() is None:
+            put(file, table, *row)
+    for row in file.execute(
+        "SELECT party, session, rows, attempt, base, reached, helped, signed FROM standings "
+        "WHERE party = ? AND ended IS NULL",
+        (party,),
+    ).fetchall():
+        put(file, "standings", *row, reason)
 
 
 def check_alone(path: Path, party: str, remedy: str = "") -> None:
@@ -639,12 +494,6 @@ def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
         raise ConfigError(
             f"{path}: is the memory of the rows {name!r}, not of {dataset!r}; put each in its own folder"
         )
-
-
-def logged(file: sqlite3.Connection, party: str) -> LogEnd:
-    """The end of a party's audit log when the memory was written last."""
-    row = file.execute("SELECT entry, hash FROM logs WHERE party = ?", (party,)).fetchone()
-    return NO_LOG if row is None else (row[0], row[1])
 
 
 def _locked(path: Path, party: str, remedy: str = "") -> int:
@@ -768,7 +617,7 @@ def label_key(memory: FileMemory, terms: Terms) -> bytes:
         query = "SELECT epsilon, classes, mark FROM labels WHERE (party, label) = (?, ?)"
         known = file.execute(query, name).fetchone()
         if known is None:
-            put(file, "labels", *name, *row)
+            memory.store.promise(file, "labels", *name, *row)
     if known is not None and known[2] != row[2]:
         raise Refused(
             f"party {memory.party}: its labels got noise from a memory that is gone, and noise that is drawn "

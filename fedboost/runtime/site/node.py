@@ -44,7 +44,6 @@ from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, SessionOffer, Site
 from fedboost.results.audit import EXPIRED, STOPPED
-from fedboost.results.site import Spent
 from fedboost.runtime.analyst import Connection, OnWaiting, Training
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, rows_to_predict
@@ -54,8 +53,7 @@ from fedboost.runtime.net.channel import TlsFault, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.approval import nothing_approved, policy_for, signers_at
-from fedboost.runtime.site.audit import AuditLog
-from fedboost.runtime.site.backup import PartFolder, memory_path, open_log, open_memory
+from fedboost.runtime.site.backup import PartFolder, memory_path, open_memory
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import FileMemory, check_alone, label_key, training_table
 from fedboost.runtime.site.policy_keys import naming_the_command, spent_under
@@ -236,14 +234,14 @@ class SessionThread:
 
 
 class Watch:
-    """The watch over one party, which reports its events to log, metrics and page. spent: the privacy that
-    was spent on its rows, at any time."""
+    """The watch over one party, which reports its events to log, metrics and page. memory: what was spent on
+    its rows, and asked of it."""
 
-    def __init__(self, config: PartyConfig, log: Any, spent: Callable[[], Spent]) -> None:
+    def __init__(self, config: PartyConfig, log: Any, memory: FileMemory) -> None:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
-        self.page_state = PageState(config, log)
+        self.page_state = PageState(config, memory.store, log)
         self.report = Events(log, self.metrics, self.page_state).observe
-        self._log, self._config, self._spent = log, config, spent
+        self._log, self._config, self._memory = log, config, memory
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
         self._asked: tuple[Ask, float] | None = None
         """The question that came last, and when."""
@@ -305,7 +303,7 @@ class Watch:
         self._look_at_budget()
 
     def _look_at_budget(self) -> None:
-        spent = spent_under(self._spent(), self._config.policy.budget, own=True)
+        spent = spent_under(self._memory.spent(), self._config.policy.budget, own=True)
         self.metrics.budget(spent.spent, spent.left, spent.delta)
 
 
@@ -337,7 +335,7 @@ class PartyNode:
     """A party at its site. Reads its table when it starts, ConfigError if it cannot be read, and before a
     session if its files have changed.
 
-    What leaves is remembered and recorded first, in the memory and the audit log of the config.
+    What leaves is remembered and recorded first, in the store of the config.
     """
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None) -> None:
@@ -345,14 +343,14 @@ class PartyNode:
         self._bundle = bundle
         self._log = log.bind(party=config.party)
         self._rows = rows_of(config, self._log)
-        self._audit, self._memory, self.watch = _open_state(config, self._log, self._rows)
+        self._memory, self.watch = _open_state(config, self._log, self._rows)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._thread = SessionThread()
         self._offered = Offered("")
         self._attended = False
         self._refusals = 0
-        book, busy = CheckBook(self._audit, self.watch.page_state.checked), lambda: self._session is not None
+        book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None
         self._reviewer = Reviewer(config, self._rows, self._credentials, busy, book, self._log)
         self._left = 0
         """Sessions that it left since it took part in one."""
@@ -363,7 +361,7 @@ class PartyNode:
         """Attend the aggregator until cancelled; with `once` until one session has ended.
 
         wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over, and when
-        the audit log or the memory cannot be written.
+        the store cannot be written.
         """
         if hint := nothing_approved(self._config):
             self._log.warning(hint.replace("--config party.toml", f"--config {self._config.file}"))
@@ -385,8 +383,6 @@ class PartyNode:
     def close(self) -> None:
         """Close its files, of a party that did not run or no longer does."""
         self._thread.close()
-        if self._audit:
-            self._audit.close()
         self._memory.close()
         self.watch.close()
         self._rows.close()
@@ -534,8 +530,8 @@ class PartyNode:
         self._close_session(reason)
 
     def _close_session(self, reason: str, paused: bool = False) -> None:
-        if self._session is not None and self._audit:
-            self._audit.ended(self._offered.session, reason, paused, self._offered.analyst)
+        if self._session is not None:
+            self._memory.ended(self._offered.session, reason, paused, self._offered.analyst)
         self._session = None
         if paused:
             self.watch.report(Event("session paused"))
@@ -565,19 +561,14 @@ class PartyNode:
 
     def _site(self) -> Site:
         def taken(offer: SessionOffer) -> None:
-            if self._audit:
-                about = offer.analyst, offer.request.hex(), offer.attempt
-                names = self._config.party, self._config.rows_name, self._rows.names_under(offer.terms)
-                self._audit.admitted(offer.session, offer.terms, *about, *names)
             self._offered = Offered(offer.session)
 
         def keep(part: Part) -> None:
             file = PartFolder(self._config).keep(part)
             self._log.info("part of the model kept", session=part.session, file=str(file))
 
-        record = self._audit.record if self._audit else lambda release: None
         name, holder, permit, memory = self._config.party, self._holder(), self._permit, self._memory
-        return Site(name, holder, urandom, self._credentials(), permit, taken, record, memory, keep)
+        return Site(name, holder, urandom, self._credentials(), permit, taken, memory.record, memory, keep)
 
     def _credentials(self) -> Credentials | None:
         if (bundle := self._bundle) is None:
@@ -592,18 +583,15 @@ def pause_after(left: int) -> float:
     return min(0.1 * 2 ** (beyond - 1), MAX_PAUSE_SECONDS) if beyond > 0 else 0.0
 
 
-def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[AuditLog | None, FileMemory, Watch]:
-    """Open the audit log, the memory and the metrics, all or none of them, or close the rows. ConfigError."""
+def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[FileMemory, Watch]:
+    """Open the memory and the metrics, both or none, or close the rows. ConfigError."""
     with contextlib.ExitStack() as stack:
         stack.callback(rows.close)
-        audit = open_log(config)
-        if audit is not None:
-            stack.callback(audit.close)
-        memory = open_memory(config, audit, log)
+        memory = open_memory(config, log, rows.names_under)
         stack.callback(memory.close)
-        watch = Watch(config, log, memory.spent)
+        watch = Watch(config, log, memory)
         stack.pop_all()
-    return audit, memory, watch
+    return memory, watch
 
 
 @asynccontextmanager

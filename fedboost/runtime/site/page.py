@@ -19,7 +19,6 @@ from fedboost.runtime.data.locations import shown
 from fedboost.runtime.site.approval import (
     Look,
     analysts_of,
-    approval_file,
     approval_of,
     approve,
     count_columns,
@@ -30,9 +29,8 @@ from fedboost.runtime.site.approval import (
     refuse,
     withdraw,
 )
-from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.audit_rules import audit_of, sessions_of
-from fedboost.runtime.site.backup import site_budget
+from fedboost.runtime.site.audit import audit_of, read_log, sessions_of
+from fedboost.runtime.site.backup import memory_path, site_budget
 from fedboost.runtime.site.config import PartyConfig, SitePageConfig
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.runtime.site.review import PageState
@@ -47,7 +45,7 @@ from fedboost.views.words import listed
 
 # ---- What the page of a site shows, and what a person decides there -------------------------------------
 # Promises: nothing is changed by looking; a decision is about the terms, analysts and rules that were
-# shown, or it is refused; what approves is what `fedboost approve` runs, and writes the same file.
+# shown, or it is refused; what approves is what `fedboost approve` runs, and writes the same.
 # Refuses: requests that are not kept, decisions about what is no longer as it was shown (Refusal); terms
 # that no approval can allow, rows that do not fit (ConfigError).
 
@@ -107,40 +105,33 @@ class SiteOffice:
         return tuple(map(self._request, self._asked.all()))
 
     def _request(self, entry: Asked) -> Request:
-        standing, decided = self._standing(entry)
-        since = standing is Standing.APPROVED and self._is_before_approval(entry)
+        standing, decided, since = self._standing(entry)
         return Request(**entry.model_dump(), standing=standing, decided=decided, approved_since=since)
 
-    def _standing(self, entry: Asked) -> tuple[Standing, str]:
-        """What holds for a request, and when a person decided so."""
+    def _standing(self, entry: Asked) -> tuple[Standing, str, bool]:
+        """What holds for a request, when a person decided so, and if its last answer is from before an
+        approval."""
         try:
             approval = approval_of(self._config, entry.digest)
             if approval is not None:
                 if entry.analyst and entry.analyst not in analysts_of(self._config, approval):
-                    return Standing.OPEN, ""
-                since = entry.lacks_approval and not self._is_before_approval(entry)
-                return Standing.OUTDATED if since else Standing.APPROVED, quoted(approval.time)
+                    return Standing.OPEN, "", False
+                before = entry.last <= approval.at
+                standing = Standing.APPROVED if before or not entry.lacks_approval else Standing.OUTDATED
+                return standing, quoted(approval.time), before
             refusal = refusal_of(self._config, entry.digest)
-        except (ConfigError, OSError) as error:
-            return Standing.OPEN, quoted(f"a decision cannot be read: {error}")
+        except ConfigError as error:
+            return Standing.OPEN, quoted(f"a decision cannot be read: {error}"), False
         if refusal is not None and refusal.is_of(entry.analyst):
-            return Standing.REFUSED, quoted(refusal.time)
-        return (Standing.OPEN if entry.lacks_approval else Standing.ALLOWED), ""
-
-    def _is_before_approval(self, entry: Asked) -> bool:
-        """Tell if the last answer is from before the approval, which may be removed meanwhile."""
-        try:
-            return entry.last <= approval_file(self._config, entry.digest).stat().st_mtime
-        except FileNotFoundError:
-            return False
+            return Standing.REFUSED, quoted(refusal.time), False
+        return (Standing.OPEN if entry.lacks_approval else Standing.ALLOWED), "", False
 
     def decision(self, name: str) -> Decision:
         """All that a person decides on. Refusal if the request is not kept; ConfigError."""
         with self._deciding:
             entry, terms = self._find(name)
             looked = self._look(entry, terms)
-        path = str(approval_file(self._config, entry.digest))
-        return Decision(request=self._request(entry), view=looked.view, seen=looked.digest, file=path)
+        return Decision(request=self._request(entry), view=looked.view, seen=looked.digest)
 
     def _find(self, name: str) -> tuple[Asked, Terms]:
         entry = self._asked.find(name)
@@ -187,12 +178,12 @@ class SiteOffice:
                 reason = "the rules, the decisions or the past of this site have changed since this was shown"
                 raise Refusal(HTTPStatus.CONFLICT, f"{reason}: read it again")
             if decision.approves:
-                path = approve(self._config, terms, looked.review, datetime.now(UTC))
-                self._log.info("terms approved on the page", **about, file=str(path))
+                approve(self._config, terms, looked.review, datetime.now(UTC))
+                self._log.info("terms approved on the page", **about)
                 return
-            withdraw(self._config, terms, entry.analyst)
-            path = refuse(self._config, entry.digest, entry.analyst, datetime.now(UTC))
-            self._log.info("terms refused on the page", **about, file=str(path))
+            withdraw(self._config, entry.digest, entry.analyst if terms.task.by_analyst else "")
+            refuse(self._config, entry.digest, entry.analyst, datetime.now(UTC))
+            self._log.info("terms refused on the page", **about)
 
     def audit(self) -> tuple[Audit | None, str]:
         """The audit of the log; None, and why, if it cannot be read."""
@@ -213,10 +204,9 @@ class SiteOffice:
         with self._reading:
             now = time.monotonic()
             if self._audited is None or now >= self._audited[0]:
-                log = self._config.audit
-                assert log is not None
-                entries = read_log(log) if log.exists() else []
-                audited = audit_of(log, entries, sessions_of(entries))
+                store = memory_path(self._config)
+                entries = read_log(store, self._config.party)
+                audited = audit_of(store, entries, sessions_of(entries))
                 took = time.monotonic() - now
                 self._audited = time.monotonic() + max(READ_AGAIN_SECONDS, 10 * took), audited
             return self._audited[1]

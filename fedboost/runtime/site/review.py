@@ -9,13 +9,11 @@ told in a session, where it is counted. No person is asked.
 """
 
 import asyncio
-import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -27,7 +25,6 @@ from fedboost.protocol.messages import Offer, Request
 from fedboost.protocol.party import check_rows
 from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.results.site import Asked, Live, LiveSession
-from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import (
     lacks_approval,
@@ -36,14 +33,13 @@ from fedboost.runtime.site.approval import (
     signers_at,
     with_past,
 )
-from fedboost.runtime.site.audit import OWNER_ALONE, AuditLog
-from fedboost.runtime.site.config import PartyConfig, folder_of
-from fedboost.runtime.site.memory import make_folder
+from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import with_the_command
 from fedboost.runtime.site.rows import SiteRows
+from fedboost.runtime.site.store import Store, put
 from fedboost.runtime.telemetry import Event, has_terminal
-from fedboost.terms.reading import read_model
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.wire.codec import terms_of
@@ -98,7 +94,7 @@ def today() -> str:
 class CheckBook:
     """The checks of one process, by analyst; '' where analysts have no keys. told: is told of each."""
 
-    _audit: AuditLog | None
+    _memory: FileMemory
     _told: Told
     _day: str = ""
     _answers: dict[str, dict[str, set[bool]]] = field(default_factory=dict)
@@ -119,8 +115,7 @@ class CheckBook:
         """Note a check that is about to be answered. DurabilityError, Refused."""
         answers = self._answers.setdefault(analyst, {}).setdefault(terms.digest, set())
         if (would := not reasons) not in answers:
-            if self._audit is not None:
-                self._audit.checked(terms.digest, analyst, would)
+            self._memory.checked(terms.digest, analyst, would)
             answers.add(would)
         self._told(terms, analyst, reasons)
 
@@ -288,11 +283,10 @@ def _without_name(reason: str, party: str) -> str:
 
 
 # ---- What was asked of a site ---------------------------------------------------------------------------
-# Requests of analysts for a session, or for a check, in files of its state folder.
-# Promises: an entry for each terms and analyst, with what the site answered last; they are bounded in
-# number and bytes, whatever is asked: beyond that the oldest of who asked most goes. A file is written
-# whole or not at all, for its owner's eyes alone. Nothing here ends a session: what cannot be kept is a
-# warning in the log.
+# Requests of analysts for a session, or for a check, in its store.
+# Promises: a row for each terms and analyst, with what the site answered last; they are bounded in
+# number and bytes, whatever is asked: beyond that the oldest of who asked most goes. Nothing here ends a
+# session: what cannot be kept is a warning in the log.
 
 
 MAX_REQUESTS = 64
@@ -310,22 +304,20 @@ ANSWERING = "it has not been answered yet"
 class RequestLog:
     """The requests of a site."""
 
-    def __init__(self, config: PartyConfig, log: Any) -> None:
+    def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
         self._config = config
-        self._folder = folder_of(config, "asked")
+        self._store = store
         self._log = log
         self._lock = threading.Lock()
         self._known: dict[str, Asked] = {}
-        for path in sorted(self._folder.glob("*.json")):
+        with store.transaction(durable=False) as file:
+            query = "SELECT name, content FROM requests WHERE party = ?"
+            rows = file.execute(query, (store.party,)).fetchall()
+        for name, content in rows:
             try:
-                entry = read_model(Asked, _read(path)["asked"], str(path))
-            except ConfigError as error:
-                log.warning(
-                    "a request that was kept cannot be read", file=str(path), reason=quoted(str(error))
-                )
-                continue
-            self._known[entry.name] = entry
-        self._make_room()
+                self._known[name] = Asked.model_validate_json(content)
+            except ValueError as error:
+                log.warning("a request that was kept cannot be read", name=name, reason=quoted(str(error)))
 
     def all(self) -> list[Asked]:
         """The requests, those asked last first."""
@@ -339,10 +331,12 @@ class RequestLog:
 
     def terms(self, entry: Asked) -> Terms:
         """The terms of a request. ConfigError if they are not there as they were written."""
-        path = self._file(entry)
-        terms = Terms.from_canonical(str(_read(path).get("terms")))
+        with self._store.transaction(durable=False) as file:
+            query = "SELECT terms FROM requests WHERE (party, name) = (?, ?)"
+            row = file.execute(query, (self._store.party, entry.name)).fetchone()
+        terms = Terms.from_canonical("" if row is None else str(row[0]))
         if terms.digest != entry.digest:
-            raise ConfigError(f"{path}: changed after it was written: it is not of the digest {entry.digest}")
+            raise ConfigError(f"{self._store.path}: request {entry.name} is not of the digest {entry.digest}")
         return terms
 
     def note(self, terms: Terms, analyst: str, session: str, answer: str) -> None:
@@ -373,15 +367,18 @@ class RequestLog:
                 if same and now - before.last < SAME_SECONDS:
                     return
                 entry = entry.model_copy(update={"first": before.first})
+            known = {**self._known, entry.name: entry}
+            too_many = _beyond_room(known)
             try:
-                make_folder(self._folder)
-                content = {"asked": entry.model_dump(), "terms": text}
-                write_atomically(self._file(entry), json.dumps(content).encode(), OWNER_ALONE)
-            except FedboostError as error:
+                with self._store.transaction(durable=False) as file:
+                    put(file, "requests", self._store.party, entry.name, entry.model_dump_json(), text)
+                    for name in too_many:
+                        query = "DELETE FROM requests WHERE (party, name) = (?, ?)"
+                        file.execute(query, (self._store.party, name))
+            except DurabilityError as error:
                 self._log.warning("a request is not kept", terms=entry.digest, reason=str(error))
                 return
-            self._known[entry.name] = entry
-            self._make_room()
+            self._known = {name: each for name, each in known.items() if name not in too_many}
 
     def _lacks_approval(self, terms: Terms, analyst: str) -> bool:
         try:
@@ -390,33 +387,18 @@ class RequestLog:
             self._log.warning("not known if an approval is lacking", reason=str(error))
             return True
 
-    def _make_room(self) -> None:
-        """Drop the oldest requests of who asked most while there are too many."""
-        while len(self._known) > MAX_REQUESTS or sum(e.bytes for e in self._known.values()) > MAX_BYTES:
-            sizes = Counter[str]()
-            for entry in self._known.values():
-                sizes[entry.analyst] += entry.bytes + MAX_BYTES // MAX_REQUESTS
-            most = sizes.most_common(1)[0][0]
-            oldest = min((e for e in self._known.values() if e.analyst == most), key=lambda e: e.last)
-            del self._known[oldest.name]
-            try:
-                self._file(oldest).unlink(missing_ok=True)
-            except OSError as error:
-                self._log.warning("an old request cannot be removed", reason=quoted(str(error)))
 
-    def _file(self, entry: Asked) -> Path:
-        return self._folder / f"{entry.name}.json"
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """A file of a request. ConfigError."""
-    try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot read: {error}") from None
-    if not isinstance(values, dict) or not isinstance(values.get("asked"), dict):
-        raise ConfigError(f"{path}: not a request")
-    return values
+def _beyond_room(known: Mapping[str, Asked]) -> list[str]:
+    """The oldest requests of who asked most, while there are too many."""
+    left, drop = dict(known), list[str]()
+    while len(left) > MAX_REQUESTS or sum(entry.bytes for entry in left.values()) > MAX_BYTES:
+        sizes = Counter[str]()
+        for entry in left.values():
+            sizes[entry.analyst] += entry.bytes + MAX_BYTES // MAX_REQUESTS
+        most = sizes.most_common(1)[0][0]
+        drop.append(min((e for e in left.values() if e.analyst == most), key=lambda e: e.last).name)
+        del left[drop[-1]]
+    return drop
 
 
 # ---- What a site does now, and what was asked of it, for the page of the site ---------------------------
@@ -427,9 +409,9 @@ class PageState:
     """What the page of a party shows of its events and of its answers to checks. requests: None without a
     page."""
 
-    def __init__(self, config: PartyConfig, log: Any) -> None:
+    def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
         self.live = Live()
-        self.requests = RequestLog(config, log) if config.console else None
+        self.requests = RequestLog(config, store, log) if config.console else None
         self._party = config.party
         self._signs = config.keys is not None
 

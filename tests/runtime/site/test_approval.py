@@ -1,13 +1,25 @@
 """What an approval does not allow: other terms, other analysts, more sessions, a larger budget."""
 
 import asyncio
+import json
 import re
 import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from approvals import SITE, THREE, approvals, keyboard, offered, permits, run, write_site
+from approvals import (
+    SITE,
+    THREE,
+    approvals,
+    decisions,
+    keyboard,
+    offered,
+    permits,
+    rewrite,
+    run,
+    write_site,
+)
 from processes import free_port
 from sites import Log, fedboost, terms
 
@@ -17,9 +29,10 @@ from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory import FileMemory, make_file, put
+from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.node import PartyNode
 from fedboost.runtime.site.policy_keys import COMMAND, naming_the_command
+from fedboost.runtime.site.store import make_file, put
 from fedboost.runtime.tasks import terms_to_toml
 
 
@@ -39,9 +52,9 @@ def typed(monkeypatch):
 
 def test_an_approval_of_other_terms_under_this_name_counts_for_nothing(folder):
     assert run("--yes").code == 0
-    (path,) = approvals(folder)
-    other = offered(rounds=4)
-    path.rename(path.with_name(f"{other.digest}.toml"))
+    config, other = read_party(Path("party.toml"), None), offered(rounds=4)
+    (content,) = decisions(config).values()
+    rewrite(config, "approvals", other.digest, json.dumps(content))
     assert "cannot be read" in permits(other)
 
 
@@ -239,6 +252,7 @@ def test_terms_beyond_the_budget_are_not_approved(folder):
         "these rows, epsilon 1.2 at delta 1e-05, has 1.2 left; lower the epsilon of the noise to 1.2 at most"
     )
     assert "nothing against these terms" not in end.out
+    assert fedboost("privacy", "init", "--config", "party.toml").code == 0
     (folder / "terms.toml").write_text(terms_to_toml(noisy(1.0)))
     end = run("--yes")
     assert end.code == 0
@@ -263,8 +277,7 @@ def test_files_in_each_others_place(folder):
 
 def test_an_approval_that_cannot_be_read_is_replaced(folder):
     assert run("--yes").code == 0
-    (path,) = approvals(folder)
-    path.write_text("digest = 1\n")
+    rewrite(read_party(Path("party.toml"), None), "approvals", offered().digest, '{"digest": 1}')
     end = run("--yes")
     assert "! An earlier approval is not valid, and a new one replaces it: " in " ".join(end.out.split())
     assert permits(offered()) == ""
@@ -295,7 +308,7 @@ def test_an_approval_that_cannot_be_read_is_replaced(folder):
 def test_files_that_cannot_be_are_one_line(folder, file, content, said):
     (folder / file).unlink() if content is None else (folder / file).write_text(content)
     end = run("--yes")
-    assert (end.code, approvals(folder)) == (2, [])
+    assert (end.code, [*folder.rglob("*.sqlite")]) == (2, [])
     assert end.err.startswith("fedboost: ")
     assert end.err.count("\n") == 1
     assert said in end.err
@@ -305,7 +318,7 @@ def test_a_state_folder_that_cannot_be_is_one_line(folder):
     (folder / "fedboost.state").write_text("a file")
     end = run("--yes")
     assert end.code == 2
-    assert "cannot make this folder" in end.err
+    assert "cannot make this state folder" in end.err
     assert end.err.count("\n") == 1
 
 

@@ -5,11 +5,11 @@ import errno
 import hashlib
 import json
 import os
-import stat
+import sqlite3
 from itertools import pairwise
 
 import pytest
-from audit_logs import PAIR, PLACE, RELEASE, written
+from audit_logs import PAIR, PLACE, RELEASE, AuditLog, written
 from refusals import refusal
 from sites import fedboost, rows, terms
 
@@ -18,11 +18,14 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import site as audit
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.holders.columns import holder_for
-from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Report
+from fedboost.protocol.messages import Ask, Introduce, Join, Offer, Report
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site import Charge, Site
+from fedboost.protocol.site import Charge, Limits, SessionOffer, Site
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.site.audit import AuditLog, read_admitted, read_log, terms_file
+from fedboost.runtime.site import memory as memory_module
+from fedboost.runtime.site import store
+from fedboost.runtime.site.audit import read_admitted, read_log, terms_in
+from fedboost.runtime.site.store import make_file, reading
 
 
 @pytest.fixture
@@ -66,9 +69,7 @@ def test_what_is_not_known_is_not_in_the_line(path):
         log.record(dataclasses.replace(RELEASE, **PLACE))
         log.admitted("s", terms(PAIR), "anna", "ef" * 32, 2)
         log.ended("s", "this site stopped", paused=True)
-    first, released, placed, admitted, ended = (
-        json.loads(line)["event"] for line in path.read_text().splitlines()
-    )
+    first, released, placed, admitted, ended = (json.loads(e.line)["event"] for e in read_log(path))
     assert first["attempt"] == 1
     assert {"analyst", "request", "placement"}.isdisjoint(first)
     assert {"question", "position"}.isdisjoint(released)
@@ -77,28 +78,14 @@ def test_what_is_not_known_is_not_in_the_line(path):
     assert ended["paused"] is True
 
 
-def test_the_terms_are_beside_the_log_once_under_their_digest(path):
+def test_the_terms_are_kept_once_under_their_digest(path):
     with AuditLog(path) as log:
         log.admitted("s", terms(PAIR))
-        file = terms_file(path, terms(PAIR).digest)
-        assert file == path.parent / "terms" / f"{terms(PAIR).digest}.json"
-        assert hashlib.sha256(file.read_bytes()).hexdigest() == terms(PAIR).digest
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-        written_at = file.stat().st_mtime_ns
         log.admitted("t", terms(PAIR))
-        assert file.stat().st_mtime_ns == written_at
-        file.write_bytes(b"{}")
-        log.admitted("u", terms(PAIR))
-    assert read_admitted(path, terms(PAIR).digest) == terms(PAIR)
-    assert list(file.parent.iterdir()) == [file]
-
-
-def test_a_session_whose_terms_cannot_be_kept_is_not_admitted(path):
-    (path.parent / "terms").write_text("no folder")
-    with AuditLog(path) as log, pytest.raises(DurabilityError, match=r"terms.*put that right and start this"):
-        log.admitted("s", terms(PAIR))
-    assert not path.exists()
+    kept = terms_in(path)
+    assert {*kept} == {terms(PAIR).digest}
+    assert hashlib.sha256(kept[terms(PAIR).digest].encode()).hexdigest() == terms(PAIR).digest
+    assert read_admitted(kept, terms(PAIR).digest, path) == terms(PAIR)
 
 
 def test_the_last_entry_is_known_to_who_writes(path):
@@ -111,51 +98,18 @@ def test_the_last_entry_is_known_to_who_writes(path):
         assert log.last == (2, read_log(path)[-1].hash)
 
 
-def test_the_log_is_for_its_owner_alone(path):
-    before = os.umask(0)
-    try:
-        with AuditLog(path):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    finally:
-        os.umask(before)
-    assert not path.exists()  # nothing was written
-
-
-def test_a_log_has_one_writer(path):
-    with AuditLog(path), pytest.raises(ConfigError, match="another process writes this audit log"):
-        AuditLog(path)
-    AuditLog(path).close()
-
-
-@pytest.mark.parametrize("name", ["no folder/log", "."])
-def test_a_log_that_cannot_be_opened_is_one_line(tmp_path, name):
-    with pytest.raises(ConfigError, match="cannot write this audit log"):
-        AuditLog(tmp_path / name)
-
-
-def test_a_log_is_a_plain_file(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="plain file"):
-        AuditLog(tmp_path / "pipe")
-
-
 @pytest.fixture
 def session(path):
-    """A plain session of site north, introduced to the others, that records in a log; and the log."""
+    """A plain session of site north, introduced to the others, that its memory knows; and the memory."""
     shard = to_shard(rows(), terms(PAIR), "north")
     with AuditLog(path) as log:
-        site = Site(
-            "north",
-            holder_for(lambda _: shard, "north"),
-            os.urandom,
-            taken=lambda offer: log.admitted("s", offer.terms),
-            record=log.record,
-        )
-        one = PartySession(site)
+        memory = log.memory
+        holder = holder_for(lambda _: shard, "north")
+        one = PartySession(Site("north", holder, os.urandom, record=memory.record, memory=memory))
         (join,) = one.handle(Offer("s", terms(PAIR)))
         assert isinstance(join, Join)
         assert list(one.handle(Introduce((b"", b""), NOTHING_YET))) == []
-        yield one, log
+        yield one, memory
 
 
 ASK = Ask(1, 1, PAIR, RowsQuery())
@@ -172,36 +126,42 @@ def test_an_entry_is_in_the_file_before_the_first_report_is_handed_out(session, 
     assert (event.cells, event.bytes) == (RowsQuery().cells, len(report.cells))
 
 
-def half_of_it(monkeypatch):
-    """From now on a line is half written: the disk is full."""
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+@pytest.mark.parametrize("full", ["entries", "questions"])
+def test_nothing_leaves_when_it_cannot_be_recorded(session, path, monkeypatch, full):
+    """And then neither the question nor its entry is there."""
+    one, memory = session
+    before = read_log(path)
+    put = store.put
 
+    def fails(file, table, *row):
+        if table == full:
+            raise sqlite3.OperationalError("database or disk is full")
+        put(file, table, *row)
 
-def test_nothing_leaves_when_it_cannot_be_recorded(session, path, monkeypatch):
-    one, log = session
-    before = path.read_bytes()
     with monkeypatch.context() as patched:
-        half_of_it(patched)
-        with pytest.raises(
-            DurabilityError, match="cannot write this audit log: No space left on device; put"
-        ):
+        for module in (store, memory_module):
+            patched.setattr(module, "put", fails)
+        with pytest.raises(DurabilityError, match="cannot write this memory: database or disk is full; put"):
             next(one.handle(ASK))
-    assert path.read_bytes() == before
-    log.ended("s", "stopped")  # there is room again
+    assert read_log(path) == before
+    with reading(path) as file:
+        assert file.execute("SELECT count(*) FROM questions").fetchone() == (0,)
+    memory.ended("s", "stopped")  # there is room again
     assert read_log(path)[-1].event.reason == "stopped"
 
 
 @pytest.mark.parametrize(
     ("step", "synced"),
     [
-        (lambda log: log.admitted("s", terms(PAIR)), True),
-        (lambda log: log.record(RELEASE), False),
-        (lambda log: log.record(dataclasses.replace(RELEASE, charge=Charge("a", 0.1))), True),
-        (lambda log: log.ended("s", ""), True),
+        (lambda memory: memory.begin(SessionOffer("t", terms(PAIR)), Limits()), True),
+        (lambda memory: memory.record(RELEASE), False),
+        (lambda memory: memory.record(dataclasses.replace(RELEASE, charge=Charge("a", 0.1))), True),
+        (lambda memory: memory.ended("s", ""), True),
     ],
 )
 def test_starts_charges_and_ends_are_on_the_disk_or_an_error(step, synced, path, monkeypatch):
+    """Of the store SQLite sees to it, which Python cannot watch; so of the counter."""
+
     def fails(_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -209,31 +169,22 @@ def test_starts_charges_and_ends_are_on_the_disk_or_an_error(step, synced, path,
         log.admitted("s", terms(PAIR))
         monkeypatch.setattr(os, "fsync", fails)
         if synced:
-            with pytest.raises(DurabilityError, match=r"cannot write this audit log: Input/output error"):
-                step(log)
+            with pytest.raises(DurabilityError, match=r"cannot write this counter: Input/output error"):
+                step(log.memory)
         else:
-            step(log)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda path: path.unlink(),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(path.read_bytes() + b"{}\n"),
-    ],
-)
-def test_nothing_leaves_when_somebody_else_meddles_with_the_log(session, path, spoil):
-    one, _ = session
-    spoil(path)
-    assert list(one.handle(ASK)) == [Leave("this site cannot write its audit log", "s")]
-    assert "changed or removed" in one.ended
+            step(log.memory)
 
 
 # ---- tampering --------------------------------------------------------------------------------------
 
 
-def test_a_changed_byte_anywhere_is_found_in_its_line(path):
+@pytest.fixture
+def file(tmp_path):
+    """An export."""
+    return tmp_path / "north.jsonl"
+
+
+def test_a_changed_byte_anywhere_is_found_in_its_line(path, file):
     lines = written(path, releases=1)
     whole = b"".join(lines)
     position = 0
@@ -241,85 +192,79 @@ def test_a_changed_byte_anywhere_is_found_in_its_line(path):
         for _ in line:
             changed = bytearray(whole)
             changed[position] ^= (0x01, 0x20, 0x80)[position % 3]
-            path.write_bytes(changed)
-            assert fault(path)[0] == number
+            file.write_bytes(changed)
+            assert fault(file)[0] == number
             position += 1
 
 
-def test_dropped_swapped_and_inserted_lines_are_found(path):
+def test_dropped_swapped_and_inserted_lines_are_found(path, file):
     lines = written(path)
     for at in range(len(lines) - 1):
-        path.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
-        number, words = fault(path)
+        file.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
+        number, words = fault(file)
         assert number == at + 1
         assert words.startswith(f"entry {at + 2} stands where {at + 1} is due: lines were removed or moved")
-        assert ("older file" in words) == (at == 0)
-        path.write_bytes(b"".join([*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]))
-        assert fault(path)[0] == at + 1
+        file.write_bytes(b"".join([*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]))
+        assert fault(file)[0] == at + 1
     for at in range(len(lines)):
-        path.write_bytes(b"".join([*lines[: at + 1], lines[at], *lines[at + 1 :]]))
-        assert fault(path)[0] == at + 2
-        path.write_bytes(b"".join([*lines[:at], b"\n", *lines[at:]]))
-        assert fault(path)[0] == at + 1
+        file.write_bytes(b"".join([*lines[: at + 1], lines[at], *lines[at + 1 :]]))
+        assert fault(file)[0] == at + 2
+        file.write_bytes(b"".join([*lines[:at], b"\n", *lines[at:]]))
+        assert fault(file)[0] == at + 1
 
 
-def test_a_line_written_in_another_way_is_found(path):
+def test_a_line_written_in_another_way_is_found(path, file):
     lines = written(path)
     spaced = json.dumps(json.loads(lines[1])).encode() + b"\n"
-    path.write_bytes(b"".join([lines[0], spaced, *lines[2:]]))
-    assert fault(path) == (2, "changed after it was written: its hash is not the one of its content")
+    file.write_bytes(b"".join([lines[0], spaced, *lines[2:]]))
+    assert fault(file) == (2, "changed after it was written: its hash is not the one of its content")
 
 
-def test_a_forged_entry_with_a_hash_of_its_own_does_not_fit_the_next(path):
+def test_a_forged_entry_with_a_hash_of_its_own_does_not_fit_the_next(path, file):
     lines = written(path)
     second = read_log(path)[1]
     less = second.event.model_copy(update={"cells": 1})
     forged = second.model_copy(update={"event": less})
     forged = forged.model_copy(update={"hash": forged.due_hash})
-    path.write_bytes(b"".join([lines[0], forged.line, *lines[2:]]))
-    assert fault(path) == (3, "does not follow from the line before: one of them was replaced")
+    file.write_bytes(b"".join([lines[0], forged.line, *lines[2:]]))
+    assert fault(file) == (3, "does not follow from the line before: one of them was replaced")
 
 
-def test_a_log_of_the_other_log_s_lines_is_found(path):
+def test_a_log_of_the_other_log_s_lines_is_found(path, file):
     written(path)
-    other = path.read_bytes().splitlines(keepends=True)
+    other = [entry.line for entry in read_log(path)]
     path.unlink()
     with AuditLog(path) as log:
         log.admitted("another", terms(PAIR))
-    path.write_bytes(path.read_bytes() + other[1])
-    assert fault(path)[0] == 2
+    file.write_bytes(read_log(path)[0].line + other[1])
+    assert fault(file)[0] == 2
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "[" * 10_000, '{"n":1}', "\udcff"])
-def test_what_is_no_entry_is_one_line(path, text):
-    path.write_bytes(text.encode(errors="surrogateescape") + b"\n")
-    assert fault(path)[0] == 1
-    with pytest.raises(ConfigError, match=r"last line: .*move the file away"):
-        AuditLog(path)
+def test_what_is_no_entry_is_one_line(file, text):
+    file.write_bytes(text.encode(errors="surrogateescape") + b"\n")
+    assert fault(file)[0] == 1
 
 
-def test_a_half_written_last_line_is_found_and_nothing_is_appended(path):
+def test_a_half_written_last_line_is_found(path, file):
     lines = written(path)
     whole = b"".join(lines)
     for kept in range(1, len(lines[-1])):
-        path.write_bytes(whole[:-kept])
-        assert fault(path)[0] == len(lines)
-        assert fault(path)[1].startswith("half-written")
-        with pytest.raises(ConfigError, match=r"last line: half-written.*move the file away"):
-            AuditLog(path)
-        assert path.read_bytes() == whole[:-kept]
+        file.write_bytes(whole[:-kept])
+        assert fault(file)[0] == len(lines)
+        assert fault(file)[1].startswith("half-written")
 
 
-def test_a_log_cut_short_has_another_last_hash(path, capsys):
-    def last_hash():
-        audit.audit(path, json=True)
+def test_a_log_cut_short_has_another_last_hash(path, file, capsys):
+    def last_hash(source):
+        audit.audit(source, json=True)
         return json.loads(capsys.readouterr().out.splitlines()[-1])["hash"]
 
     lines = written(path)
-    before = last_hash()
+    before = last_hash(path)
     assert before == json.loads(lines[-1])["hash"]
-    path.write_bytes(b"".join(lines[:-1]))
-    assert last_hash() != before
+    file.write_bytes(b"".join(lines[:-1]))
+    assert last_hash(file) != before
 
 
 def test_the_hash_that_was_kept_is_found_again(path):
@@ -336,24 +281,24 @@ def test_the_hash_that_was_kept_is_found_again(path):
 
 
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
-def test_a_log_without_the_hash_that_was_kept_is_an_error(path, as_json):
+def test_a_log_without_the_hash_that_was_kept_is_an_error(path, file, as_json):
     lines = written(path)
     kept = json.loads(lines[-1])["hash"]
     cut_short = b"".join(lines[:-1])
     path.unlink()
     anew = b"".join(written(path, releases=4))
     for content in (cut_short, anew, b""):
-        path.write_bytes(content)
-        assert fedboost("audit", path, *as_json).code == 0
-        end = fedboost("audit", path, *as_json, "--expect", kept)
+        file.write_bytes(content)
+        assert fedboost("audit", file, *as_json).code == 0
+        end = fedboost("audit", file, *as_json, "--expect", kept)
         assert (end.code, end.out) == (2, "")
         entries = content.count(b"\n")
-        assert end.err.startswith(f"fedboost: {path}: none of its {entries} entries has the hash {kept}: ")
+        assert end.err.startswith(f"fedboost: {file}: none of its {entries} entries has the hash {kept}: ")
         assert end.err.count("\n") == 1
 
 
 def test_the_hash_of_an_empty_log_is_before_the_first_entry(path):
-    path.touch()
+    make_file(path, "rows")
     kept = json.loads(fedboost("audit", path, "--json").out)["hash"]
     assert fedboost("audit", path, "--expect", kept).code == 0
     written(path)

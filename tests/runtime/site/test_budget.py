@@ -13,8 +13,9 @@ from fedboost.results.audit import Released
 from fedboost.results.privacy import PrivacyCard
 from fedboost.runtime.model import Model
 from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.memory import NAME, read_spent
+from fedboost.runtime.site.memory import read_spent
 from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.store import NAME
 from fedboost.terms.reading import read_model
 from fedboost.views.approval import summary
 
@@ -179,15 +180,14 @@ def test_half_a_budget_is_a_mistake(rules, words):
 
 @pytest.mark.slow
 def test_memory_audit_log_and_card_say_the_same(tmp_path):
-    tables, files = shared_out(3), tmp_path / "files"
+    tables = shared_out(3)
     state = tmp_path / "c" / "state"
 
     async def scenario():
         bundles = bundles_of(tmp_path / "keys", THREE)
         async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
-            files.mkdir()
             for name in THREE:
-                one.start_party(name, tables[name], audit=files / f"{name}.jsonl")
+                one.start_party(name, tables[name])
             return [(await one.train(noisy())).model for _ in range(2)]
 
     models = in_time(scenario())
@@ -197,7 +197,7 @@ def test_memory_audit_log_and_card_say_the_same(tmp_path):
     assert models[0].fingerprint != models[1].fingerprint  # each session has noise of its own
     for name in THREE:
         spent = read_spent(state / name / NAME)
-        events = [entry.event for entry in read_log(files / f"{name}.jsonl")]
+        events = [entry.event for entry in read_log(state / name / NAME)]
         released = [one for one in events if isinstance(one, Released) and one.cost is not None]
         logged = math.fsum({one.charge: one.cost for one in released}.values())
         assert spent.cost == logged == math.fsum([due, due])
@@ -206,6 +206,6 @@ def test_memory_audit_log_and_card_say_the_same(tmp_path):
     assert PrivacyCard.of(loaded.terms).summary == card
     assert loaded.to_bytes() == models[0].to_bytes()
     assert b'"fedboost.privacy"' in models[0].to_bytes()
-    said = fedboost("audit", files / "north.jsonl").out
+    said = fedboost("audit", state / "north" / NAME).out
     assert f"epsilon {card['epsilon_spent']:.4g} was spent" in said
     assert "sums over the rows in each leaf of a tree" in said

@@ -27,9 +27,10 @@ from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site, Spending
-from fedboost.runtime.site import memory as memory_file
-from fedboost.runtime.site.memory import NAME, FileMemory, make_file, read_spent
+from fedboost.runtime.site import store
+from fedboost.runtime.site.memory import FileMemory, read_spent
 from fedboost.runtime.site.policy_keys import Budget
+from fedboost.runtime.site.store import NAME, make_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,11 +55,12 @@ def test_the_memory_is_for_its_owner_alone(tmp_path):
         with opened(path) as memory:
             begun(memory).ask(question(1), NOWHERE, NOWHERE)
             modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-            assert modes == dict.fromkeys([NAME, f"{NAME}-shm", f"{NAME}-wal", "north.lock"], 0o600)
+            names = [NAME, f"{NAME}-shm", f"{NAME}-wal", "north.counter", "north.lock"]
+            assert modes == dict.fromkeys(names, 0o600)
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert {file.name for file in path.parent.iterdir()} == {NAME, "north.lock"}
+    assert {file.name for file in path.parent.iterdir()} == {NAME, "north.counter", "north.lock"}
 
 
 def test_a_secret_is_gone_from_the_disk_with_its_session(path):
@@ -364,7 +366,7 @@ def test_a_memory_that_cannot_be_begun_or_is_held_is_one_line(path, monkeypatch)
         make_file(path.parent / "file" / "folder" / NAME, "patients")
     with opened(path) as memory:
         pass
-    monkeypatch.setattr(memory_file, "PATIENCE", 0.05)
+    monkeypatch.setattr(store, "PATIENCE", 0.05)
     with opened(path) as memory:
         session = begun(memory)
         holder = sqlite3.connect(path, isolation_level=None)

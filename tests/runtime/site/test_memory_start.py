@@ -2,16 +2,15 @@
 
 import asyncio
 import shutil
-from dataclasses import replace
 
 import pytest
-from memories import THREE, begun, noisy, question
+from memories import THREE, begun, noisy
 from sites import Log, fedboost, rows, terms, written
 from starts import RULES, SITE, Running, starts
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.site import Charge
+from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.node import PartyNode
@@ -32,6 +31,7 @@ def held(file, name, turns, agreement=None, ends=True):
     agreement = agreement or terms(THREE, protection="masked")
     with Running(file) as site:
         session = site.begin(name, agreement)
+        session.meet(1)
         for turn in range(1, turns + 1):
             charge = Charge(f"{name} {turn}", 0.01) if agreement.noise else None
             site.answer(session, name, turn, charge)
@@ -77,9 +77,7 @@ def test_a_state_folder_that_cannot_be_made_is_one_line(site):
 # ---- one that is gone -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("audit", ["", 'audit = "elsewhere.jsonl"\n'])
-def test_where_the_memory_is_gone_a_person_decides(site, audit):
-    site.write_text(SITE + audit)
+def test_where_the_memory_is_gone_a_person_decides(site):
     held(site, "s", 2)
     path = memory_path(read_party(site))
     path.unlink()
@@ -89,9 +87,13 @@ def test_where_the_memory_is_gone_a_person_decides(site, audit):
         ):
             starts(site)
     assert "the memory of this site is gone" in refused("privacy", "budget", "--config", site)
+    assert "the memory of this site is gone" in refused("privacy", "init", "--config", site)
     assert not path.exists()
-    end = fedboost("privacy", "init", "--config", site)
+    end = fedboost("privacy", "init", "--restored", "--config", site)
     assert "it knows 1 sessions" in end.out
+    assert "4 entries of its log are lost" in end.out
+    (entry,) = read_log(path)
+    assert (entry.event.kind, entry.event.known) == ("restored", 4)
     starts(site)
     with (
         Running(site) as again,
@@ -100,28 +102,34 @@ def test_where_the_memory_is_gone_a_person_decides(site, audit):
         again.begin("s", terms(THREE, protection="masked"))
 
 
-def test_a_new_memory_knows_what_the_audit_log_has(site):
+def test_a_new_memory_knows_what_the_counter_has(site):
     site.write_text(SITE + RULES)
     fedboost("privacy", "init", "--config", site)
     held(site, "s", 4, noisy())
     before = lines("privacy", "budget", "--config", site)
     memory_path(read_party(site)).unlink()
-    fedboost("privacy", "init", "--config", site)
-    (after,) = lines("privacy", "budget", "--config", site)
-    assert [{**after, "took_part": 0, "never_began": 1}] == before  # what was answered began
+    fedboost("privacy", "init", "--restored", "--config", site)
+    assert lines("privacy", "budget", "--config", site) == before
     with Running(site) as again:
         more = noisy(parties=[*THREE, "west"])
         with pytest.raises(Refused, match="would show fewer than 3 of them"):
             again.begin("t", more)
 
 
-def test_a_log_that_was_moved_away_is_no_reason_to_stop(site):
+def test_a_memory_without_its_counter_is_not_gone_on_with(site):
+    """It was copied alone, say, and may be old."""
     held(site, "s", 3)
-    read_party(site).audit.unlink()
-    (warning, _), _ = starts(site)
-    assert "the audit log is not the one" in warning
-    held(site, "t", 3)
-    assert len(starts(site)) == 1
+    counter = memory_path(read_party(site)).with_name("north.counter")
+    counter.unlink()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"has no north\.counter beside it"):
+            starts(site)
+    assert (
+        "Its counter knows of no later entry"
+        in fedboost("privacy", "init", "--restored", "--config", site).out
+    )
+    starts(site)
+    assert counter.exists()
 
 
 # ---- an older copy ----------------------------------------------------------------------------------
@@ -137,7 +145,7 @@ def test_an_older_copy_is_not_gone_on_with(site, since):
         held(site, "t", 0, noisy())
     else:
         with Running(site) as running:
-            session = begun(running.memory)
+            session = begun(running.memory, attempt=2)
             for turn in (3, 4) if since == "more turns" else ():
                 running.answer(session, "s", turn, Charge(f"s {turn}", 0.01))
             if since == "the end":
@@ -166,39 +174,6 @@ def test_a_copy_that_missed_nothing_is_gone_on_with(site):
     starts(site)
 
 
-def test_a_party_that_was_killed_between_its_two_writes_starts_again(site):
-    """The log may then have the ends of offers that were refused, that the memory has not noted; or the
-    memory has an answer that the log has not."""
-    agreement = terms(THREE, protection="masked")
-    with Running(site) as running:
-        running.answer(running.begin("s", agreement), "s", 1)
-        for name in "tuv":
-            running.audit.ended(name, "refused")
-    starts(site)
-    with Running(site) as running:
-        begun(running.memory, agreement=agreement).ask(question(2), NOWHERE, NOWHERE)
-    starts(site)
-    with Running(site) as running:
-        for turn in (2, 3):
-            running.record("s", turn)
-    with pytest.raises(ConfigError, match="older"):
-        starts(site)
-
-
-def test_an_answer_that_took_what_others_relayed_is_known(site):
-    """A party that was killed right after it, before the next note, starts again."""
-    with Running(site) as running:
-        session = running.begin("s", terms(THREE, protection="masked"))
-        asked = replace(question(1), received=(b"a" * 32, b"b" * 32))
-        session.ask(asked, NOWHERE, asked.after)
-        running.record("s", 1)
-    starts(site)
-    with Running(site) as running:
-        running.record("s", 2)
-    with pytest.raises(ConfigError, match="older"):
-        starts(site)
-
-
 def test_a_restored_memory_is_there(site):
     assert "there is no memory; put it back first" in refused(
         "privacy", "init", "--restored", "--config", site
@@ -213,14 +188,14 @@ def test_a_damaged_memory_without_a_backup_is_moved_away_and_another_begun(site,
     held(site, "s", 2)
     path = memory_path(read_party(site))
     path.write_bytes(content)
-    remedy = "move it away, then `fedboost privacy init --config FILE` begins one"
+    remedy = "move it away, then `fedboost privacy init --restored --config FILE` begins one"
     with pytest.raises(ConfigError) as error:
         starts(site)
     assert remedy in str(error.value)
     for command in (["init"], ["init", "--restored"], ["budget"]):
         assert remedy in refused("privacy", *command, "--config", site)
     path.rename(path.with_name("damaged"))
-    assert "it knows 1 sessions" in fedboost("privacy", "init", "--config", site).out
+    assert "it knows 1 sessions" in fedboost("privacy", "init", "--restored", "--config", site).out
     starts(site)
 
 

@@ -1,10 +1,13 @@
 """The page of a site over HTTP: who is refused, what is shown, what a decision writes."""
 
 import asyncio
-import tomllib
+import json
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
+from approvals import decisions, rewrite
 from refusals import refusal
 from site_page import SiteWithPage, Visitor, request_paths
 from sites import Log, fedboost, rows, terms
@@ -15,9 +18,11 @@ from fedboost.results.site import LiveSession
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.site import review as asked
 from fedboost.runtime.site.approval import policy_for, refusal_of, refuse
+from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.page import SiteOffice
 from fedboost.runtime.site.review import PageState
+from fedboost.runtime.site.store import Store, open_database, put, reading
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.web import logins, serving
 from fedboost.runtime.web.logins import add_token
@@ -105,7 +110,7 @@ def test_every_page_runs_no_script_and_is_framed_nowhere(site, officer):
 
 
 def approvals(site):
-    return [*(site.state / "approved").glob("*"), *(site.state / "refused").glob("*")]
+    return [*decisions(site.config)]
 
 
 ELSEWHERE = [
@@ -224,21 +229,20 @@ def by_hand(folder, agreement, site):
     asked_for = "--config", folder / "party.toml", "--analyst", "marie", "--yes"
     end = fedboost("approve", folder / "terms.toml", *asked_for)
     assert end.code == 0, end.err
-    (path,) = (folder / "fedboost.state" / "north" / "approved").glob("*")
-    return path, end.out
+    (written,) = decisions(read_party(folder / "party.toml")).items()
+    return written, end.out
 
 
 def test_approve_writes_what_the_command_writes_and_shows_what_it_shows(site, officer, tmp_path):
     path = site.asked_for(offered())
     page = officer.get(path)
     assert officer.decide(path, "approve", site.token)[0] == 303
-    (written,) = approvals(site)
-    expected, said = by_hand(tmp_path / "other", offered(), site)
-    assert (written.parent.name, written.name) == ("approved", expected.name)
-    assert written.stat().st_mode & 0o777 == 0o600
-    ours, theirs = tomllib.loads(written.read_text()), tomllib.loads(expected.read_text())
-    assert ours.pop("time")
-    assert theirs.pop("time")
+    ((place, ours),) = decisions(site.config).items()
+    (expected, theirs), said = by_hand(tmp_path / "other", offered(), site)
+    assert place == expected == ("approvals", offered().digest)
+    for key in ("time", "at"):
+        assert ours.pop(key)
+        assert theirs.pop(key)
     assert ours == theirs
     assert ours["analysts"] == ["marie"]
     for word in ("min_rows_per_leaf = 10", "leaves 4 rows in a leaf", "(!) fewer than 10 rows here"):
@@ -259,8 +263,11 @@ def refusal_by_rules(site):
 def test_an_approval_that_no_longer_holds_can_be_given_again(site, officer):
     path = site.asked_for(offered())
     assert officer.decide(path, "approve", site.token)[0] == 303
-    (file,) = approvals(site)
-    file.write_text(file.read_text().replace("min_rows_per_leaf = 10", "min_rows_per_leaf = 9"))
+    (approval,) = decisions(site.config).values()
+    text = json.dumps(approval)
+    assert '"min_rows_per_leaf": 10' in text
+    changed = text.replace('"min_rows_per_leaf": 10', '"min_rows_per_leaf": 9')
+    rewrite(site.config, "approvals", offered().digest, changed)
     site.asked_for(offered(), answer=(refusal_by_rules(site),))
     page = officer.get(path)
     assert "approved, and refused since" in page
@@ -303,9 +310,9 @@ def test_a_refusal_that_no_approval_mends_leaves_terms_allowed_by_the_policy(tmp
 def test_refuse_is_remembered_and_an_approval_outweighs_it(site, officer):
     path = site.asked_for(offered())
     assert officer.decide(path, "refuse", site.token)[0] == 303
-    (written,) = approvals(site)
-    assert (written.parent.name, written.name) == ("refused", f"{offered().digest}.toml")
-    assert tomllib.loads(written.read_text())["analysts"] == ["marie"]
+    ((place, refusal),) = decisions(site.config).items()
+    assert place == ("refusals", offered().digest)
+    assert refusal["analysts"] == ["marie"]
     (event,) = site.log.named("terms refused on the page")
     assert (event["by"], event["analyst"]) == ("jo", "marie")
     page = officer.get(path)
@@ -358,7 +365,8 @@ def test_a_flood_of_requests_has_bounds_and_drops_its_own(site, officer, monkeyp
     paths = request_paths(officer.get("/requests"))
     assert len(paths) == 6
     assert first in paths
-    assert len([*(site.state / "asked").glob("*")]) == 6
+    with reading(memory_path(site.config)) as file:
+        assert file.execute("SELECT count(*) FROM requests").fetchone() == (6,)
     monkeypatch.setattr(asked, "MAX_TERMS_BYTES", 10)
     site.node.watch.page_state.checked(offered(rounds=50), "marie", ("no",))
     assert len(request_paths(officer.get("/requests"))) == 6
@@ -374,22 +382,28 @@ def config_of(folder):
 
 def test_what_no_analyst_signed_is_kept_only_where_none_signs(tmp_path):
     config, log = config_of(tmp_path), Log()
-    signing = PageState(config.model_copy(update={"keys": tmp_path}), log)
-    for state, analyst, kept in ((signing, "", 0), (signing, "marie", 1), (PageState(config, log), "", 1)):
-        state.offered(Offer("session-1", offered()), analyst)
-        state.ended("no")
-        assert len(state.requests.all()) == kept
-        assert not state.is_busy
-    others = PageState(config, log)
-    others.offered(Offer("session-2", terms(["south"])), "")
-    assert len(others.requests.all()) == 2  # terms that do not name this site
+    with closing(Store(memory_path(config), "north")) as store:
+        signing = PageState(config.model_copy(update={"keys": tmp_path}), store, log)
+        for state, analyst, kept in (
+            (signing, "", 0),
+            (signing, "marie", 1),
+            (PageState(config, store, log), "", 1),
+        ):
+            state.offered(Offer("session-1", offered()), analyst)
+            state.ended("no")
+            assert len(state.requests.all()) == kept
+            assert not state.is_busy
+        others = PageState(config, store, log)
+        others.offered(Offer("session-2", terms(["south"])), "")
+        assert len(others.requests.all()) == 2  # terms that do not name this site
 
 
 def test_requests_outlive_the_process_and_a_damaged_one_harms_no_other(tmp_path):
     with SiteWithPage(tmp_path, NOBODY, rows()).in_thread() as site:
         path = site.asked_for(offered())
         other = site.asked_for(offered(rounds=9))
-    (site.state / "asked" / f"{other.rpartition('/')[2]}.json").write_text("{")
+    with closing(open_database(memory_path(site.config))) as file:
+        put(file, "requests", "north", other.rpartition("/")[2], "{", "")
     (site.folder / "tokens.toml").unlink()
     with SiteWithPage(tmp_path, NOBODY, rows()).in_thread() as again:
         officer = Visitor(again.address).log_in(again.token)
@@ -398,7 +412,8 @@ def test_requests_outlive_the_process_and_a_damaged_one_harms_no_other(tmp_path)
 
 
 def test_a_damaged_audit_log_is_said_on_its_page(site, officer):
-    site.config.audit.write_text("{}\n")
+    with closing(open_database(memory_path(site.config))) as file:
+        put(file, "entries", "north", 1, "0" * 64, b"{}\n")
     assert "line 1" in officer.get("/audit")
 
 
@@ -472,20 +487,22 @@ def test_a_page_that_fails_harms_no_other(site, officer, monkeypatch):
     officer.get("/requests")
 
 
-def test_what_cannot_be_kept_is_a_line_in_the_log(tmp_path):
-    (tmp_path / "fedboost.state" / "north").mkdir(parents=True)
-    (tmp_path / "fedboost.state" / "north" / "asked").write_text("a file")
+def full(*_):
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_what_cannot_be_kept_is_a_line_in_the_log(tmp_path, monkeypatch):
     with SiteWithPage(tmp_path, NOBODY, rows()).in_thread() as site:
+        monkeypatch.setattr("fedboost.runtime.site.review.put", full)
         site.node.watch.page_state.checked(offered(), "marie", ("no",))
         assert "No requests." in Visitor(site.address).log_in(site.token).get("/requests")
-    assert "asked" in site.log.named("a request is not kept")[0]["reason"]
+    assert "disk is full" in site.log.named("a request is not kept")[0]["reason"]
 
 
 def test_decisions_that_cannot_be_read_are_said(site, officer):
     path = site.asked_for(offered())
     assert officer.decide(path, "refuse", site.token)[0] == 303
-    (written,) = approvals(site)
-    written.write_text("digest = 3")
+    rewrite(site.config, "refusals", offered().digest, '{"digest": 3}')
     assert "a decision cannot be read" in officer.get(path)
     with pytest.raises(Refused, match="its refusal of these terms cannot be read"):
         policy_for(site.config, offered(), "marie")

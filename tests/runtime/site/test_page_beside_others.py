@@ -1,11 +1,11 @@
 """The page of a site beside other decisions, sessions and readers."""
 
-import tomllib
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
 from threading import Event
 
 import pytest
+from approvals import decisions, rewrite
 from site_page import SiteWithPage, Visitor
 from sites import PATIENCE, fedboost, rows, terms
 
@@ -47,8 +47,9 @@ def admits(site, analyst="marie"):
     return True
 
 
-def files(site, folder):
-    return [file.name for file in (site.state / folder).glob("*")]
+def tables(site):
+    """The tables of the decisions on these terms."""
+    return [table for table, digest in decisions(site.config) if digest == offered().digest]
 
 
 def test_refuse_withdraws_an_approval(site, officer):
@@ -58,7 +59,7 @@ def test_refuse_withdraws_an_approval(site, officer):
     site.asked_for(offered(), answer=REFUSED)
     assert officer.decide(path, "refuse", site.token)[0] == 303
     assert not admits(site)
-    assert (files(site, "approved"), files(site, "refused")) == ([], [f"{offered().digest}.toml"])
+    assert tables(site) == ["refusals"]
     assert "refused here by a person" in officer.get(path)
     assert officer.decide(path, "approve", site.token)[0] == 303
     assert admits(site)
@@ -68,13 +69,13 @@ def test_refuse_takes_no_approval_from_another_analyst(site, officer):
     marie, pierre = site.asked_for(offered()), site.asked_for(offered(), "pierre")
     for path in (marie, pierre):
         assert officer.decide(path, "approve", site.token)[0] == 303
-    (file,) = (site.state / "approved").glob("*")
-    before = tomllib.loads(file.read_text())
+    (before,) = decisions(site.config).values()
     assert before["relaxed"]
     site.asked_for(offered(), answer=REFUSED)
     assert officer.decide(marie, "refuse", site.token)[0] == 303
     assert (admits(site, "marie"), admits(site, "pierre")) == (False, True)
-    assert tomllib.loads(file.read_text()) == {**before, "analysts": ["pierre"]}
+    (after,) = decisions(site.config, "approvals").values()
+    assert after == {**before, "analysts": ["pierre"]}
 
 
 def test_refuse_withdraws_what_was_approved_without_keys(site, officer):
@@ -91,11 +92,11 @@ def test_a_form_from_before_anothers_decision_is_refused(site, officer, first, t
     path = site.asked_for(offered())
     stale = officer.fields(path)
     assert officer.decide(path, first, site.token)[0] == 303
-    files_before = files(site, "approved"), files(site, "refused")
+    before = decisions(site.config)
     status, _, body = officer.ask("POST", path, {**stale, "decision": then, "token": site.token})
     assert (status, "have changed since this was shown: read it again" in body) == (409, True)
     assert admits(site) == (first == "approve")
-    assert (files(site, "approved"), files(site, "refused")) == files_before
+    assert decisions(site.config) == before
 
 
 def test_a_form_from_before_the_command_is_refused(site, officer, tmp_path):
@@ -111,10 +112,10 @@ def test_a_form_from_before_the_command_is_refused(site, officer, tmp_path):
 def test_an_approval_that_cannot_be_read_is_named(site, officer):
     path = site.asked_for(offered())
     assert officer.decide(path, "approve", site.token)[0] == 303
-    (file,) = (site.state / "approved").glob("*")
-    file.write_text("digest = 3")
+    rewrite(site.config, "approvals", offered().digest, '{"digest": 3}')
     status, _, body = officer.decide(path, "refuse", site.token)
-    assert (status, file.name in body, files(site, "refused")) == (422, True, [])
+    assert (status, f"approvals, {offered().digest[:8]}" in body) == (422, True)
+    assert tables(site) == ["approvals"]
     assert not admits(site)
 
 

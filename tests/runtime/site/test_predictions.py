@@ -18,8 +18,9 @@ from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.approval import review
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory import FileMemory, make_file, read_spent
+from fedboost.runtime.site.memory import FileMemory, read_spent
 from fedboost.runtime.site.policy_keys import Budget
+from fedboost.runtime.site.store import make_file
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.terms.terms import Terms
 
@@ -214,14 +215,13 @@ def test_predictions_count_in_the_next_process(tmp_path):
     assert (read_spent(path).sessions, read_spent(path).cost) == (0, 0.0)  # no training, and no epsilon
 
 
-def test_a_new_memory_knows_the_predictions_of_the_audit_log(tmp_path):
+def test_a_new_memory_knows_the_predictions_that_the_counter_has(tmp_path):
     site = tmp_path / "party.toml"
     site.write_text(SITE)
     with Running(site) as running:
         running.memory.begin(SessionOffer("s", predicting()), Limits(max_predicted_rows=700)).meet(1)
-        running.audit.admitted("s", predicting())
     memory_path(read_party(site)).unlink()
-    fedboost("privacy", "init", "--config", site)
+    fedboost("privacy", "init", "--restored", "--config", site)
     with Running(site) as again, pytest.raises(Refused, match="helped to predict 500 rows so far"):
         again.memory.begin(SessionOffer("t", predicting()), Limits(max_predicted_rows=700))
 

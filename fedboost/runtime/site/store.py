@@ -1,0 +1,633 @@
+"""A site's store: one SQLite file a dataset, with the audit log, the decisions and the memory of its parties.
+
+A dataset is a name that the site gives: rows that were copied, moved or added to are the same dataset under
+the same name. Several parties may share a file, each with a chain of entries and a counter of its own.
+
+Promises: a file is made whole or not at all, for its owner alone; a transaction is whole or not there, and no
+other process is in it; one that ended is there after the process is killed, and a durable one after a power
+failure; what was deleted is overwritten. A store that was put back alone is noticed by the counter beside it.
+Refuses (ConfigError): a file of another schema, one that was changed, one that its counter does not fit. What
+cannot be written is a DurabilityError: nothing leaves, and the process must end.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import tempfile
+import time
+from ast import literal_eval
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Literal
+from urllib.parse import quote
+
+from pydantic import Field, ValidationError
+
+from fedboost.errors import ConfigError, DurabilityError
+from fedboost.privacy import packing
+from fedboost.protocol.site import KEY_BYTES, Charge, Relayed, Release
+from fedboost.results.audit import Admitted, Checked, Ended, Released, Sent
+from fedboost.runtime.files import folder_name, sync_folder
+from fedboost.terms.reading import Frozen
+
+# ---- The entries of an audit log: what each line of it says, as canonical JSON with a hash --------------
+# A line is an `Entry` as canonical JSON (keys in the order of the fields, no spaces, ASCII; what is
+# missing is left out). Its hash is the SHA-256 of that JSON without the hash, and each entry holds the hash
+# of the one before.
+
+
+BEFORE_THE_FIRST = "0" * 64
+"""The previous hash of the first entry."""
+Head = tuple[int, str]
+"""The number and the hash of a log's last entry."""
+NO_ENTRY: Head = 0, BEFORE_THE_FIRST
+
+
+class Decided(Frozen):
+    """A person's decision on terms. terms: their digest; analysts: whom it names now; content: the SHA-256 of
+    what the site keeps of it, empty where it was withdrawn."""
+
+    kind: Literal["approved", "refused", "withdrawn"]
+    terms: str
+    analysts: tuple[str, ...]
+    content: str
+
+
+class Kept(Frozen):
+    """A person put this store back from a copy ("restored"), or wrote its entries so far to a file and
+    removed them ("exported"). known, last: number and hash of the last entry that was known here."""
+
+    kind: Literal["restored", "exported"]
+    known: Annotated[int, Field(ge=0)]
+    last: str
+
+
+Noted = Admitted | Ended | Checked | Decided | Kept
+Event = Annotated[Noted | Released | Sent, Field(discriminator="kind")]
+
+
+class Entry(Frozen):
+    """A line of the log. `time` is UTC."""
+
+    n: Annotated[int, Field(ge=1)]
+    time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    event: Event
+    previous: str
+    hash: str = ""
+
+    @property
+    def due_hash(self) -> str:
+        """The hash of all but the hash, 64 hex digits."""
+        return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
+
+    @property
+    def line(self) -> bytes:
+        """Canonical JSON and a line feed."""
+        return _canonical(self._values()) + b"\n"
+
+    def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
+        """The values in the line: optional ones only if they are set."""
+        return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
+
+
+_BEGINNING = b'{"n":'
+"""Each line's first bytes."""
+
+
+def canonical_event(event: Noted | Release | Relayed) -> str:
+    """The JSON of an event in its entry: what is missing is left out."""
+    if not isinstance(event, Release | Relayed):
+        return _canonical(event.model_dump(mode="json", exclude_none=True)).decode()
+    values: dict[str, Any] = {"kind": "relayed" if isinstance(event, Relayed) else "released"}
+    for name, value in vars(event).items():
+        if isinstance(value, Charge):
+            values |= {"charge": value.name, "cost": float(value.cost)}
+        elif value or name not in ("charge", "question", "position"):
+            values["bytes" if name == "size" else name] = value
+    return _canonical(values).decode()
+
+
+def entry_line(n: int, time: str, event: str, previous: str) -> tuple[bytes, str]:
+    """The line of an entry with this canonical event, and its hash."""
+    content = f'{{"n":{n},"time":"{time}","event":{event},"previous":"{previous}"'
+    digest = hashlib.sha256(f"{content}}}".encode()).hexdigest()
+    return f'{content},"hash":"{digest}"}}\n'.encode(), digest
+
+
+def parse_entry(line: bytes) -> Entry:
+    """The entry on a line; ValueError if it is not as it was written."""
+    if not line.endswith(b"\n") and line.startswith(_BEGINNING[: len(line)]):
+        raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
+    try:
+        entry = Entry.model_validate_json(line, strict=True)
+        whole = entry.line == line
+    except ValidationError:
+        raise ValueError("not an entry of an audit log, or changed after it was written") from None
+    if not whole or entry.hash != entry.due_hash:
+        raise ValueError("changed after it was written: its hash is not the one of its content")
+    return entry
+
+
+def _canonical(values: Any) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
+def now() -> str:
+    """The time, UTC."""
+    return _second(int(time.time()))
+
+
+@lru_cache(1)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+# ---- The counter of a party: number and hash of each of its entries, in a file that only grows ----------
+# It is written after the store, so a crash between the two leaves it behind and never ahead: a counter that
+# is ahead has seen an entry that the store lost. A line may also have rows of the store that must not be
+# forgotten with it: sessions, if they met, charges and decisions.
+
+
+OWNER_ALONE = 0o600
+_RECORD = re.compile(rb"(\d+) ([0-9a-f]{64})(?: (.+))?")
+_TAIL_BYTES = 1 << 12
+Value = str | float | bytes | None
+Promise = tuple[str, tuple[Value, ...]]
+"""A row, with its table."""
+
+
+class Counter:
+    """The counter of a party beside a store."""
+
+    def __init__(self, store: Path, party: str) -> None:
+        self.path = store.parent / f"{folder_name(party)}.counter"
+
+    def last(self) -> Head | None:
+        """The last entry that it knows; None where there is no counter. ConfigError."""
+        with self._reading() as file:
+            if file is None:
+                return None
+            size, step = file.seek(0, os.SEEK_END), _TAIL_BYTES
+            while True:
+                start = file.seek(max(size - step, 0))
+                tail = file.read() if start == 0 else file.read().partition(b"\n")[2]
+                if records := _records(tail):
+                    return _head(records[-1])
+                if start == 0:
+                    return NO_ENTRY
+                step *= 8
+
+    def heads(self) -> set[Head]:
+        """All entries that it knows. ConfigError."""
+        return set(map(_head, self._all()))
+
+    def promises(self) -> Iterator[Promise]:
+        """The rows that must not be forgotten, in the order in which they were written. ConfigError."""
+        for record in self._all():
+            with suppress(ValueError, SyntaxError):  # a crash cut it short
+                yield from literal_eval((record[3] or b"[]").decode())
+
+    def _all(self) -> list[re.Match[bytes]]:
+        with self._reading() as file:
+            return [] if file is None else _records(file.read())
+
+    @contextmanager
+    def _reading(self) -> Iterator[BinaryIO | None]:
+        try:
+            file = self.path.open("rb")
+        except (FileNotFoundError, NotADirectoryError):
+            yield None
+            return
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot read this counter: {error.strerror}") from None
+        with file:
+            yield file
+
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """The file, made if there is none, for who writes entries of the party. OSError."""
+        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(file)
+
+
+def _records(data: bytes) -> list[re.Match[bytes]]:
+    """The whole lines that are records: a crash may have cut one short."""
+    lines = data[: data.rfind(b"\n") + 1].splitlines()
+    return [record for record in map(_RECORD.fullmatch, lines) if record]
+
+
+def _head(record: re.Match[bytes]) -> Head:
+    return int(record[1]), record[2].decode()
+
+
+def count(file: int, head: Head, promises: Sequence[Promise], durable: bool) -> None:
+    """Append a record to the file of a counter. OSError."""
+    torn = (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n"
+    rows = f" {[*promises]!r}" if promises else ""
+    record = f"{chr(10) if torn else ''}{head[0]} {head[1]}{rows}\n".encode()
+    if os.write(file, record) != len(record):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if durable:
+        os.fsync(file)
+
+
+def head_of(file: sqlite3.Connection, party: str) -> Head:
+    """The last entry of a party."""
+    query = "SELECT n, hash FROM entries WHERE party = ? ORDER BY n DESC LIMIT 1"
+    return file.execute(query, (party,)).fetchone() or NO_ENTRY
+
+
+def follows(file: sqlite3.Connection, party: str, head: Head) -> bool:
+    """Tell if a party's chain has this entry, or goes on right after it: those before were exported."""
+    if head == NO_ENTRY:
+        return True
+    query = "SELECT n, hash, line FROM entries WHERE party = ? AND n IN (?, ?) ORDER BY n"
+    rows = file.execute(query, (party, head[0], head[0] + 1)).fetchall()
+    if not rows or rows[0][0] == head[0]:
+        return bool(rows) and rows[0][1] == head[1]
+    with suppress(ValueError):
+        return parse_entry(rows[0][2]).previous == head[1]
+    return False
+
+
+def check_counter(path: Path, file: sqlite3.Connection, party: str, may_lack: bool = False) -> None:
+    """Raise ConfigError if a store is not the one that a party's counter has counted. may_lack: of a party
+    that is not here there may be no counter."""
+    counter = Counter(path, party)
+    known = counter.last()  # before the store is read, which may be written meanwhile
+    if known is None:
+        if head_of(file, party) == NO_ENTRY or may_lack:
+            return
+        fault = f"has no {counter.path.name} beside it: it was copied here, or its counter lost"
+    elif follows(file, party, known):
+        return
+    else:
+        fault = (
+            f"is older than {counter.path.name}: a copy was put back, or the power failed; it lacks entry "
+            f"{known[0]}"
+        )
+    raise ConfigError(f"{path}: this memory {fault}; {_PUT_BACK}")
+
+
+# ---- The file -------------------------------------------------------------------------------------------
+
+
+NAME = "memory.sqlite"
+VERSION = 4
+APPLICATION = 0x46424C31
+"""Whose file it is, by SQLite's header."""
+LOG_PAGES = 4000
+"""Pages of 4 KiB in the write-ahead log before they are put into the file, which waits for the disk: those of
+a thousand turns."""
+PATIENCE = 20.0
+"""Seconds for which another process may hold the file."""
+
+TABLES = {
+    "site": ("dataset", "secret"),
+    "entries": ("party", "n", "hash", "line"),
+    "terms": ("digest", "text"),
+    "approvals": ("party", "digest", "content"),
+    "refusals": ("party", "digest", "content"),
+    "requests": ("party", "name", "content", "terms"),
+    "sessions": (
+        *("party", "session", "terms", "analyst", "request", "holders", "hides", "colluding", "delta"),
+        *("planned", "begun"),
+    ),
+    "standings": ("party", "session", "rows", "attempt", "base", "reached", "helped", "signed", "ended"),
+    "secrets": ("party", "session", "secret"),
+    "questions": ("party", "session", "turn", "digest", "of_tree", "before", "after"),
+    "charges": ("party", "session", "release", "cost", "at"),
+    "by_columns": ("party", "session", "predicted", "splits"),
+    "labels": ("party", "label", "epsilon", "classes", "mark"),
+    "tables": ("party", "session", "rows", "hash"),
+    "row_sets": ("party", "session", "rows", "bits"),
+}
+"""Columns of each table. What changes with each turn stands apart from what does not, and so does what is
+deleted at a session's end. `by_columns` has what other parties are told of own columns, `labels` the epsilon
+of noise on labels and a hash of what it is drawn from, `tables` the number of rows and their hash, `row_sets`
+the rows that a session was about, or held out."""
+_KEYS = {
+    "site": "dataset",
+    "entries": "party, n",
+    "terms": "digest",
+    "approvals": "party, digest",
+    "refusals": "party, digest",
+    "requests": "party, name",
+    "questions": "party, session, turn",
+    "charges": "party, session, release",
+    "labels": "party, label",
+}
+PROMISED = ("sessions", "standings", "by_columns", "charges", "labels", "approvals", "refusals")
+"""Tables with rows that must not be forgotten: a session that ended is over, what was spent is spent, and
+what was withdrawn or refused is not allowed."""
+_CHECKED_BY_USE = frozenset({"entries", "terms", "requests"})
+"""Large tables whose rows have hashes of their own: who reads others alone does not read them through."""
+_PUT_BACK = (
+    "put back the newest copy that you have (docs/operations.md, The site's memory); `fedboost privacy init "
+    "--restored --config FILE` goes on with what is there"
+)
+_PUTS = {
+    table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * (len(columns) + 1))})"
+    for table, columns in TABLES.items()
+}
+_SCHEMA = {
+    table: f"CREATE TABLE {table} ({', '.join(columns)}, seal, "
+    f"PRIMARY KEY ({_KEYS.get(table, 'party, session')})) WITHOUT ROWID"
+    for table, columns in TABLES.items()
+}
+
+
+class Store:
+    """The file, open for what one party writes."""
+
+    def __init__(self, path: Path, party: str, restored: bool = False) -> None:
+        """Open a file that is there, and check it. ConfigError if it cannot be used.
+
+        restored: although its counter says that it is older; its next entry says so.
+        """
+        self.path, self.party = path, party
+        self._counter = Counter(path, party)
+        self._appended: Head | None = None
+        """The last entry of the transaction under way."""
+        self._promises: list[Promise] = []
+        """Its rows that must not be forgotten."""
+        self._file = open_database(path)
+        self._durable = True
+        self._inodes = self._now()
+        self._to_overwrite = False
+        try:
+            if not restored:
+                self._catch_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _catch_up(self) -> None:
+        """Check the counters, and count what a crash left uncounted. ConfigError, DurabilityError."""
+        check_counters(self.path, self._file)
+        check_counter(self.path, self._file, self.party)
+        with self._counted() as counter:
+            head = head_of(self._file, self.party)
+            if head != self._counter.last():
+                count(counter, head, self._all_promises(), durable=True)
+            sync_folder(self.path.parent)
+
+    def _all_promises(self) -> list[Promise]:
+        """All rows of the party that must not be forgotten: the counter may have missed some."""
+        return [
+            (table, row)
+            for table in PROMISED
+            for row in self._file.execute(
+                f"SELECT {', '.join(TABLES[table])} FROM {table} WHERE party = ?", (self.party,)
+            )
+        ]
+
+    @contextmanager
+    def _counted(self) -> Iterator[int]:
+        """The file of the counter, held. DurabilityError."""
+        try:
+            with self._counter.held() as file:
+                yield file
+        except OSError as error:
+            raise DurabilityError(
+                f"{self._counter.path}: cannot write this counter: {error.strerror}; put that right and "
+                f"start this party again: the session goes on with it"
+            ) from None
+
+    @contextmanager
+    def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """A transaction that no other process is in; undone by an error. DurabilityError."""
+        with self._counted() as counter:  # also keeps threads of this process apart
+            if self._inodes != self._now():
+                raise DurabilityError(
+                    f"{self.path}: this memory was removed or replaced while the party runs; put it back and "
+                    f"start this party again"
+                )
+            self._appended, self._promises = None, []
+            try:
+                with self._begun(durable) as file:
+                    yield file
+            except sqlite3.Error as error:
+                raise self._cannot(error) from None
+            # Only now: a crash before this line leaves the counter behind, which the next start puts right.
+            if self._appended or self._promises:
+                head = self._appended or head_of(self._file, self.party)
+                count(counter, head, self._promises, durable)
+            if self._to_overwrite:
+                self.overwrite()
+
+    @contextmanager
+    def _begun(self, durable: bool) -> Iterator[sqlite3.Connection]:
+        if durable != self._durable:
+            self._file.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._file
+            self._file.execute("COMMIT")
+        finally:
+            if self._file.in_transaction:
+                self._file.execute("ROLLBACK")
+
+    def append(self, file: sqlite3.Connection, event: Noted | Release | Relayed) -> None:
+        """Add an entry to the party's log, in a transaction."""
+        n, previous = self._appended or head_of(file, self.party)
+        line, digest = entry_line(n + 1, now(), canonical_event(event), previous)
+        put(file, "entries", self.party, n + 1, digest, line)
+        self._appended = n + 1, digest
+
+    def promise(self, file: sqlite3.Connection, table: str, *row: Value) -> None:
+        """Write a row that must not be forgotten with the store."""
+        put(file, table, *row)
+        self._promises.append((table, row))
+
+    def overwrite(self) -> None:
+        """Overwrite on the disk what was deleted, at once or, while somebody reads the file, with a later
+        transaction."""
+        try:
+            ((busy, *_),) = self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._to_overwrite = bool(busy)
+        except sqlite3.Error as error:
+            raise self._cannot(error) from None
+
+    def _cannot(self, error: sqlite3.Error) -> DurabilityError:
+        return DurabilityError(
+            f"{self.path}: cannot write this memory: {error}; put that right and start this party again: the "
+            f"session goes on with it"
+        )
+
+    def _now(self) -> tuple[tuple[int, int] | None, ...]:
+        """The identities of the files that exist."""
+        return _inode(f"{self.path}"), _inode(f"{self.path}-wal")
+
+
+def make_file(path: Path, dataset: str) -> None:
+    """Make an empty memory of a dataset: whole, or not at all. ConfigError, also where there is one."""
+    folder, left = path.parent, Path(f"{path}-wal")
+    if left.exists():
+        raise ConfigError(
+            f"{left}: is the rest of a memory that was moved away, and would be taken for a part of the new "
+            f"one; move it away, too"
+        )
+    try:
+        make_folder(folder)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=f".{path.name}.") as apart:
+            new = Path(apart) / "new"
+            os.close(os.open(new, os.O_CREAT | os.O_EXCL, OWNER_ALONE))
+            with closing(sqlite3.connect(new, isolation_level=None)) as file:
+                file.execute("PRAGMA synchronous = EXTRA")
+                tables = " ".join(f"{table};" for table in _SCHEMA.values())
+                about = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+                file.executescript(f"BEGIN; {tables} {about} COMMIT;")
+                put(file, "site", dataset, os.urandom(KEY_BYTES))
+                (mode,) = file.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise ConfigError(
+                    f"{path}: SQLite keeps no write-ahead log there (a network file system?); give a `state` "
+                    f"folder on a local disk"
+                )
+            os.link(new, path)
+        sync_folder(folder)
+    except FileExistsError:
+        raise ConfigError(f"{path}: there is a memory already; it stays as it is") from None
+    except (OSError, sqlite3.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: cannot begin this memory: {why}") from None
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for its owner alone, unless there is one. ConfigError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot make this state folder: {error.strerror}; "
+            "name one by `state` that this user can write"
+        ) from None
+
+
+def open_database(path: Path, whole: bool = True) -> sqlite3.Connection:
+    """The database in a file that is there, checked. ConfigError if it is another file. whole: every row of
+    it."""
+    try:
+        if path.stat().st_size == 0:
+            raise ConfigError(f"{path}: {_damaged('is an empty file')}")
+        file = sqlite3.connect(
+            f"file:{quote(str(path))}?mode=rw",
+            uri=True,
+            timeout=PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,  # the counter's lock keeps threads apart
+        )
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read this memory: {error.strerror}") from None
+    except sqlite3.Error as error:
+        raise ConfigError(f"{path}: cannot open this memory: {error}") from None
+    try:
+        _check(path, file, whole)
+    except sqlite3.OperationalError as error:
+        file.close()
+        raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+    except (sqlite3.Error, UnicodeDecodeError):
+        file.close()
+        raise ConfigError(f"{path}: {_damaged('is damaged, or another kind of file')}") from None
+    except ConfigError:
+        file.close()
+        raise
+    return file
+
+
+def _check(path: Path, file: sqlite3.Connection, whole: bool) -> None:
+    """Check a database. Nothing of it is run: its schema, which may come from a stranger's backup, has to be
+    this one to the letter, without a view or a trigger."""
+    for setting in ("trusted_schema = OFF", "synchronous = FULL", "secure_delete = ON"):
+        file.execute(f"PRAGMA {setting}")
+    file.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
+    about = tuple(file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    schema = dict(file.execute("SELECT name, sql FROM sqlite_schema").fetchall())
+    if about != (APPLICATION, VERSION) or schema != _SCHEMA:
+        raise ConfigError(f"{path}: {_damaged('is not of this version of fedboost')}")
+    tables = {*TABLES} if whole else {*TABLES} - _CHECKED_BY_USE
+    checks = ["PRAGMA integrity_check"] if whole else [f"PRAGMA integrity_check({name})" for name in tables]
+    intact = all([row for (row,) in file.execute(check)] == ["ok"] for check in checks)
+    for table in tables - {"entries"}:
+        rows = file.execute(f"SELECT {', '.join(TABLES[table])}, seal FROM {table}")
+        intact = intact and all(_seal(row[:-1]) == row[-1] for row in rows)
+    if not intact:
+        raise ConfigError(f"{path}: {_damaged('was changed after it was written')}")
+
+
+def _damaged(fault: str) -> str:
+    """The fault of a file that cannot be used, and the remedy."""
+    return (
+        f"this memory {fault}; put back the newest copy that you have (docs/operations.md, The site's "
+        f"memory); if there is none, move it away, then `fedboost privacy init --restored --config FILE` "
+        f"begins one"
+    )
+
+
+def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
+    """Write a row, instead of the one with its key. An entry is sealed by its chain."""
+    file.execute(_PUTS[table], (*row, b"" if table == "entries" else _seal(row)))
+
+
+def dataset_of(file: sqlite3.Connection) -> tuple[str, bytes]:
+    """The dataset of a memory, and the secret under which its rows are hashed."""
+    ((name, secret),) = file.execute("SELECT dataset, secret FROM site")
+    return name, secret
+
+
+def parties_of(file: sqlite3.Connection) -> list[str]:
+    """The parties that have entries, found without reading these."""
+    found: list[str] = []
+    while True:
+        query = "SELECT min(party) FROM entries WHERE party > ?"
+        ((party,),) = file.execute(query, (found[-1] if found else "",))
+        if party is None:
+            return found
+        found.append(party)
+
+
+def check_counters(path: Path, file: sqlite3.Connection) -> None:
+    """Raise ConfigError if any party's counter does not fit a store: one who shares it may have written what
+    it lost."""
+    for party in parties_of(file):
+        check_counter(path, file, party, may_lack=True)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A memory that a party may be writing, to read from. ConfigError."""
+    with closing(open_database(path, whole=False)) as file:
+        try:
+            check_counters(path, file)
+            yield file
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+
+
+def _seal(row: tuple[Value, ...]) -> bytes:
+    """A hash of a row, by which one that was changed by accident is found."""
+    parts = (value if isinstance(value, bytes) else repr(value).encode() for value in row)
+    return hashlib.sha256(packing.pack(*parts)).digest()
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    with suppress(OSError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    return None
