@@ -132,7 +132,7 @@ MISTAKES = {
     ),
     "a restore over a memory": Mistake(
         "restore backup.tar.gz --config party.toml",
-        ("memory.sqlite", "there is a memory already", "--force"),
+        ("memory.sqlite", "there is a memory already", "it stays as it is"),
         prepare=backed_up,
     ),
     "a restore from a file that is not there": Mistake(
