@@ -1,17 +1,31 @@
 """`fedboost approve`: what a person at a site reads, and what it allows."""
 
+import json
 import stat
 import sys
-import tomllib
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from approvals import SITE, THREE, approvals, keyboard, offered, permits, run, write_site
+from approvals import (
+    SITE,
+    THREE,
+    approvals,
+    decisions,
+    keyboard,
+    offered,
+    permits,
+    rewrite,
+    run,
+    write_site,
+)
 from pyarrow import csv
 from sites import fedboost, rows, terms
 
 from fedboost.cli import common
 from fedboost.runtime.config import to_toml
+from fedboost.runtime.site.backup import memory_path
+from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.policy_keys import COMMAND
 from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.views.approval import summary
@@ -41,18 +55,22 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
     assert end.code == 0, end.err
     assert ASKED in end.err
     assert permits(offered()) == ""
-    (path,) = approvals(folder)
-    assert path.name == f"{offered().digest}.toml"
-    assert end.out.splitlines()[-1] == f"approved, until this file is removed: {path}"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    written = tomllib.loads(path.read_text())
+    assert end.out.splitlines()[-1] == "approved, until `fedboost approve --withdraw` takes it back"
+    config = read_party(Path("party.toml"), None)
+    (written,) = decisions(config, "approvals").values()
+    assert stat.S_IMODE(memory_path(config).stat().st_mode) == 0o600
+    assert stat.S_IMODE(memory_path(config).parent.stat().st_mode) == 0o700
     assert written.pop("time")
+    assert written.pop("at")
+    assert {role: names for role, names in written["columns"].items() if names} == {
+        "label": ["y"],
+        "features": ["age", "dose", "ward"],
+    }
+    del written["columns"]
     assert written == {
         "digest": offered().digest,
         "parties": list(THREE),
         "analysts": [],
-        "columns": {"label": ["y"], "features": ["age", "dose", "ward"]},
         "relaxed": {"min_rows_per_leaf": 4},
         "relaxed_from": {"min_rows_per_leaf": 10},
     }
@@ -64,7 +82,7 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
     (folder / "party.toml").write_text(SITE + f"policy = {{ parties = {to_toml(THREE)} }}\n")
     assert permits(changed).startswith("site north refuses: its policy has columns.label = [], ")
     (folder / "party.toml").write_text(SITE)
-    path.unlink()  # the next offer is refused again
+    assert run("--withdraw").out == f"withdrawn: {offered().digest}\n"  # the next offer is refused again
     assert COMMAND in permits(offered())
 
 
@@ -187,8 +205,10 @@ def test_no_approval_spends_a_budget(folder):
     )
     (folder / "party.toml").write_text(SITE)
     assert run("--yes").code == 0
-    (path,) = approvals(folder)
-    path.write_text(path.read_text().replace("min_rows_per_leaf = 4", "epsilon = 99.0"))
+    config = read_party(Path("party.toml"), None)
+    (approval,) = decisions(config).values()
+    relaxed = {**approval, "relaxed": {"epsilon": 99.0}}
+    rewrite(config, "approvals", offered().digest, json.dumps(relaxed))
     assert permits(offered()) == (
         f"site north refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
     )

@@ -267,7 +267,7 @@ HOSTILE = {
     ),
     "an entry of another kind": (
         lambda file: file.execute("UPDATE entries SET line = 9999999999999 WHERE n = 2"),
-        "line 2: not an entry",
+        "line 2: half-written",
     ),
     "an entry less": (lambda file: file.execute("DELETE FROM entries WHERE n = 2"), "line 2: entry 3 stands"),
     "another row": (lambda file: file.execute("UPDATE charges SET cost = 0"), "was changed after it was"),
@@ -284,6 +284,18 @@ def test_a_hostile_backup_is_one_line(site, change):
     lose(site)
     refused(site.parent, ("restore", out, "--config", site), "is damaged: ", words)
     assert not memory_path(read_party(site)).exists()
+
+
+def test_a_backup_that_is_hostile_to_another_who_shares_the_memory_is_refused(site):
+    south = site.parent / "south.toml"
+    south.write_text(SITE.replace('"north"', '"south"', 1))
+    held(site, "s", 1)
+    held(south, "t", 1)
+    out = backup(site)
+    changed(out, lambda file: put(file, "approvals", "south", AGREED.digest, "{}"))
+    lose(site)
+    words = "its approvals are not those of its log"
+    refused(site.parent, ("restore", out, "--config", site), "is damaged: memory.sqlite", words)
 
 
 def test_a_backup_that_was_cut_back_is_not_what_the_counter_has_seen(site):

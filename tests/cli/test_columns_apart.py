@@ -55,7 +55,7 @@ def test_rows_of_each_party_may_be_given_by_name_too():
 def test_a_site_approves_terms_by_its_own_columns(party, words, not_said):
     Path("party.toml").write_text(f'party = "{party}"\naggregator = "localhost:1"\ndata = "{party}.csv"\n')
     text = " ".join(done("approve", "terms.toml", "--config", "party.toml", "--yes").out.split())
-    assert "approved, until this file is removed: " in text
+    assert "approved, until `fedboost approve --withdraw` takes it back" in text
     assert all(word in text for word in words), text
     assert not_said not in text
 

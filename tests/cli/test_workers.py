@@ -212,7 +212,7 @@ def test_approve_looks_at_the_columns(site):
     assert (end.code, end.err) == (0, "")
     assert "north, 400 rows of rows" in end.out
     assert "only the columns were checked" in end.out
-    assert "approved, until this file is removed" in end.out
+    assert "approved, until `fedboost approve --withdraw`" in end.out
 
 
 def test_approve_names_a_column_that_is_absent(site):

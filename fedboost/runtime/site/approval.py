@@ -48,7 +48,7 @@ from fedboost.runtime.site.memory import check_dataset, costs, known_sessions
 from fedboost.runtime.site.policy import UNCHECKED, ModelSigners, Policy, origin_of
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, SHOWN_NAMES, Breach, ColumnRules
 from fedboost.runtime.site.rows import SiteTable, names_of
-from fedboost.runtime.site.store import Decided, Store, reading
+from fedboost.runtime.site.store import DECISIONS, Decided, Store, reading
 from fedboost.terms import continuation
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
@@ -83,12 +83,11 @@ def refusal_of(config: PartyConfig, digest: str) -> Refusal | None:
 def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> None:
     """Refuse terms to an analyst, too. ConfigError if that cannot be written."""
     with _deciding(config) as (store, file):
-        before = _read(Refusal, file, config, digest)
-        analysts: tuple[str, ...] = (analyst,) if analyst else ()
+        before, analysts = _read(Refusal, file, config, digest), tuple(filter(None, [analyst]))
         if analyst and before is not None:
             analysts = tuple(dict.fromkeys((*before.analysts, analyst))) if before.analysts else ()
-        time = now.isoformat(timespec="seconds")
-        _write(store, file, "refused", Refusal(digest=digest, time=time, analysts=analysts))
+        refusal = Refusal(digest=digest, time=now.isoformat(timespec="seconds"), analysts=analysts)
+        _write(store, file, "refused", refusal)
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
@@ -111,7 +110,7 @@ def _kept(kind: type[Decision], config: PartyConfig, digest: str) -> Decision | 
     """A decision about the terms with a digest; None where there is none. ConfigError."""
     if config.state is None or not os.path.lexists(memory_path(config)):
         return None
-    with reading(memory_path(config)) as file:
+    with reading(memory_path(config), DECISIONS) as file:
         return _read(kind, file, config, digest)
 
 
@@ -371,7 +370,7 @@ def approved_in(config: PartyConfig) -> list[str]:
     """The digests of all terms that are approved. ConfigError."""
     if config.state is None or not os.path.lexists(memory_path(config)):
         return []
-    with reading(memory_path(config)) as file:
+    with reading(memory_path(config), DECISIONS) as file:
         query = "SELECT digest FROM approvals WHERE party = ? AND content != '' ORDER BY digest"
         return [digest for (digest,) in file.execute(query, (config.party,))]
 

@@ -50,6 +50,7 @@ from fedboost.results.audit import (
 from fedboost.runtime.files import sync_folder, write_atomically
 from fedboost.runtime.site.store import (
     BEFORE_THE_FIRST,
+    MEMORY,
     OWNER_ALONE,
     Decided,
     Entry,
@@ -135,7 +136,7 @@ def only_party(source: Path, parties: Sequence[str]) -> str:
 
 def check_party(source: Path, party: str) -> None:
     """Raise ConfigError unless a store has a log of this party."""
-    with closing(open_database(source, whole=False)) as store:
+    with closing(open_database(source, MEMORY)) as store:
         known = parties_of(store)
     if party not in known:
         raise ConfigError(f"{source}: has no log of {shown(party)!r}; it has {all_shown(known) or 'none'}")
@@ -190,7 +191,7 @@ def export_log(source: Path, out: Path, party: str | None, remove: bool) -> list
 
 def _remove(source: Path, last: Entry, out: Path, party: str | None) -> None:
     """Remove the entries up to the last one, which are in a file. ConfigError."""
-    with closing(open_database(source, whole=False)) as file:
+    with closing(open_database(source, MEMORY)) as file:
         whose = only_party(source, parties_of(file)) if party is None else party
     try:
         sync_folder(out.parent)  # its name is on the disk before the entries are gone

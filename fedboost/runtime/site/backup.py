@@ -154,8 +154,7 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
     with closing(open_database(path)) as file:
         check_dataset(path, file, config.rows_name)
         sharing = [party for party in parties_of(file) if of_all_parties and party != config.party]
-    lost = [_accept(path, party) for party in (*sharing, config.party)]
-    return _begun(path, lost[-1])
+    return _begun(path, [_accept(path, party) for party in (*sharing, config.party)][-1])
 
 
 def _accept(path: Path, party: str) -> int:
@@ -464,35 +463,37 @@ def _copy(path: Path, copy: Path) -> None:
 
 
 def _check_rows(path: Path, party: str) -> Head:
-    """Check that the rows of a store are those that its log has; the last entry. ConfigError: somebody took
-    a session or a charge out of it, say, or put an approval in."""
+    """Check that the rows of a store are those that its logs have; the last entry of a party. ConfigError:
+    somebody took a session or a charge out of it, say, or put an approval in."""
+    with closing(open_database(path)) as file:
+        heads = {each: _check_rows_of(path, file, each) for each in {party, *parties_of(file)}}
+    return heads[party]
+
+
+def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
+    """The same of one party that shares it."""
     entries = read_log(path, party)
     decided = {"approvals": dict[str, str](), "refusals": dict[str, str]()}
-    with closing(open_database(path)) as file:
-        charges = "SELECT 1 FROM charges WHERE (party, session, release, cost) = (?, ?, ?, ?)"
-        for entry in entries:
-            event, known = entry.event, True
-            match event:
-                case Admitted():
-                    known = known_session(file, party, event.session) is not None
-                case Released(charge=str()):
-                    row = party, event.session, event.charge, event.cost
-                    known = file.execute(charges, row).fetchone() is not None
-                case Kept(kind="restored"):  # decisions were taken over from the counter
-                    decided = {"approvals": {}, "refusals": {}}
-                case Decided():
-                    decided["refusals" if event.kind == "refused" else "approvals"][event.terms] = (
-                        event.content
-                    )
-            if not known:
-                raise ConfigError(f"{path}: lacks what entry {entry.n} of its log says")
-        for table, due in decided.items():
-            query = f"SELECT digest, content FROM {table} WHERE party = ?"
-            rows = {d: c and hashlib.sha256(c.encode()).hexdigest() for d, c in file.execute(query, (party,))}
-            lacks = any(isinstance(entry.event, Kept) for entry in entries)  # decisions that were before it
-            others = set[str]() if lacks else rows.keys() - due.keys()
-            if others or any(rows.get(digest, "") != content for digest, content in due.items()):
-                raise ConfigError(f"{path}: its {table} are not those of its log")
+    charges = "SELECT 1 FROM charges WHERE (party, session, release, cost) = (?, ?, ?, ?)"
+    for entry in entries:
+        lacking = f"{path}: lacks what entry {entry.n} of its log says"
+        match event := entry.event:
+            case Admitted() if known_session(file, party, event.session) is None:
+                raise ConfigError(lacking)
+            case Released(charge=str()):
+                if not file.execute(charges, (party, event.session, event.charge, event.cost)).fetchone():
+                    raise ConfigError(lacking)
+            case Kept(kind="restored"):  # decisions were taken over from the counter
+                decided = {"approvals": {}, "refusals": {}}
+            case Decided():
+                decided["refusals" if event.kind == "refused" else "approvals"][event.terms] = event.content
+    for table, due in decided.items():
+        query = f"SELECT digest, content FROM {table} WHERE party = ?"
+        rows = {d: c and hashlib.sha256(c.encode()).hexdigest() for d, c in file.execute(query, (party,))}
+        is_whole = not any(isinstance(entry.event, Kept) for entry in entries)  # it has all decisions
+        others = rows.keys() - due.keys() if is_whole else set[str]()
+        if others or any(rows.get(digest, "") != content for digest, content in due.items()):
+            raise ConfigError(f"{path}: its {table} are not those of its log")
     return (entries[-1].n, entries[-1].hash) if entries else NO_ENTRY
 
 

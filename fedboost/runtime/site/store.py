@@ -20,7 +20,7 @@ import sqlite3
 import tempfile
 import time
 from ast import literal_eval
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -330,8 +330,9 @@ _KEYS = {
 PROMISED = ("sessions", "standings", "by_columns", "charges", "labels", "approvals", "refusals")
 """Tables with rows that must not be forgotten: a session that ended is over, what was spent is spent, and
 what was withdrawn or refused is not allowed."""
-_CHECKED_BY_USE = frozenset({"entries", "terms", "requests"})
-"""Large tables whose rows have hashes of their own: who reads others alone does not read them through."""
+DECISIONS = frozenset({"approvals", "refusals"})
+MEMORY = frozenset(TABLES) - {"entries", "terms", "requests"}
+"""All but large tables, whose rows have hashes of their own: who reads others does not read them through."""
 _PUT_BACK = (
     "put back the newest copy that you have (docs/operations.md, The site's memory); `fedboost privacy init "
     "--restored --config FILE` goes on with what is there"
@@ -520,9 +521,9 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
-def open_database(path: Path, whole: bool = True) -> sqlite3.Connection:
-    """The database in a file that is there, checked. ConfigError if it is another file. whole: every row of
-    it."""
+def open_database(path: Path, tables: Collection[str] = frozenset(TABLES)) -> sqlite3.Connection:
+    """The database in a file that is there, with every row of these tables checked. ConfigError if it is
+    another file."""
     try:
         if path.stat().st_size == 0:
             raise ConfigError(f"{path}: {_damaged('is an empty file')}")
@@ -538,7 +539,7 @@ def open_database(path: Path, whole: bool = True) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise ConfigError(f"{path}: cannot open this memory: {error}") from None
     try:
-        _check(path, file, whole)
+        _check(path, file, tables)
     except sqlite3.OperationalError as error:
         file.close()
         raise ConfigError(f"{path}: cannot read this memory: {error}") from None
@@ -551,7 +552,7 @@ def open_database(path: Path, whole: bool = True) -> sqlite3.Connection:
     return file
 
 
-def _check(path: Path, file: sqlite3.Connection, whole: bool) -> None:
+def _check(path: Path, file: sqlite3.Connection, tables: Collection[str]) -> None:
     """Check a database. Nothing of it is run: its schema, which may come from a stranger's backup, has to be
     this one to the letter, without a view or a trigger."""
     for setting in ("trusted_schema = OFF", "synchronous = FULL", "secure_delete = ON"):
@@ -561,10 +562,9 @@ def _check(path: Path, file: sqlite3.Connection, whole: bool) -> None:
     schema = dict(file.execute("SELECT name, sql FROM sqlite_schema").fetchall())
     if about != (APPLICATION, VERSION) or schema != _SCHEMA:
         raise ConfigError(f"{path}: {_damaged('is not of this version of fedboost')}")
-    tables = {*TABLES} if whole else {*TABLES} - _CHECKED_BY_USE
-    checks = ["PRAGMA integrity_check"] if whole else [f"PRAGMA integrity_check({name})" for name in tables]
-    intact = all([row for (row,) in file.execute(check)] == ["ok"] for check in checks)
-    for table in tables - {"entries"}:
+    parts = [""] if len(tables) == len(TABLES) else [f"({table})" for table in tables]
+    intact = all(file.execute(f"PRAGMA integrity_check{part}").fetchall() == [("ok",)] for part in parts)
+    for table in {*tables} - {"entries"}:
         rows = file.execute(f"SELECT {', '.join(TABLES[table])}, seal FROM {table}")
         intact = intact and all(_seal(row[:-1]) == row[-1] for row in rows)
     if not intact:
@@ -610,9 +610,9 @@ def check_counters(path: Path, file: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A memory that a party may be writing, to read from. ConfigError."""
-    with closing(open_database(path, whole=False)) as file:
+def reading(path: Path, tables: Collection[str] = MEMORY) -> Iterator[sqlite3.Connection]:
+    """A memory that a party may be writing, to read from these tables. ConfigError."""
+    with closing(open_database(path, tables)) as file:
         try:
             check_counters(path, file)
             yield file
