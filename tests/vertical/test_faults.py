@@ -1,21 +1,33 @@
-"""Seeds of the simulator of faults where parties hold different columns (tests/helpers/faults_apart.py)."""
+"""Seeds of the simulator of faults where parties hold different columns (tests/helpers/faults_apart.py):
+whatever goes wrong while they train, sign parts of a model or predict, the outcome is the same."""
 
 import collections
 import itertools
 import os
 import random
 from dataclasses import replace
-from functools import partial
+from datetime import UTC, datetime
+from functools import cache, partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from faults_apart import DRAWN, LAYOUT_NAMES, ROWS, TIMES, World, apart, play
 
+import fedboost as fb
+from fedboost.boosting.programs import initialisation
 from fedboost.holders.column_rows import PAIR_BYTES
+from fedboost.holders.columns import holder_for
+from fedboost.privacy.identity import in_memory
 from fedboost.privacy.pairwise import seal
+from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Ask, Leave, Relay, Report
 from fedboost.protocol.relaying import max_relayed
+from fedboost.protocol.site import Site
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.signed_model import PartyModel, trained_model_of
 from tests.helpers.columns_apart import LAYOUTS, terms_of
+from tests.helpers.faults_apart import DRAWN, LAYOUT_NAMES, ROWS, TIMES, World, apart, play
+from tests.helpers.predictions import due, models_of, tables_of, terms_for
 
 FAST, SEEDS = 40, 100
 AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
@@ -53,13 +65,35 @@ class Matching(World):
         self.layout, self.setting, self.aim, self.by_id = LAYOUT_NAMES[seed % 4], "logistic", 0.0, True
         return apart(self.layout, self.setting, "wait", True)
 
+    def goes_on(self):
+        """True while something may go wrong."""
+        return self.session.turn <= MATCHED
+
     def deliver_until(self, number):
-        """So many messages arrive. False if rows are matched before that."""
+        """So many messages arrive. False if it is too late before that."""
         for _ in range(number):
-            if self.session.turn > MATCHED:
+            if not self.goes_on():
                 return False
             self.deliver(*self.draw.choice(self.lines()))
-        return self.session.turn <= MATCHED
+        return self.goes_on()
+
+    @classmethod
+    def hit(cls, seed, number, what):
+        """The session, done, in which this goes wrong once, after so many messages; None if it is too late by
+        then."""
+        world = cls(seed)
+        if not world.deliver_until(number):
+            return None
+        parties = sorted(world.sites)
+        world.go_wrong(what, parties[number % len(parties)])
+        world.calm()
+        assert world.session.phase == "done", world.session.error
+        world.check_end()
+        return world
+
+    def check_end(self):
+        """The model is that of pooled rows."""
+        assert self.session.booster.to_xgboost() == self.due_model
 
     def go_wrong(self, what, party):
         lines = self.lines()
@@ -84,31 +118,119 @@ MATCHED = 3
 WRONG = ("aggregator killed", "all killed", "party killed", "cut", "twice", "late")
 
 
-def goes_wrong(seed, number, what):
-    """The session in which this goes wrong once, after so many messages; None if rows are matched by then."""
-    world = Matching(seed)
-    if not world.deliver_until(number):
-        return None
-    parties = sorted(world.sites)
-    world.go_wrong(what, parties[number % len(parties)])
-    world.calm()
-    assert world.session.phase == "done", world.session.error
-    assert world.session.booster.to_xgboost() == world.due_model
-    return world
+# ---- parts of a model, and predictions ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [7, 17])
+class Keeping(Matching):
+    """Nothing goes wrong by itself; `kept` has the parts as they were kept, party after party."""
+
+    def choose(self, seed):
+        self.layout, self.setting, self.aim, self.by_id = "three holders", "logistic", 0.0, True
+        self.kept = []
+        terms, sites = apart(self.layout, self.setting, "wait", True, model="parties")
+        return terms, {name: replace(site, keep=self.kept.append) for name, site in sites.items()}
+
+    def goes_on(self):
+        signed = {name: attest.part for name, attest in self.session.attestations.items()}
+        assert {(part.party, part.digest) for part in self.kept} >= {*signed.items()}
+        return not self.over()
+
+    def deliver_until(self, number):
+        """So many messages arrive once parties are asked to sign."""
+        while self.session.phase != "closing":
+            self.deliver(*self.draw.choice(self.lines()))
+        return super().deliver_until(number)
+
+    def check_end(self):
+        """The parts are the same, and make the model of pooled rows."""
+        parts = {(part.party, PartyModel.of(part).to_bytes()) for part in self.kept}
+        assert len(parts) == len(self.sites)
+        analysts = PartyModel.from_bytes(trained_model_of(self.session).to_bytes())
+        files = [PartyModel.from_bytes(data) for _, data in parts]
+        assert {part.id for part in files} == {analysts.id}
+        assert fb.assemble([analysts, *files]).booster.to_xgboost() == self.due_model
+
+
+OF_PREDICTION = "three holders", "classes"
+
+
+@cache
+def predicting():
+    tables = tables_of(OF_PREDICTION[0])
+    terms = terms_for(*OF_PREDICTION, tables, **TIMES, on_loss="wait")
+    return terms, tables, models_of(terms, OF_PREDICTION[1])
+
+
+class Predicting(Matching):
+    """Nothing goes wrong by itself. made: the holders of the label holder."""
+
+    def choose(self, seed):
+        self.aim, self.made = 0.0, []
+        terms, tables, models = predicting()
+        now = datetime.now(UTC)
+        signers, roots = in_memory(terms.parties, now)
+        return terms, {
+            name: Site(
+                name,
+                self.keeping(name, to_shard(tables[name], terms, name), models[name]),
+                os.urandom,
+                Credentials(signers[name], roots, (), lambda: now),
+            )
+            for name in terms.parties
+        }
+
+    def keeping(self, name, shard, model):
+        make = holder_for(lambda terms: shard, name, model_of=lambda terms: model)
+
+        def hold(terms, secret):
+            holder = make(terms, secret)
+            if name == "bank":
+                self.made.append(holder)
+            return holder
+
+        return hold
+
+    @property
+    def program(self):
+        return initialisation.predict
+
+    def holders(self):
+        return {}
+
+    def check(self, session):
+        """Sums are not those of anybody's rows."""
+
+    def goes_on(self):
+        return not self.over()
+
+    def check_end(self):
+        """Each prediction is that of the whole model."""
+        predictions = [holder.prediction for holder in self.made if holder.prediction is not None]
+        margins, known = due(*OF_PREDICTION, predicting()[1])
+        assert predictions
+        for prediction in predictions:
+            assert prediction.margins.tobytes() == margins.tobytes()
+            assert np.array_equal(prediction.known, known)
+
+
+OFTEN = {Matching: (7, 17), Keeping: (0, 3), Predicting: (9, 22, 36, 50)}
+
+
+@pytest.mark.parametrize(("world", "number"), [(world, number) for world in OFTEN for number in OFTEN[world]])
 @pytest.mark.parametrize("what", WRONG)
-def test_whatever_goes_wrong_while_rows_are_matched_the_model_is_the_same(number, what):
-    assert goes_wrong(0, number, what)
+def test_whatever_goes_wrong_the_outcome_is_the_same(world, number, what):
+    assert world.hit(0, number, what)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "step"), [(1, 6)])
+@pytest.mark.parametrize(("world", "step", "more_than"), [(Matching, 6, 5), (Predicting, 3, 15)])
 @pytest.mark.parametrize("what", WRONG)
-def test_at_every_message_while_rows_are_matched(seed, step, what):
-    worlds = map(partial(goes_wrong, seed, what=what), itertools.count(0, step))
-    assert sum(1 for _ in itertools.takewhile(lambda world: world is not None, worlds)) > 30 / step
+def test_at_every_message(world, step, more_than, what):
+    worlds = map(partial(world.hit, 1, what=what), itertools.count(0, step))
+    assert sum(1 for _ in itertools.takewhile(lambda world: world is not None, worlds)) > more_than
+
+
+# ---- in the middle of an answer -------------------------------------------------------------------------
 
 
 def in_an_answer():
