@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pytest
 from approvals import decisions, rewrite
-from refusals import refusal
 from site_page import SiteWithPage, Visitor, request_paths
 from sites import Log, fedboost, rows, terms
 
@@ -446,9 +445,10 @@ def test_a_party_without_its_file_of_tokens_does_not_start(tmp_path):
     site = SiteWithPage(tmp_path, NOBODY, rows())
     site.node.close()
     (tmp_path / "tokens.toml").unlink()
-    said = refusal("party", "--config", site.file, "--insecure-loopback", "--wait", "1")
-    assert "--role officer" in said
-    assert said.splitlines()[-1].startswith("fedboost: ")
+    end = fedboost("party", "--config", site.file, "--insecure-loopback", "--wait", "1")
+    assert end.code == 2
+    assert "--role officer" in end.err
+    assert end.err.splitlines()[-1].startswith("fedboost: ")
 
 
 def test_a_page_without_its_extra_says_which(tmp_path, monkeypatch):
