@@ -284,13 +284,13 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     async def train():
         async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
             for name, table in old.items():
-                one.start_party(name, table, audit=tmp_path / f"{name}.trained.jsonl")
+                one.start_party(name, table)
             return (await one.train(agreed)).model
 
     async def hold(file):
         async with consortium(tmp_path / "d", {}, bundles=bundles) as one:
             for name, table in tables.items():
-                one.start_party(name, table, audit=tmp_path / f"{name}.jsonl")
+                one.start_party(name, table)
             known = await asyncio.to_thread(one.analyst.drift, file)
             options = "--aggregator", one.address, "--keys", tmp_path / "keys" / "analyst"
             typed = await asyncio.to_thread(fedboost, "drift", file, *options)
@@ -308,10 +308,10 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     assert "rows 900 (of all parties, now) rows of the training 3,000 " in " ".join(typed.out.split())
     assert "shifted" in typed.out
     assert max(map(len, typed.out.splitlines())) <= 80
-    told = fedboost("audit", tmp_path / "p0.trained.jsonl")
+    told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite")
     assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())
     assert "No warnings" in told.out
-    told = fedboost("audit", tmp_path / "p0.jsonl")
+    told = fedboost("audit", tmp_path / "d" / "state" / "p0" / "memory.sqlite")
     assert "to compare   rows of all parties against those of a model of binary:logistic" in told.out
     assert "from columns 3: age, dose, ward" in told.out
     assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())

@@ -316,7 +316,7 @@ async def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_sa
     (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
         for name, table in tables.items():
-            one.start_party(name, table, audit=tmp_path / f"{name}.jsonl")
+            one.start_party(name, table)
         known = await asyncio.to_thread(one.analyst.evaluate, model, agreed, ["ward"], True)
         options = "--aggregator", one.address, "--keys", tmp_path / "keys" / "analyst", "--json"
         options += "--terms", tmp_path / "terms.toml", "--by", "ward", "--by-site"
@@ -326,7 +326,7 @@ async def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_sa
     assert known.about == "no training rows"  # none of these sites took part in it
     assert json.dumps(known.summary) == json.dumps(here.summary | {"shares": known.summary["shares"]})
     assert known.signed_by == agreed.parties
-    told = fedboost("audit", tmp_path / "p0.jsonl")
+    told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite")
     assert told.code == 0
     assert "to evaluate  a model of binary:logistic on the rows of all parties" in told.out
     assert "error of a model: all rows, this site's 1 1" in " ".join(told.out.split())

@@ -113,7 +113,7 @@ async def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     csv.write_csv(TABLE, table)
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
         for name, rows in parts.items():
-            one.start_party(name, rows, audit=tmp_path / f"{name}.jsonl")
+            one.start_party(name, rows)
         model = (await one.train(terms)).model
         model.save(tmp_path / "m.json")
         known = await asyncio.to_thread(one.analyst.evaluate, tmp_path / "m.json", rows="all")
@@ -138,7 +138,7 @@ async def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     np.testing.assert_allclose(values, model.predict(TABLE), rtol=1e-6)
     explained = fedboost("explain", tmp_path / "m.json", "--shap", table, "--out", tmp_path / "s.csv")
     assert explained.code == 0, explained.err
-    told = fedboost("audit", tmp_path / "p0.jsonl").out
+    told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite").out
     assert "sums of labels by level of a column" in told
     assert "No warnings" in told
 

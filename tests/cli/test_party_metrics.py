@@ -47,13 +47,13 @@ async def test_the_analyst_and_the_model_file_have_them(tmp_path, protection):
     bundles = bundles_of(tmp_path / "keys", TABLES) if protection == "masked" else None
     async with consortium(tmp_path / "c", {}, (), bundles) as one:
         for name, table in TABLES.items():
-            one.start_party(name, table, audit=tmp_path / f"{name}.jsonl")
+            one.start_party(name, table)
         training = await one.train(agreement)
     due = fb.simulate(agreement, TABLES)
     for row, other in zip(training.history, due.history, strict=True):
         assert by_party(row) == by_party(other)
     model = fb.Model.from_bytes(training.model.to_bytes())
     assert by_party(model.rounds[-1]) == by_party(due.history[-1])
-    audit = fedboost("audit", tmp_path / "north.jsonl")
+    audit = fedboost("audit", tmp_path / "c" / "state" / "north" / "memory.sqlite")
     assert "error of the model: all rows, this site's" in audit.out
     assert ("numbers, but for its" in " ".join(audit.out.split())) == (protection == "masked")

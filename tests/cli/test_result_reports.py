@@ -134,7 +134,7 @@ def test_a_session_is_followed_into_a_page(tmp_path):
     async def scenario():
         async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
             for name, table in tables.items():
-                one.start_party(name, table, audit=tmp_path / f"{name}.jsonl")
+                one.start_party(name, table)
             where = "--aggregator", one.address, "--keys", tmp_path / "keys" / "analyst"
             for words in (
                 ("train", "terms.toml", "--out", tmp_path / "model.json"),

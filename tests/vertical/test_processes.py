@@ -2,7 +2,9 @@
 of pooled rows."""
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 from consortium import installed
@@ -147,11 +149,18 @@ def test_processes_killed_while_rows_are_matched_change_nothing(tmp_path):
     assert set(model.attestations) == set(files)
 
 
+def lists_in(store):
+    """The number of lists of ids in a party's audit log."""
+    with closing(sqlite3.connect(store)) as file:
+        query = "SELECT count(*) FROM entries WHERE instr(line, ?)"
+        return file.execute(query, (f'"{IDS}"'.encode(),)).fetchone()[0]
+
+
 def more_lists(logs, training, seen):
     """The number of lists of ids in the audit logs of all parties, once it is more than this."""
     end = time.monotonic() + 60
     while training.is_alive() and time.monotonic() < end:
-        count = sum(path.read_text("utf-8").count(f'"{IDS}"') for path in logs.glob("**/*.jsonl"))
+        count = sum(map(lists_in, logs.glob("**/memory.sqlite")))
         if count > seen:
             return count
         time.sleep(0.002)
