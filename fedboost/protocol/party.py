@@ -11,7 +11,7 @@ Refuses: by leaving. The session never raises for what an aggregator sends or a 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -395,7 +395,7 @@ def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Itera
             yield held
         held = Report(ask.turn, ask.attempt, part, cells, ctx=b"" if part else ctx)
     assert held is not None
-    yield replace(held, note=note)
+    yield Report(held.turn, held.attempt, held.part, held.cells, note, held.ctx)
 
 
 # ---- One party's end of a session: a message of the aggregator in, this party's replies out -------------

@@ -128,10 +128,10 @@ class Standing:
     def after(self, question: Question, base: Position, reached: Position) -> "Standing":
         """The standing with this question. Another base is that of another tree, of which nothing
         was asked yet."""
-        known = self.questions if base == self.base else ()
-        kept = {asked.turn: asked for asked in (*known, question)}
-        questions = tuple(kept[turn] for turn in sorted(kept))
-        return replace(self, base=base, reached=reached, questions=questions)
+        questions = (*(self.questions if base == self.base else ()), question)
+        if len(questions) > 1 and question.turn <= questions[-2].turn:
+            questions = tuple(asked for _, asked in sorted({each.turn: each for each in questions}.items()))
+        return Standing(self.attempt, base, reached, questions, self.helped, self.signed)
 
 
 @dataclass(frozen=True)

@@ -268,15 +268,15 @@ def check_counter(path: Path, file: sqlite3.Connection, party: str, may_lack: bo
     if known is None:
         if head_of(file, party) == NO_ENTRY or may_lack:
             return
-        fault = f"has no {counter.path.name} beside it: it was copied here, or its counter lost"
+        fault = f"this memory has no {counter.path.name} beside it: it was copied here, or its counter lost"
     elif follows(file, party, known):
         return
     else:
         fault = (
-            f"is older than {counter.path.name}: a copy was put back, or the power failed; it lacks entry "
-            f"{known[0]}"
+            f"this memory is older than {counter.path.name}: a copy was put back, or the power failed; it "
+            f"lacks entry {known[0]}"
         )
-    raise ConfigError(f"{path}: this memory {fault}; {_PUT_BACK}")
+    raise ConfigError(f"{path}: {fault}; {_PUT_BACK}")
 
 
 # ---- The file -------------------------------------------------------------------------------------------
