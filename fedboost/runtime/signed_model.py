@@ -666,7 +666,7 @@ class PartyModel(SignedModel):
     @property
     def outline(self) -> ModelSummary:
         """What people read of the model."""
-        return replace(super().outline, shares=self.importance)
+        return super().outline.model_copy(update={"shares": self.importance})
 
     @property
     def importance(self) -> dict[str, float]:
