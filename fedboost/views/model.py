@@ -44,7 +44,7 @@ from fedboost.views.evaluation import key_figures, labels_of, number, quality, r
 from fedboost.views.markup import Markup, element
 from fedboost.views.privacy import strength
 from fedboost.views.session import NO_NOISE, agreed, part_of, privacy, traffic
-from fedboost.views.training import absences
+from fedboost.views.training import OF_ROWS, absences
 from fedboost.views.words import capital, counted, listed
 
 _MORE = "Metrics on other rows, calibration and partial dependence need a table with labels (--data TABLE)."
@@ -97,11 +97,7 @@ def _key_figures(result: ModelReport) -> Figures:
     whole = [curve for curve in curves_of(result.rounds[: model.kept]) if not curve.party]
     held_out = [curve for curve in whole if curve.rows == VALIDATION] or whole
     figures = [
-        Figure(
-            curve.metric,
-            number(curve.values[model.kept]),
-            "on held-out rows" if curve.rows == VALIDATION else "on the rows that trees grew on",
-        )
+        Figure(curve.metric, number(curve.values[model.kept]), OF_ROWS[curve.rows == VALIDATION])
         for curve in held_out[:3]
         if model.kept in curve.values
     ]

@@ -95,10 +95,17 @@ def absences(model: ModelSummary) -> Iterator[str]:
 # ---- The end of a training ------------------------------------------------------------------------------
 
 
+OF_ROWS = {True: "on held-out rows", False: "on the rows that trees grew on"}
+"""Whose rows a metric is of: held-out ones, or not."""
+
+
 def training(end: Training) -> Document:
     """Return the end of a training as people read it."""
     model = end.outline
-    values = _values(model.last_row, model.terms)
+    values, held_out = _values(model.last_row, model.terms), f"{metrics.VALIDATION}-"
+    measured = [
+        Figure(n.removeprefix(held_out), v, OF_ROWS[n.startswith(held_out)]) for n, v in values.items()
+    ]
     names = [*dict.fromkeys(name for own in end.party_metrics.values() for name in own)]
     own = {party: end.party_metrics.get(party, {}) for party in model.terms.holders}
     rows = [(party, *(f"{of[n]:.5f}" if n in of else "-" for n in names)) for party, of in own.items()]
@@ -107,18 +114,12 @@ def training(end: Training) -> Document:
         "",
         [
             Verdict(f"{model.trees} trees: {_saved(end)}", more=[*_stopped(model)]),
-            Figures([*_metrics(values), _bytes(end, end.traffic_since_restart)]),
+            Figures([*measured, _bytes(end, end.traffic_since_restart)]),
             *([Table("Metrics of each party", ["party", *names], rows)] if names else []),
             _traffic(end, None if end.traffic_since_restart else model.trained),
             Entries([*_who(end)]),
         ],
     )
-
-
-def _metrics(values: Mapping[str, str]) -> Iterator[Figure]:
-    for name, value in values.items():
-        own = name.removeprefix(f"{metrics.VALIDATION}-")
-        yield Figure(own, value, "on the rows that trees grew on" if own == name else "on held-out rows")
 
 
 def _saved(end: Ending) -> str:

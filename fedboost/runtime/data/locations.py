@@ -15,6 +15,7 @@ import ssl
 import tempfile
 import threading
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -243,7 +244,7 @@ PART_ROWS = 1 << 16
 """Rows of a part, at most."""
 
 
-class Source:
+class Source(ABC):
     """Rows to read: of files in one form, or of a query."""
 
     form: ClassVar[str]
@@ -256,13 +257,12 @@ class Source:
         """The names of the columns; None where they are known once the rows are."""
         return None
 
+    @abstractmethod
     def read(self) -> Any:
         """The whole table."""
-        raise NotImplementedError
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
-        """Yield the rows of these columns in parts, or all columns of all rows. as_text: columns of which the
-        text is yielded that is in the file, where it is text."""
+        """Yield rows of these columns, or of all, in parts. as_text: columns yielded as the file's text."""
         yield self.read()
 
     def line_of(self, row: int) -> int | None:
