@@ -28,8 +28,8 @@ from fedboost.boosting.queries.base import (
 from fedboost.boosting.queries.columns import BYTES_PER_COUNT, LEVELS_SUMMED
 from fedboost.boosting.queries.ids import PlacesQuery
 from fedboost.boosting.queries.labels import RESIDUAL_TURNS, ResidualQuery, StartQuery
-from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, TreeQuery
+from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
@@ -402,15 +402,15 @@ class BoostingState:
         last = None if residual is None else _residual_of_list(residual)
         return replace(self, splits=_of_list(splits), levels=int(levels), scales=known, residual=last)
 
-    def structure(self, rounds: int, masked: bool = False, reference: int = 0) -> bytes:
+    def structure(self, rounds: int, terms: Terms) -> bytes:
         """`structure` of the model after this number of rounds, or of all there are; empty before the
-        constant. masked: with 0 for each finite threshold; reference: numeric features whose bins are in
-        it."""
+        constant. Finite thresholds are 0 where parties do not see those of each other."""
         if self.start is None or not self.rounds:
             return b""
         cuts, means = self.start.cut_points.cuts, map(LevelMeans.of, self.start.last_means)
-        trees = self.trees(rounds, tuple(0 * own for own in cuts) if masked else cuts)
-        return structure(self.rounds[0].values[0][1], trees, means, map(edges_of, cuts[:reference]))
+        trees = self.trees(rounds, tuple(0 * own for own in cuts) if terms.hides_columns else cuts)
+        referred = cuts[: len(terms.columns.ordered)] if terms.evaluation.reference else ()
+        return structure(self.rounds[0].values[0][1], trees, means, map(edges_of, referred))
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
         """`trees_of` these rounds of the model."""

@@ -26,12 +26,12 @@ from fedboost.boosting.queries.ids import (
     UNKNOWN,
     AlignQuery,
     IdCountQuery,
+    OfRows,
     PlacesQuery,
     ReachQuery,
     ToldPlaces,
     hash_of,
 )
-from fedboost.boosting.queries.union import OfRows
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.holders.column_rows import OwnRows, local_rows

@@ -25,6 +25,7 @@ from fedboost.boosting.queries.ids import (
     UNKNOWN,
     AlignQuery,
     IdCountQuery,
+    OfRows,
     ReachQuery,
     check_batch,
     check_predicted,
@@ -32,7 +33,7 @@ from fedboost.boosting.queries.ids import (
 )
 from fedboost.boosting.queries.labels import ResidualQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.queries.union import OfRows, OfTurn, Query
+from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round, structure
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
@@ -56,7 +57,7 @@ from fedboost.holders.column_rows import (
     levels,
     some,
 )
-from fedboost.holders.other_tasks import DriftHolder, EvaluationHolder, SummaryHolder, TableOf
+from fedboost.holders.other_tasks import OTHER_HOLDERS, OwnTable, TableOf
 from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import packing
@@ -499,39 +500,26 @@ def holder_for(
     terms say. `read` raises Refused. model_of: the model that the terms predict with, as this party was told
     it; raises Refused where it is not here; table_of: the table of the training of a model that is
     measured."""
-    own = _Own(read, name, nthread, model_of, table_of)
+    own = OwnTable(read, name, nthread, model_of, table_of)
     return lambda terms, secret: HOLDERS[terms.task.name](own, terms, secret)
 
 
-@dataclass(frozen=True)
-class _Own:
-    """What a party holds rows with, as `holder_for` takes it."""
-
-    read: Callable[[Terms], Shard]
-    name: str
-    nthread: int
-    model_of: Callable[[Terms], Booster] | None
-    table_of: TableOf | None
-
-
-def _training(own: _Own, terms: Terms, secret: bytes) -> Holder:
+def _training(own: OwnTable, terms: Terms, secret: bytes) -> Holder:
     if terms.blocks:
         return VerticalHolder(own.read, terms, own.name, secret, own.nthread)
     return HorizontalHolder(partial(own.read, terms), terms, own.nthread, own.name)
 
 
-def _predicting(own: _Own, terms: Terms, secret: bytes) -> Holder:
+def _predicting(own: OwnTable, terms: Terms, secret: bytes) -> Holder:
     if own.model_of is None:
         raise Refused(f"party {own.name} is asked to predict, and has no models to predict with")
     return PredictionHolder(own.read, terms, own.name, secret, own.model_of(terms), own.nthread)
 
 
-HOLDERS: dict[str, Callable[[_Own, Terms, bytes], Holder]] = {
+HOLDERS: dict[str, Callable[[OwnTable, Terms, bytes], Holder]] = {
     "train": _training,
     "tune": _training,
-    "describe": lambda own, terms, _: SummaryHolder(partial(own.read, terms), terms, own.nthread),
-    "evaluate": lambda own, terms, _: EvaluationHolder(own.read, terms, own.nthread, own.name, own.table_of),
-    "drift": lambda own, terms, _: DriftHolder(partial(own.read, terms), terms, own.nthread),
+    **OTHER_HOLDERS,
     "predict": _predicting,
 }
 """The holder of each task."""

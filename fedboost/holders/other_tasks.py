@@ -27,7 +27,7 @@ from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.holders.shard import RowsHolder, Shard, continue_margins, row_sets
-from fedboost.protocol.contracts import HeldTable
+from fedboost.protocol.contracts import HeldTable, Holder
 from fedboost.terms.tasks import bins_in, level_sets
 from fedboost.terms.terms import Terms
 
@@ -343,3 +343,25 @@ def _count(
     margin = np.empty((model.loss.outputs, columns[0].size), np.float64)
     continue_margins(margin, base, model, columns)
     return bins.count(columns, margin)
+
+
+# ---- The holder of each of these tasks ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """What a party holds rows with, as `holder_for` takes it."""
+
+    read: Callable[[Terms], Shard]
+    name: str
+    nthread: int
+    model_of: Callable[[Terms], Booster] | None
+    table_of: TableOf | None
+
+
+OTHER_HOLDERS: dict[str, Callable[[OwnTable, Terms, bytes], Holder]] = {
+    "describe": lambda own, terms, _: SummaryHolder(partial(own.read, terms), terms, own.nthread),
+    "evaluate": lambda own, terms, _: EvaluationHolder(own.read, terms, own.nthread, own.name, own.table_of),
+    "drift": lambda own, terms, _: DriftHolder(partial(own.read, terms), terms, own.nthread),
+}
+"""The holder of each task that trains nothing; the secret of the session is not needed."""

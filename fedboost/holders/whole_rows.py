@@ -29,8 +29,15 @@ from fedboost.boosting.queries.labels import (
     RowsQuery,
     StartQuery,
 )
-from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
-from fedboost.boosting.queries.union import Query, TreeQuery
+from fedboost.boosting.queries.trees import (
+    Elected,
+    EndRoundQuery,
+    HistogramQuery,
+    SumsQuery,
+    TreeQuery,
+    VoteQuery,
+)
+from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64

@@ -224,9 +224,8 @@ class TrainingState(Protocol):
     def may_lack_parties(self, query: Any) -> bool:
         """True if the roster may lack a party of the terms when this query is asked."""
 
-    def structure(self, rounds: int, masked: bool = False, reference: int = 0) -> bytes:
-        """A hash of what the model predicts with, after that many rounds; masked: whatever its thresholds;
-        reference: numeric features whose bins are in it."""
+    def structure(self, rounds: int, terms: Terms) -> bytes:
+        """A hash of what the model predicts with, after that many rounds."""
 
     def to_record(self) -> list[Any]:
         """The tree that grows, as JSON for the journal."""

@@ -157,7 +157,7 @@ class Membership:
             kept = part.digest
         elif hides:
             thresholds = packed(terms, site.name, holder.trees(close.rounds))
-        structure = state.structure(close.rounds, hides, terms.reference_features)
+        structure = state.structure(close.rounds, terms)
         attest = Attest(close.attempt, turns, transcript, structure, b"", b"", thresholds, kept)
         return key_exchange.signed(site.credentials, self.attempt(close.attempt), session, site.name, attest)
 

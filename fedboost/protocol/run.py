@@ -324,7 +324,7 @@ class TrainingRun:
         """The structure of the model, by what a party knows once it has answered."""
         state, terms = self.state.after(self.pending), self._terms
         seen = state.seen_by(terms, party, publicly=terms.keeps_parts)
-        return seen.structure(self.rounds, terms.hides_columns, terms.reference_features)
+        return seen.structure(self.rounds, terms)
 
     @property
     def rounds(self) -> int:

@@ -8,7 +8,7 @@ Refuses: a session that failed raises SessionFailed with the aggregator's senten
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,8 @@ from fedboost.runtime.model import Model, read_trained
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.signed_model import PartyModel, SignedModel, request_of
-from fedboost.runtime.tasks import (
-    Description,
-    Drift,
-    Evaluation,
-    Tuning,
-    drift_terms,
-    evaluation_terms,
-    terms_to_tune,
-)
+from fedboost.runtime.tasks import OnWaiting, TaskRequests
 from fedboost.runtime.telemetry import Row
-from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import (
     Failed,
@@ -66,8 +57,6 @@ CHECK_SECONDS = 90.0
 """How long the sites have to answer a check: longer than the aggregator waits for them."""
 MIN_PATIENCE_SECONDS = 5.0
 """How long an aggregator that was reached has to say its status, at least."""
-
-OnWaiting = Callable[[tuple[str, ...]], None]
 
 
 class _Line:
@@ -264,7 +253,7 @@ class Training:
             self.asked = datetime.fromtimestamp(request.time, UTC)
 
 
-class Connection:
+class Connection(TaskRequests):
     """An aggregator an analyst can submit terms to."""
 
     def __init__(self, address: str, bundle: Bundle | None) -> None:
@@ -281,64 +270,7 @@ class Connection:
         seconds = min(threading.TIMEOUT_MAX, wait)
         return Training(self._address, self._bundle, terms, seconds, on_waiting)
 
-    def describe(
-        self,
-        terms: Terms,
-        min_count: int | None = None,
-        wait: float = 60.0,
-        on_waiting: OnWaiting | None = None,
-    ) -> Description:
-        """Have the rows of all parties counted, and wait for the description. The other arguments are those
-        of `fedboost.describe`."""
-        return Description.from_model(*self._result(terms_to_describe(terms, min_count), wait, on_waiting))
-
-    def tune(
-        self,
-        terms: Terms,
-        space: Mapping[str, Sequence[float]] | None = None,
-        trials: int | None = None,
-        sampler: Any = None,
-        wait: float = 60.0,
-        on_waiting: OnWaiting | None = None,
-    ) -> Tuning:
-        """Have candidates tried side by side, and wait for the result. The other arguments are those of
-        `fedboost.tune`."""
-        agreed = terms_to_tune(terms, space, trials, sampler)
-        return Tuning.from_model(*self._result(agreed, wait, on_waiting))
-
-    def evaluate(
-        self,
-        model: Model | Path | str,
-        terms: Terms | None = None,
-        by: Iterable[str] = (),
-        by_site: bool = False,
-        threshold: float | None = None,
-        min_count: int | None = None,
-        wait: float = 60.0,
-        on_waiting: OnWaiting | None = None,
-        rows: str | None = None,
-    ) -> Evaluation:
-        """Have a model measured on the rows of all parties, and wait for the result. The other arguments are
-        those of `fedboost.evaluate`; rows may also be "new", the rows that were added since. Parties are
-        those of the terms, or of the model's own."""
-        agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
-        return Evaluation.from_model(*self._result(agreed, wait, on_waiting))
-
-    def drift(
-        self,
-        model: Model | Path | str,
-        terms: Terms | None = None,
-        min_count: int | None = None,
-        wait: float = 60.0,
-        on_waiting: OnWaiting | None = None,
-    ) -> Drift:
-        """Hold the rows of all parties against those that a model was trained on. The other arguments are
-        those of `fedboost.drift`."""
-        agreed, reference = drift_terms(model, terms, min_count)
-        return Drift.held_against(reference, *self._result(agreed, wait, on_waiting))
-
     def _result(self, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> tuple[SignedModel, Traffic]:
-        """The model that a session ends with, and its traffic."""
         session = self.train(terms, wait, on_waiting)
         return session.model, session.traffic
 

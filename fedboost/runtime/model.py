@@ -243,7 +243,7 @@ def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -
     """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
     of another kind, are returned as they are. task: as for `read_file`."""
     if isinstance(model, Model):
-        bins = _bins(model.terms, model.summary, "the model", task)
+        bins = continuation.attached(model.summary, model.terms.evaluation, task, "the model")
         facts = model.attributes() if task.measures else {}
         return continuation.written(model.booster, model.terms.columns, bins, facts)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
@@ -261,33 +261,14 @@ def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str
         raise ConfigError(f"{path}: a part of a model: put the parts together (fedboost assemble)")
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
-    bins = _bins(terms, _summary(attributes), str(path), task)
+    trained = None if terms is None else terms.evaluation
+    bins = continuation.attached(_summary(attributes), trained, task, str(path))
     facts = Model.load(path).attributes() if task.measures and terms is not None else {}
     columns = None if terms is None else terms.columns
     try:
         return continuation.written(booster, columns, bins, facts), terms
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _bins(
-    terms: Terms | None, summary: Mapping[str, Any], source: str, task: Task
-) -> continuation.BinEdges | None:
-    """The bins of a model's reference, where it is measured: the parties signed them with its trees."""
-    has_them = task.measures and terms is not None and terms.evaluation.reference
-    return edges_in(summary, source) if has_them or task.uses_reference else None
-
-
-def edges_in(summary: Mapping[str, Any], source: str) -> continuation.BinEdges:
-    """The edges of the bins of a model's reference. ConfigError if it has none."""
-    try:
-        known = summary["reference"]
-        numeric = [column["edges"] for column in known["columns"] if "edges" in column]
-        return numeric, known["score"].get("edges", [])
-    except (AttributeError, KeyError, TypeError):
-        raise ConfigError(
-            f"{source}: the model has no reference: train it with reference = true in the terms"
-        ) from None
 
 
 def _summary(attributes: Mapping[str, str]) -> Any:

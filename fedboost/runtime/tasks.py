@@ -3,7 +3,8 @@
 import logging
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +24,7 @@ from fedboost.runtime.signed_model import PartyModel, SignedModel
 from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
 from fedboost.terms.session import TASKS, task_of
-from fedboost.terms.tasks import terms_to_drift, terms_to_evaluate
+from fedboost.terms.tasks import terms_to_describe, terms_to_drift, terms_to_evaluate
 from fedboost.terms.terms import TUNED, Terms
 from fedboost.views.as_html import report
 from fedboost.views.results import document, hints
@@ -301,6 +302,75 @@ def _is_number(value: object) -> bool:
 
 
 # ---- Terms in TOML files --------------------------------------------------------------------------------
+
+# ---- What an analyst requests of an aggregator, beside a training ---------------------------------------
+
+
+OnWaiting = Callable[[tuple[str, ...]], None]
+
+
+class TaskRequests(ABC):
+    """Sessions that end with a result, as an analyst requests them."""
+
+    def describe(
+        self,
+        terms: Terms,
+        min_count: int | None = None,
+        wait: float = 60.0,
+        on_waiting: OnWaiting | None = None,
+    ) -> Description:
+        """Have the rows of all parties counted, and wait for the description. The other arguments are those
+        of `fedboost.describe`."""
+        return Description.from_model(*self._result(terms_to_describe(terms, min_count), wait, on_waiting))
+
+    def tune(
+        self,
+        terms: Terms,
+        space: Mapping[str, Sequence[float]] | None = None,
+        trials: int | None = None,
+        sampler: Any = None,
+        wait: float = 60.0,
+        on_waiting: OnWaiting | None = None,
+    ) -> Tuning:
+        """Have candidates tried side by side, and wait for the result. The other arguments are those of
+        `fedboost.tune`."""
+        agreed = terms_to_tune(terms, space, trials, sampler)
+        return Tuning.from_model(*self._result(agreed, wait, on_waiting))
+
+    def evaluate(
+        self,
+        model: Model | Path | str,
+        terms: Terms | None = None,
+        by: Iterable[str] = (),
+        by_site: bool = False,
+        threshold: float | None = None,
+        min_count: int | None = None,
+        wait: float = 60.0,
+        on_waiting: OnWaiting | None = None,
+        rows: str | None = None,
+    ) -> Evaluation:
+        """Have a model measured on the rows of all parties, and wait for the result. The other arguments are
+        those of `fedboost.evaluate`; rows may also be "new", the rows that were added since. Parties are
+        those of the terms, or of the model's own."""
+        agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
+        return Evaluation.from_model(*self._result(agreed, wait, on_waiting))
+
+    def drift(
+        self,
+        model: Model | Path | str,
+        terms: Terms | None = None,
+        min_count: int | None = None,
+        wait: float = 60.0,
+        on_waiting: OnWaiting | None = None,
+    ) -> Drift:
+        """Hold the rows of all parties against those that a model was trained on. The other arguments are
+        those of `fedboost.drift`."""
+        agreed, reference = drift_terms(model, terms, min_count)
+        return Drift.held_against(reference, *self._result(agreed, wait, on_waiting))
+
+    @abstractmethod
+    def _result(self, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> tuple[SignedModel, Traffic]:
+        """The model that a session ends with, and its traffic."""
 
 
 def read_terms(path: Path) -> Terms:

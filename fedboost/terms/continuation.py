@@ -20,9 +20,11 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.drift import BINS, score_edges
+from fedboost.terms.session import Task
 
 if TYPE_CHECKING:
     from fedboost.terms.columns import Schema
+    from fedboost.terms.objective import Evaluation
 
 MAX_MODEL = 3 << 20
 """Bytes of the text as it travels: terms have to fit into one message."""
@@ -46,9 +48,8 @@ def written(
     bins: BinEdges | None = None,
     facts: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """A model as terms hold it; columns: those of its training, if they are known; bins: those of its
-    reference, where rows are held against it; facts: of its training, where it is measured (`FACTS`).
-    ConfigError if it is too long."""
+    """A model as terms hold it; columns: those of its training, if they are known; bins: as `attached`;
+    facts: of its training, where it is measured (`FACTS`). ConfigError if it is too long."""
     meanings = {} if columns is None else columns.model_dump(mode="json", include={*MEANINGS})
     with np.errstate(over="ignore"):  # an infinite score is refused when the text is read
         rounded = dataclasses.replace(booster, base_score=float(np.float32(booster.base_score)))
@@ -94,10 +95,38 @@ def bins_of(text: str) -> BinEdges:
     return numeric, score
 
 
-def check_bins(text: str, booster: Booster) -> None:
+def attached(summary: Any, trained: "Evaluation | None", task: Task, source: str) -> BinEdges | None:
+    """What a model has beside its trees in the terms of a task: the edges of the bins of its reference.
+    summary: what the program reported beside the trees; trained: of the terms of its training; source: how
+    errors name the model. ConfigError if the task needs a reference and there is none."""
+    signed = task.measures and trained is not None and trained.reference
+    if not (signed or task.uses_reference):
+        return None
+    try:
+        known = summary["reference"]
+        numeric = [column["edges"] for column in known["columns"] if "edges" in column]
+        return numeric, known["score"].get("edges", [])
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError(
+            f"{source}: the model has no reference: train it with reference = true in the terms"
+        ) from None
+
+
+def signed_beside(text: str) -> dict[str, Any]:
+    """As much of the summary of the model in a text as its parties signed with the trees."""
+    try:
+        numeric, _ = bins_of(text)
+    except ConfigError:
+        return {}
+    return {"reference": {"columns": [{"edges": edges} for edges in numeric]}}
+
+
+def check_attached(text: str, task: Task) -> None:
     """Raise ConfigError for edges of the score that no training gives: between those of free choice there
     could be single rows."""
-    score = np.array(bins_of(text)[1])
+    if not task.uses_reference:
+        return
+    score, booster = np.array(bins_of(text)[1]), read(text)
     if booster.loss.outputs == 1:
         known = score_edges(booster.constant, booster.trees)
         near = known[np.abs(known[None, :] - score[:, None]).argmin(axis=1)]

@@ -5,7 +5,7 @@ nothing new.
 Refuses: unknown objectives (naming the nearest known one), and parameters and columns of another one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Literal, Self
 
@@ -403,6 +403,13 @@ class Evaluation(Group):
             raise ValueError(
                 "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
             )
+
+    def check_counted(self, refused: Iterable[str]) -> None:
+        """ValueError if rows are to be counted under settings that leave no exact counts of all columns.
+        refused: such settings that the terms have."""
+        for setting in refused:
+            if self.reference:
+                raise ValueError(f"reference = true with {setting}: rows are counted exactly, of all columns")
 
     def check_subgroups(self, columns: Schema) -> None:
         """ValueError unless subgroups are levels of declared features."""

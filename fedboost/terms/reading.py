@@ -353,15 +353,16 @@ class Flat(Frozen):
     """Base of settings in groups. A field that is no group is a key of the flat table itself."""
 
     ORDER: ClassVar[tuple[str, ...]] = ()
-    """The keys of the flat table, in the order of its digest."""
+    """Keys of the flat table that are always written, in the order of its digest."""
     OMITTED: ClassVar[tuple[str, ...]] = ()
-    """Keys that are written only where they are used: what has none is written as before there were any."""
+    """The first of those that are written only where they are used, after `ORDER`. All keys in neither list
+    follow, as they are declared: what has none is written as before there were any."""
 
     @classmethod
     @cache
     def file_keys(cls) -> Mapping[str, FieldInfo]:
         fields = {key: field for key, _, _, field in cls._places()}
-        return {key: fields[key] for key in cls.ORDER}
+        return {key: fields[key] for key in cls._homes()}
 
     @classmethod
     def location_in_file(cls, location: Location) -> Location:
@@ -428,7 +429,7 @@ class Flat(Frozen):
     def _homes(cls) -> Mapping[str, tuple[str, str]]:
         """Key -> its field here, and its field in that group, '' if it is no group."""
         homes = {key: (home, name) for key, home, name, _ in cls._places()}
-        return {key: homes[key] for key in cls.ORDER}
+        return {key: homes[key] for key in (*cls.ORDER, *cls.OMITTED)} | homes
 
     @classmethod
     def _places(cls) -> Iterator[tuple[str, str, str, FieldInfo]]:
@@ -467,7 +468,7 @@ class Flat(Frozen):
             table, own = (nested.get(home, {}), name) if name else (nested, home)
             if own in table:
                 says_nothing = not table[own] or table[own] == fields[key].default
-                if not (key in self.OMITTED and says_nothing):
+                if key in self.ORDER or not says_nothing:
                     out[key] = table[own]
         return out
 

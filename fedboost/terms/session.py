@@ -27,12 +27,12 @@ class Task:
     Python package, which takes its terms; trains: trees grow; makes_model: the result is a model;
     takes_candidates: the terms name settings of trees that are tried side by side; model_is: in words what
     becomes of the model in `xgb_model`, '' where the terms take none; measures: it needs that model, with the
-    facts of its training; uses_reference: it needs the bins of that model's reference; counts_values: rows
-    are counted by the values of each column, label and undeclared levels included, each row once;
-    reads_labels, reads_subgroups: it takes the columns of labels, and those of subgroups; by_analyst: an
-    analyst requests it, and sites approve it for named analysts, else the label holder requests it for its
-    own rows; is_protected: answers go under the protection of the terms; max_turns: most queries of a
-    session, None where trees decide.
+    facts of its training; uses_reference: it needs the bins of that model's reference; stands_alone: its
+    result is read without another file; counts_values: rows are counted by the values of each column, label
+    and undeclared levels included, each row once; reads_labels, reads_subgroups: it takes the columns of
+    labels, and those of subgroups; by_analyst: an analyst requests it, and sites approve it for named
+    analysts, else the label holder requests it for its own rows; is_protected: answers go under the
+    protection of the terms; max_turns: most queries of a session, None where trees decide.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Task:
     model_is: str = ""
     measures: bool = False
     uses_reference: bool = False
+    stands_alone: bool = True
     counts_values: bool = False
     reads_labels: bool = True
     reads_subgroups: bool = False
@@ -79,6 +80,7 @@ _ROWS = (
         model_is="held against these rows",
         measures=True,
         uses_reference=True,
+        stands_alone=False,
         reads_labels=False,
         max_turns=1,
     ),

@@ -31,7 +31,7 @@ MAX_RENEWAL_QUERIES = 3
 _OMITTED = (
     *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
     *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-    *("min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"),
+    *("min_count", "candidates", "subgroups", "threshold", "evaluate_rows"),
 )
 """Keys that are left out of it where they are not set."""
 _ORDER = (
@@ -47,9 +47,8 @@ _ORDER = (
     *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
     *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
     *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program"),
-    *_OMITTED,
 )
-"""The keys as they stand in the JSON that is hashed."""
+"""Keys as they stand in the JSON that is hashed."""
 
 
 class Settings(Flat):
@@ -183,7 +182,7 @@ class Settings(Flat):
         if self.task.max_turns is not None:
             return self.task.max_turns
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
-        before += 2 + self.evaluation.reference + bool(self.columns.target_means)
+        before += 4  # rows and start, sums by level, and rows by bin
         return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
 
     @cached_property
@@ -209,11 +208,6 @@ class Settings(Flat):
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
         text = facts.get(continuation.TRAINED_UNDER)
         return None if text is None else type(self).from_canonical(text)
-
-    @property
-    def reference_features(self) -> int:
-        """Numeric features whose bins are in the reference of the model; 0 without one."""
-        return len(self.columns.ordered) if self.evaluation.reference else 0
 
     @property
     def constant_rounds(self) -> int:

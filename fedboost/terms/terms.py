@@ -497,8 +497,13 @@ def _check_continuation(terms: Settings) -> None:
 def _check_task(terms: Settings) -> None:
     """What is no training."""
     terms.evaluation.check_subgroups(terms.columns)
-    if terms.evaluation.reference:
-        _check_reference(terms)
+    inexact = {
+        "noise": terms.noise is not None,
+        terms.vertical.key: terms.vertical.is_used,
+        'on_loss = "shrink"': terms.session.on_loss == "shrink",
+        f"program {terms.session.program!r}": not (terms.task.trains and terms.session.is_built_in),
+    }
+    terms.evaluation.check_counted(setting for setting, is_so in inexact.items() if is_so)
     program = terms.session.program
     if not terms.task.measures:
         return
@@ -521,22 +526,9 @@ def _check_task(terms: Settings) -> None:
             raise ConfigError(f"evaluate_rows = {rows!r}: the model does not say how it was trained; set all")
         if rows == "held-out" and trained is not None and not trained.validates:
             raise ConfigError("evaluate_rows = 'held-out': the training held no rows out; set all, or new")
-        if terms.task.uses_reference:
-            continuation.check_bins(terms.xgb_model, continuation.read(terms.xgb_model))
+        continuation.check_attached(terms.xgb_model, terms.task)
     except ConfigError as error:
         raise ValueError(str(error)) from None
-
-
-def _check_reference(terms: Settings) -> None:
-    refused = {
-        "noise": terms.noise is not None,
-        terms.vertical.key: terms.vertical.is_used,
-        'on_loss = "shrink"': terms.session.on_loss == "shrink",
-        f"program {terms.session.program!r}": not (terms.task.trains and terms.session.is_built_in),
-    }
-    for setting, is_so in refused.items():
-        if is_so:
-            raise ValueError(f"reference = true with {setting}: rows are counted exactly, of all columns")
 
 
 CHECKS: tuple[Callable[[Settings], None], ...] = (

@@ -141,7 +141,7 @@ def test_what_is_signed_tells_sets_of_levels_apart():
     def signed(*splits):
         cuts = dataclasses.replace(START, cut_points=LEVEL_CUTS)
         done = Round(splits, tuple((node, node / 8) for node in (2, 3, 4)))
-        return BoostingState(0, cuts, (Round((), ((0, 0.0),)), done)).structure(1)
+        return BoostingState(0, cuts, (Round((), ((0, 0.0),)), done)).structure(1, LEVELS_OF)
 
     root, child = Split(0, 1, 0, True, 1, 0b110), Split(1, 2, 0, True, 3, 0b110)
     other = dataclasses.replace(child, categories=0b10)

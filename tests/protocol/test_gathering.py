@@ -249,7 +249,7 @@ def test_nor_a_tree_that_cannot_grow(grown, change):
 def test_but_one_that_can(grown):
     liar = begun()
     liar.gather(grown.before_tree)
-    (signed,) = {(end._member.holder.state.structure(100)) for end in liar.ends.values()}
+    (signed,) = {(end._member.holder.state.structure(100, end._member.terms)) for end in liar.ends.values()}
     assert len(signed) == 32
 
 

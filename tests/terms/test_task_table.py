@@ -20,10 +20,12 @@ from fedboost.views.results import RESULTS, VIEWS
 PACKAGE = Path(fedboost.__file__).parent
 TABLE = "terms/session.py"
 COLUMNS = {
+    "boosting/programs/tasks.py": {"PROGRAMS"},
     "boosting/queries/columns.py": {"tasks"},
     "boosting/queries/ids.py": {"tasks"},
     "boosting/queries/labels.py": {"tasks"},
     "holders/columns.py": {"HOLDERS"},
+    "holders/other_tasks.py": {"OTHER_HOLDERS"},
     "runtime/aggregator/programs.py": {"OF_TASKS"},
     "runtime/site/policy.py": {"BY_COLUMNS", "RULES"},
     "views/approval.py": {"TASK_WORDS", "_of_task", "RELAXED"},

@@ -30,7 +30,7 @@ from fedboost.boosting.programs.initialisation import (
     residuals_vanish,
     start_query,
 )
-from fedboost.boosting.programs.tasks import with_reference
+from fedboost.boosting.programs.tasks import after_training
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
@@ -95,9 +95,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
             break
     kept = best(scores) + 1 if terms.evaluation.early_stopping_rounds else len(scores)
     model = model_of(terms, score, trees[: kept * len(terms.roots)], levels.of_model(terms))
-    return (
-        (yield from with_reference(terms, model, cut_points, kept)) if terms.evaluation.reference else model
-    )
+    return (yield from after_training(terms, model, cut_points, kept))
 
 
 def watched(terms: Terms, round_metrics: dict[str, float]) -> float:

@@ -26,7 +26,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, CutPoints, Quantiles, Told, range_edges
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.gbdt.metrics import OUTCOMES, Curve, Mean, Metric, Ndcg, exact_metric_of
-from fedboost.protocol.contracts import GrownTrees, Outcome
+from fedboost.protocol.contracts import GrownTrees, Outcome, Program
 from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.tasks import (
     MISSING,
@@ -258,10 +258,13 @@ def _numbers(told: Told, floor: int) -> dict[str, Any]:
 Json = dict[str, Any]
 
 
-def with_reference(
+def after_training(
     terms: Terms, model: Booster, cut_points: CutPoints, rounds: int
-) -> Generator[OfTurn, Int64, Outcome]:
-    """A trained model with the counts of its rows by bin. rounds: those that the model keeps."""
+) -> Generator[OfTurn, Int64, Booster | Outcome]:
+    """A trained model with what its terms have counted once it is there: its rows by bin. rounds: those that
+    the model keeps."""
+    if not terms.evaluation.reference:
+        return model
     shape = len(terms.columns.ordered), terms.columns.category_counts
     bins = bins_of(cut_points, *shape, model.constant, model.trees, model.loss.outputs)
     query = BinCountsQuery(bins.sizes, bins.of_score, rounds)
@@ -724,3 +727,7 @@ def roc(bins: Sequence[Figures]) -> list[Figures]:
         rates_here = {"false_positive_rate": false / zeros, "true_positive_rate": true / ones}
         points.append({"threshold": each["low"], **rates_here})
     return points
+
+
+PROGRAMS: dict[str, Program] = {"describe": describe, "evaluate": evaluate, "drift": drift}
+"""The program of each task that trains nothing."""

@@ -312,3 +312,7 @@ class SummaryQuery(Stateless, BaseQuery):
         """Raise PeerError unless it may come next."""
         if state.grids:
             raise PeerError("rows are counted by level before they are counted by value")
+
+
+OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery
+"""Queries about the values of columns."""

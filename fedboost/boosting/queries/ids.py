@@ -322,3 +322,7 @@ def check_batch(terms: Terms) -> None:
             f"{rows} rows are to be predicted, and the terms say min_common_rows = {fewest}: predict that "
             f"many together, or set it lower by --min-common-rows where the other parties allow that"
         )
+
+
+OfRows = IdCountQuery | AlignQuery | PlacesQuery | ReachQuery
+"""Queries that match rows by their ids, and those about rows that are predicted."""

@@ -460,3 +460,7 @@ class EvaluationQuery(OfModel, BaseQuery):
             raise Refused("counts by other scores, classes or thresholds than those of the terms")
         if not evaluating.is_weight_scale(terms, self.weight):
             raise Refused("a scale of row weights that the terms do not lead to")
+
+
+OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | StartQuery
+"""Queries about labels before the first tree, or about a model."""

@@ -494,3 +494,7 @@ class EndRoundQuery(BaseQuery):
     def applied_to(self, state: Any) -> Any:
         """The state with one more round."""
         return state.ended(self.splits, self.values)
+
+
+TreeQuery = HistogramQuery | VoteQuery
+"""Queries that grow a tree."""

@@ -191,8 +191,8 @@ def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
     """The facts of a session that is over, and its model file, empty if it has none."""
     terms, model = session.terms, session.model
     whole = bool(model) and not model.startswith(PART_BEGINS.encode())
-    task = terms.task  # a drift check has no report here: it needs the reference in the file of the model
-    is_shown = task.makes_model or (task.name in RESULTS and not task.uses_reference)
+    task = terms.task
+    is_shown = task.makes_model or (task.name in RESULTS and task.stands_alone)
     facts = EndedSession(
         name=session.session.name,
         task=task.name,

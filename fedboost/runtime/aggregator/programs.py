@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import cast
 
-from fedboost.boosting.programs import boosting, initialisation, private
-from fedboost.boosting.programs.boosting import tune
-from fedboost.boosting.programs.tasks import describe, drift, evaluate
+from fedboost.boosting.programs import boosting, initialisation, private, tasks
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Program
 from fedboost.terms.session import TASKS
@@ -15,10 +13,8 @@ from fedboost.terms.terms import Terms
 
 OF_TASKS: dict[str, Program] = {
     "train": boosting.train,
-    "tune": tune,
-    "describe": describe,
-    "evaluate": evaluate,
-    "drift": drift,
+    "tune": boosting.tune,
+    **tasks.PROGRAMS,
     "predict": initialisation.predict,
 }
 """The program of each task, without noise."""

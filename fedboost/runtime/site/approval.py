@@ -24,7 +24,6 @@ from typing import Any, Literal, TypeVar
 from cryptography import x509
 
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, SchemaMismatch, quoted
-from fedboost.gbdt.booster import Booster
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Attest
 from fedboost.protocol.site import (
@@ -608,9 +607,9 @@ def signers_of(
 ) -> frozenset[str]:
     """Of the parties wanted those that signed the model in these terms. roots: PEM, what is trusted."""
     trained, session = terms.trained, _session(terms)
-    if trained is None or terms.earlier is None or session is None:
+    if trained is None or terms.xgb_model is None or session is None:
         return frozenset()
-    model, here, there = _model(terms.earlier, trained, terms), terms.columns, trained.columns
+    model, here, there = _model(terms.xgb_model, trained), terms.columns, trained.columns
     same = here.features == there.features and here.target_means == there.target_means
     same &= all(here.categorical.get(name) == levels for name, levels in there.categorical.items())
     if model is None or not same:  # each number that the trees read has to mean what it meant in the training
@@ -630,14 +629,14 @@ def _session(terms: Terms) -> SignedSession | None:
         return None
 
 
-def _model(booster: Booster, trained: Terms, terms: Terms) -> SignedModel | None:
+def _model(text: str, trained: Terms) -> SignedModel | None:
     """The model without signatures, if its parties signed all of its trees: of a program of one's own they
     sign the questions alone, and where columns are held apart each signs what it was told. No signature says
     which output a tree is for, which means are of which column, and what constants there are but the first:
     that has to follow from the terms."""
     if trained.session.program != "boosting" or trained.blocks:
         return None
-    own = belonging(booster, trained)
+    own = belonging(continuation.read(text), trained)
     if own is None or own.roots != len(trained.roots):
         return None
     constants = {tuple(tree.value) for tree in own.trees[: own.roots]} if own.begins_with_a_leaf else ()
@@ -646,18 +645,7 @@ def _model(booster: Booster, trained: Terms, terms: Terms) -> SignedModel | None
         return None
     if trained.columns.base_margin is not None and len(constants) > 1:
         return None
-    return SignedModel(own, trained, (), summary=_reference(trained, terms))
-
-
-def _reference(trained: Terms, terms: Terms) -> dict[str, Any]:
-    """The edges of bins that the parties signed with the trees, where the model has a reference."""
-    if not trained.evaluation.reference or terms.xgb_model is None:
-        return {}
-    try:
-        numeric, _ = continuation.bins_of(terms.xgb_model)
-    except ConfigError:
-        return {}
-    return {"reference": {"columns": [{"edges": edges} for edges in numeric]}}
+    return SignedModel(own, trained, (), summary=continuation.signed_beside(text))
 
 
 def _holds(

@@ -44,7 +44,7 @@ from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, SessionOffer, Site
 from fedboost.results.audit import EXPIRED, STOPPED
-from fedboost.runtime.analyst import Connection, OnWaiting, Training
+from fedboost.runtime.analyst import Connection, Training
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, rows_to_predict
 from fedboost.runtime.metrics import MetricsPage, PartyMetrics
@@ -59,6 +59,7 @@ from fedboost.runtime.site.memory import FileMemory, check_alone, label_key, tra
 from fedboost.runtime.site.policy_keys import naming_the_command, spent_under
 from fedboost.runtime.site.review import NO_LIMITS, CheckBook, PageState, Reviewer, analyst_of, check_unread
 from fedboost.runtime.site.rows import SiteRows
+from fedboost.runtime.tasks import OnWaiting
 from fedboost.runtime.telemetry import AT_HAND, Event, Events, Kind, terminal_ask
 from fedboost.runtime.web.serving import need_extra
 from fedboost.runtime.workers.holder import rows_of
