@@ -29,15 +29,15 @@ _HOMES = {
     "Training": "fedboost.runtime.analyst",
     "assemble": "fedboost.runtime.model",
     "connect": "fedboost.runtime.analyst",
-    "describe": "fedboost.runtime.local.simulation",
+    "describe": "fedboost.runtime.tasks",
     "Description": "fedboost.runtime.tasks",
-    "drift": "fedboost.runtime.local.simulation",
+    "drift": "fedboost.runtime.tasks",
     "Drift": "fedboost.runtime.tasks",
-    "evaluate": "fedboost.runtime.local.simulation",
+    "evaluate": "fedboost.runtime.tasks",
     "Evaluation": "fedboost.runtime.tasks",
     "predict_jointly": "fedboost.runtime.local.simulation",
     "simulate": "fedboost.sdk",
-    "tune": "fedboost.runtime.local.simulation",
+    "tune": "fedboost.runtime.tasks",
     "Tuning": "fedboost.runtime.tasks",
     "FedboostError": "fedboost.errors",
     "ConfigError": "fedboost.errors",
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from fedboost.estimators import FederatedClassifier, FederatedRanker, FederatedRegressor
     from fedboost.runtime.analyst import Training, connect
     from fedboost.runtime.data.database import Database
-    from fedboost.runtime.local.simulation import describe, drift, evaluate, predict_jointly, tune
+    from fedboost.runtime.local.simulation import predict_jointly
     from fedboost.runtime.model import Model, Result, assemble
     from fedboost.runtime.signed_model import PartyModel
-    from fedboost.runtime.tasks import Description, Drift, Evaluation, Tuning
+    from fedboost.runtime.tasks import Description, Drift, Evaluation, Tuning, describe, drift, evaluate, tune
     from fedboost.runtime.tracking import MLflowCallback
     from fedboost.sdk import Terms, simulate
 

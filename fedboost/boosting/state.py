@@ -33,12 +33,12 @@ from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
-from fedboost.gbdt.drift import edges_of
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import Bound, GrownTrees, Position
+from fedboost.terms.continuation import edges_beside
 from fedboost.terms.terms import Terms
 from fedboost.terms.trees import MAX_ROUNDS
 
@@ -54,7 +54,7 @@ def structure(
     edges: Iterable[Sequence[float] | Float64] = (),
 ) -> bytes:
     """Hash of the parts of a model that predict: the constant margin, each tree's decisions and leaf values,
-    and the means of levels; and of the edges of the bins of each numeric feature, where it has a reference.
+    and the means of levels; and of the edges that its parties sign beside them.
 
     Parties can compute it from the queries; gains and covers, which change no prediction, are not in it."""
     parts = [np.float64(constant).tobytes()]
@@ -409,8 +409,8 @@ class BoostingState:
             return b""
         cuts, means = self.start.cut_points.cuts, map(LevelMeans.of, self.start.last_means)
         trees = self.trees(rounds, tuple(0 * own for own in cuts) if terms.hides_columns else cuts)
-        referred = cuts[: len(terms.columns.ordered)] if terms.evaluation.reference else ()
-        return structure(self.rounds[0].values[0][1], trees, means, map(edges_of, referred))
+        beside = edges_beside(terms.evaluation, cuts[: len(terms.columns.ordered)])
+        return structure(self.rounds[0].values[0][1], trees, means, beside)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
         """`trees_of` these rounds of the model."""

@@ -3,6 +3,7 @@
 Promises: `--help`, completion of names and usage errors import nothing heavy.
 """
 
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,17 @@ from typer.core import TyperCommand
 from fedboost import __version__
 from fedboost.cli.output import REFUSED, Group, UsageError, end_in_one_line, first_sentence, usage_error
 from fedboost.errors import ConfigError
+
+
+def _text_of(module: str) -> str:
+    """The text of a module of commands, which is not imported."""
+    return Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+
+
+def _commands_in(module: str) -> list[str]:
+    """The commands of a module, in the order of their epilogs."""
+    return [name.lower() for name in re.findall(r"^([A-Z]+)_EPILOG = ", _text_of(module), re.MULTILINE)]
+
 
 COMMANDS = {
     "demo": "demo",
@@ -33,10 +45,7 @@ COMMANDS = {
     "check": "terms",
     "columns": "site",
     "terms": "terms",
-    "describe": "tasks",
-    "tune": "tasks",
-    "evaluate": "tasks",
-    "drift": "tasks",
+    **dict.fromkeys(_commands_in("tasks"), "tasks"),
     "estimate": "privacy",
     "approve": "site",
     "digest": "terms",
@@ -58,11 +67,10 @@ GROUPS = {
 
 
 def _first_sentence_of(name: str) -> str:
-    """The first sentence of a sub-command's help, from the text of its module, which is not imported."""
+    """The first sentence of a sub-command's help."""
     if name in GROUPS:
         return GROUPS[name]
-    source = Path(__file__).with_name(f"{COMMANDS[name]}.py").read_text(encoding="utf-8")
-    return first_sentence(source.partition(f"\ndef {_function(name)}(")[2].split('"""')[1])
+    return first_sentence(_text_of(COMMANDS[name]).partition(f"\ndef {_function(name)}(")[2].split('"""')[1])
 
 
 def _function(name: str) -> str:

@@ -143,14 +143,14 @@ runs_a_session = gathers("run", Run)
 
 
 DESCRIBE_EPILOG = "Example: fedboost describe terms.toml --aggregator fed.example.org:7070 --keys keys/marie"
-DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
+TUNE_EPILOG = (
+    "Example: fedboost tune terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out best.toml"
+)
 EVALUATE_EPILOG = (
     "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie\n\n"
     "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie --by sex"
 )
-TUNE_EPILOG = (
-    "Example: fedboost tune terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out best.toml"
-)
+DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 ColumnsFile = Annotated[
     Path | None,
     typer.Option(

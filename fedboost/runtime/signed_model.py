@@ -35,6 +35,7 @@ from fedboost.results.model import DrawnTree, GivenRows, ModelReport, ModelSumma
 from fedboost.results.privacy import PrivacyCard
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import Bundle
+from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 from fedboost.views import as_html
 from fedboost.views.charts import tree_svg, tree_text
@@ -289,7 +290,7 @@ class SignedModel:
         if not self.terms.task.trains:
             return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
-        edges = self._reference_edges
+        edges = continuation.edges_in(self.terms.evaluation, self.summary)
         if self.terms.earlier is not None:
             return structure_of(0.0, trees, (), edges)
         based = self.terms.columns.base_margin is not None
@@ -300,14 +301,6 @@ class SignedModel:
             trees = tuple(view.tree(tree) for tree in trees)
             constant = constant if view.has_labels else 0.0
         return structure_of(constant, trees, self.booster.target_means.values(), edges)
-
-    @property
-    def _reference_edges(self) -> list[list[float]]:
-        """The edges of the bins of each numeric feature, where the model has a reference."""
-        if not self.terms.evaluation.reference:
-            return []
-        columns = self.summary.get("reference", {}).get("columns", ())
-        return [column["edges"] for column in columns if "edges" in column]
 
     def to_bytes(self, session: bool = True) -> bytes:
         """The content of the model file, with the session and its signatures unless they are kept elsewhere:
@@ -520,7 +513,7 @@ def written(
         trees,
         classes,
         "" if model.request is None else f"{datetime.fromtimestamp(model.request.time, UTC):%Y-%m-%d}",
-        model.summary.get("reference", {}).get("rows"),
+        continuation.training_rows(model.summary),
         verification,
         rows,
         session,

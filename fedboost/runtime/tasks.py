@@ -5,6 +5,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -14,13 +15,15 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedboost.errors import ConfigError
-from fedboost.results import description, drift, evaluation, tuning
+from fedboost.results import description, evaluation, tuning
+from fedboost.results import drift as drift_result
 from fedboost.results.base import Ended, Result, Traffic
 from fedboost.results.drift import BinCounts
 from fedboost.runtime.config import TERMS, read_toml, to_toml
 from fedboost.runtime.files import saved, write_atomically
+from fedboost.runtime.local.simulation import run_session, terms_for_tables
 from fedboost.runtime.model import Model, read_file, text_of
-from fedboost.runtime.signed_model import PartyModel, SignedModel
+from fedboost.runtime.signed_model import PartyModel, SignedModel, signed_model_of
 from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
 from fedboost.terms.session import TASKS, task_of
@@ -60,8 +63,8 @@ class Evaluation(Reported, evaluation.Evaluation):
     __doc__ = evaluation.Evaluation.__doc__
 
 
-class Drift(Reported, drift.Drift):
-    __doc__ = drift.Drift.__doc__
+class Drift(Reported, drift_result.Drift):
+    __doc__ = drift_result.Drift.__doc__
 
     @classmethod
     def held_against(cls, reference: BinCounts, model: SignedModel, traffic: Traffic) -> Self:
@@ -371,6 +374,109 @@ class TaskRequests(ABC):
     @abstractmethod
     def _result(self, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> tuple[SignedModel, Traffic]:
         """The model that a session ends with, and its traffic."""
+
+
+# ---- The same in this process ---------------------------------------------------------------------------
+
+
+def _simulated(
+    terms: Terms, shards: Any, seed: int, nthread: int, site: str | None
+) -> tuple[SignedModel, Traffic]:
+    session, meter, _ = run_session(terms, shards, seed=seed, nthread=nthread, site=site)
+    return signed_model_of(session), meter.traffic
+
+
+def describe(
+    terms: Terms,
+    shards: Mapping[str, Any] | Sequence[Any],
+    min_count: int | None = None,
+    seed: int = 0,
+    nthread: int = 1,
+    site: str | None = None,
+) -> Description:
+    """Count the rows of all parties in this process: missing values, levels, labels, quantiles.
+
+    terms: those of a training, or with `program = "describe"`; shards, seed, nthread, site: as for
+    `simulate`; min_count: fewest rows of a count that is given, in place of that of the terms. Over the
+    network: `fedboost describe`, or `connect(...).describe(terms)`. Raises ConfigError, SessionFailed.
+    """
+    agreed = terms_to_describe(terms, min_count)
+    return Description.from_model(*_simulated(agreed, shards, seed, nthread, site))
+
+
+def drift(
+    model: Model | Path | str,
+    shards: Mapping[str, Any] | Sequence[Any],
+    terms: Terms | None = None,
+    min_count: int | None = None,
+    seed: int = 0,
+    nthread: int = 1,
+    site: str | None = None,
+) -> Drift:
+    """Hold the rows of all parties in this process against those that a model was trained on.
+
+    model: trained with `reference = true`, or the path of its file; shards, seed, nthread, site: as for
+    `simulate`, labels are not needed; terms: those that say the columns, in place of those in the model;
+    min_count: fewest rows of a count that is given. Over the network: `fedboost drift`, or
+    `connect(...).drift(model)`. Raises ConfigError, SessionFailed.
+    """
+    agreed, reference = drift_terms(model, terms, min_count)
+    if terms is None:
+        agreed = terms_for_tables(agreed, shards)
+    return Drift.held_against(reference, *_simulated(agreed, shards, seed, nthread, site))
+
+
+def evaluate(
+    model: Model | Path | str,
+    shards: Mapping[str, Any] | Sequence[Any],
+    terms: Terms | None = None,
+    by: Iterable[str] = (),
+    by_site: bool = False,
+    threshold: float | None = None,
+    min_count: int | None = None,
+    seed: int = 0,
+    nthread: int = 1,
+    site: str | None = None,
+    rows: str | None = None,
+) -> Evaluation:
+    """Measure a model on the rows of all parties in this process.
+
+    model: or the path of its file, of fedboost or XGBoost; shards, seed, nthread, site: as for `simulate`;
+    terms: those that say the columns, which XGBoost's own files need; the parties of a model's own terms may
+    be others, and so few that only `plain` takes them. by: categorical features, by whose levels results are
+    split; by_site: also by site; threshold: probability above which a row counts as predicted positive;
+    min_count: fewest rows of a count that is given; rows: "held-out", those that no tree was grown on, which
+    is the default where the training held rows out, or "all". Held-out rows are drawn again as in the
+    training: the tables have to be those of the training, under the same names. Over the network:
+    `fedboost evaluate`, or `connect(...).evaluate(model)`. Raises ConfigError, SessionFailed.
+    """
+    agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
+    if terms is None:
+        agreed = terms_for_tables(agreed, shards)
+    return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site))
+
+
+def tune(
+    terms: Terms,
+    shards: Mapping[str, Any] | Sequence[Any],
+    space: Mapping[str, Sequence[float]] | None = None,
+    trials: int | None = None,
+    sampler: Any = None,
+    seed: int = 0,
+    nthread: int = 1,
+    site: str | None = None,
+) -> Tuning:
+    """Try settings of trees side by side in this process, dropping the worst by validation rows.
+
+    terms: those of a training, or with `program = "tune"` and `candidates`; space: setting to [low, high], or
+    to a list of three values and more, `tasks.SPACE` unless given; trials: candidates, 27 unless given, of
+    which the first has the settings of the terms; sampler: a sampler of Optuna (the extra optuna), or its
+    name, in place of a Latin hypercube; shards, seed, nthread, site: as for `simulate`. Over the network:
+    `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
+    """
+    agreed = terms_to_tune(terms, space, trials, sampler)
+    model, traffic = _simulated(agreed, shards, seed, nthread, site)
+    return Tuning.from_model(replace(model, terms=agreed), traffic)  # which need not name the parties
 
 
 def read_terms(path: Path) -> Terms:

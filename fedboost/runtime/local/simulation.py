@@ -8,7 +8,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,6 @@ from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import KEY_BYTES, Site
-from fedboost.results.base import Traffic
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
@@ -37,20 +36,10 @@ from fedboost.runtime.data.parquet import ParquetTable, keep, stream_of
 from fedboost.runtime.data.shard import rows_to_predict, to_shard, with_label_noise
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.data.values import give_back, keep_freed_memory
-from fedboost.runtime.model import Model, Result, finish
-from fedboost.runtime.signed_model import PartyModel, SignedModel, signed_model_of, terms_to_predict
-from fedboost.runtime.tasks import (
-    Description,
-    Drift,
-    Evaluation,
-    Tuning,
-    drift_terms,
-    evaluation_terms,
-    terms_to_tune,
-)
+from fedboost.runtime.model import Result, finish
+from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.runtime.workers.holder import CollectionRows, is_collection
-from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
@@ -278,84 +267,7 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
     return list(nodes) if outbox else []
 
 
-# ---- The other tasks in this process --------------------------------------------------------------------
-
-
-def _result(
-    terms: Terms, shards: Any, seed: int, nthread: int, site: str | None
-) -> tuple[SignedModel, Traffic]:
-    session, meter, _ = run_session(terms, shards, seed=seed, nthread=nthread, site=site)
-    return signed_model_of(session), meter.traffic
-
-
-def describe(
-    terms: Terms,
-    shards: Mapping[str, Any] | Sequence[Any],
-    min_count: int | None = None,
-    seed: int = 0,
-    nthread: int = 1,
-    site: str | None = None,
-) -> Description:
-    """Count the rows of all parties in this process: missing values, levels, labels, quantiles.
-
-    terms: those of a training, or with `program = "describe"`; shards, seed, nthread, site: as for
-    `simulate`; min_count: fewest rows of a count that is given, in place of that of the terms. Over the
-    network: `fedboost describe`, or `connect(...).describe(terms)`. Raises ConfigError, SessionFailed.
-    """
-    agreed = terms_to_describe(terms, min_count)
-    return Description.from_model(*_result(agreed, shards, seed, nthread, site))
-
-
-def drift(
-    model: Model | Path | str,
-    shards: Mapping[str, Any] | Sequence[Any],
-    terms: Terms | None = None,
-    min_count: int | None = None,
-    seed: int = 0,
-    nthread: int = 1,
-    site: str | None = None,
-) -> Drift:
-    """Hold the rows of all parties in this process against those that a model was trained on.
-
-    model: trained with `reference = true`, or the path of its file; shards, seed, nthread, site: as for
-    `simulate`, labels are not needed; terms: those that say the columns, in place of those in the model;
-    min_count: fewest rows of a count that is given. Over the network: `fedboost drift`, or
-    `connect(...).drift(model)`. Raises ConfigError, SessionFailed.
-    """
-    agreed, reference = drift_terms(model, terms, min_count)
-    if terms is None:
-        agreed = terms_for_tables(agreed, shards)
-    return Drift.held_against(reference, *_result(agreed, shards, seed, nthread, site))
-
-
-def evaluate(
-    model: Model | Path | str,
-    shards: Mapping[str, Any] | Sequence[Any],
-    terms: Terms | None = None,
-    by: Iterable[str] = (),
-    by_site: bool = False,
-    threshold: float | None = None,
-    min_count: int | None = None,
-    seed: int = 0,
-    nthread: int = 1,
-    site: str | None = None,
-    rows: str | None = None,
-) -> Evaluation:
-    """Measure a model on the rows of all parties in this process.
-
-    model: or the path of its file, of fedboost or XGBoost; shards, seed, nthread, site: as for `simulate`;
-    terms: those that say the columns, which XGBoost's own files need; the parties of a model's own terms may
-    be others, and so few that only `plain` takes them. by: categorical features, by whose levels results are
-    split; by_site: also by site; threshold: probability above which a row counts as predicted positive;
-    min_count: fewest rows of a count that is given; rows: "held-out", those that no tree was grown on, which
-    is the default where the training held rows out, or "all". Held-out rows are drawn again as in the
-    training: the tables have to be those of the training, under the same names. Over the network:
-    `fedboost evaluate`, or `connect(...).evaluate(model)`. Raises ConfigError, SessionFailed.
-    """
-    agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
-    if terms is None:
-        agreed = terms_for_tables(agreed, shards)
-    return Evaluation.from_model(*_result(agreed, shards, seed, nthread, site))
+# ---- Predictions of rows whose columns are held apart ----------------------------------------------------
 
 
 def predict_jointly(
@@ -424,26 +336,3 @@ def run_prediction(
 
 def _given(model: Booster, terms: Terms) -> Booster:
     return model
-
-
-def tune(
-    terms: Terms,
-    shards: Mapping[str, Any] | Sequence[Any],
-    space: Mapping[str, Sequence[float]] | None = None,
-    trials: int | None = None,
-    sampler: Any = None,
-    seed: int = 0,
-    nthread: int = 1,
-    site: str | None = None,
-) -> Tuning:
-    """Try settings of trees side by side in this process, dropping the worst by validation rows.
-
-    terms: those of a training, or with `program = "tune"` and `candidates`; space: setting to [low, high], or
-    to a list of three values and more, `tasks.SPACE` unless given; trials: candidates, 27 unless given, of
-    which the first has the settings of the terms; sampler: a sampler of Optuna (the extra optuna), or its
-    name, in place of a Latin hypercube; shards, seed, nthread, site: as for `simulate`. Over the network:
-    `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
-    """
-    agreed = terms_to_tune(terms, space, trials, sampler)
-    model, traffic = _result(agreed, shards, seed, nthread, site)
-    return Tuning.from_model(replace(model, terms=agreed), traffic)  # which need not name the parties

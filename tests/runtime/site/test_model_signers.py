@@ -59,7 +59,7 @@ def signed(model, *signers, name=None):
     if own.earlier is not None:
         constant = 0.0
     trees = model.booster.trees[len(own.roots) * own.constant_rounds :]
-    edges = model._reference_edges
+    edges = continuation.edges_in(model.terms.evaluation, model.summary)
     told = structure(constant, trees, model.booster.target_means.values(), edges)
     for signer in signers:
         party = name or signer.name
